@@ -100,7 +100,7 @@ class Disk(Protocol):
         """Return the content. Raises FileNotFoundError."""
         ...
 
-    def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
+    def write_atomic(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
         """Replace a file by writing `path + ".tmp"` and renaming it; with `sync`, both are durable afterwards.
 
         After a failure there is either the old file, or the new one whose name is not durable.

@@ -64,7 +64,7 @@ class ProcessJob(Protocol):
 class ProcessRunner(Protocol):
     """Runs a function in another process, at the lowest priority for CPU and disk."""
 
-    def __call__(self, job: ProcessFunction, task: bytes, /) -> ProcessJob: ...
+    def __call__(self, job: ProcessFunction, task: bytes | bytearray, /) -> ProcessJob: ...
 
 
 class DescriptorLimits(NamedTuple):

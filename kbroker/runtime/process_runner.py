@@ -24,14 +24,14 @@ class SystemProcessRunner:
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
 
-    def __call__(self, job: ProcessFunction, task: bytes, /) -> ChildProcess:
+    def __call__(self, job: ProcessFunction, task: bytes | bytearray, /) -> ChildProcess:
         return ChildProcess(self._loop, job, task)
 
 
 class ChildProcess:
     """A ProcessJob. A thread starts the process, writes its task and waits for it: the cheapest way to wait."""
 
-    def __init__(self, loop: AbstractEventLoop, job: ProcessFunction, task: bytes) -> None:
+    def __init__(self, loop: AbstractEventLoop, job: ProcessFunction, task: bytes | bytearray) -> None:
         self.done: Future[bytes] = loop.create_future()
         self._loop = loop
         self._job_name = f"{getattr(job, '__module__', '')}:{getattr(job, '__name__', '')}"
@@ -80,7 +80,8 @@ class ChildProcess:
         assert process.stdout is not None
         with process.stdout, _closed_at_exit(process.stdin):
             try:
-                process.stdin.write(LENGTH.pack(len(self._task)) + self._task)
+                process.stdin.write(LENGTH.pack(len(self._task)))
+                process.stdin.write(self._task)
                 process.stdin.flush()
             except BrokenPipeError:
                 # The output and exit status of the process show why.

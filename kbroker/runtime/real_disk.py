@@ -255,7 +255,7 @@ class RealDisk:
         with open(path, "rb", buffering=0) as file:
             return file.read()
 
-    def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
+    def write_atomic(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
         temporary = path + ".tmp"
         with open(temporary, "wb", buffering=0) as file:
             try:

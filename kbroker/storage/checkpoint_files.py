@@ -1,7 +1,8 @@
 """Checkpoint files: offsets by partition of a data directory, and the leader epochs of a log.
 
-Their formats are Apache Kafka's. A damaged file raises ValueError, and the caller handles the loss: recovery reads more
-of the log, leader epochs are rebuilt from the log.
+Their formats are Apache Kafka's, except that of transaction-index-checkpoint, which Kafka does not have. A damaged file
+raises ValueError, and the caller handles the loss: recovery reads more of the log, leader epochs and transaction
+indexes are rebuilt from the log.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,9 @@ from kbroker.runtime.disk import Disk
 
 _VERSION = "0"
 
+# The numbers of entries in the transaction indexes of a log, by the base offsets of the segments that have any.
+IndexEntries = Mapping[int, int]
+
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
     """Encode an offset checkpoint: version, number of entries, then a line `topic partition offset` for each."""
@@ -18,6 +22,7 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
+    """Decode an offset checkpoint. Kafka reads an empty file as one without entries; it has lost its content."""
     offsets = {}
     for line in _decode(data):
         topic, partition, offset = line.split(" ")
@@ -25,6 +30,26 @@ def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
         if not 0 <= int(offset) < 1 << 63:
             raise ValueError(f"offset {offset} of {topic}-{partition}")
     return offsets
+
+
+def encode_index_entries(entries: Mapping[TopicPartition, IndexEntries]) -> bytes:
+    """Encode transaction-index-checkpoint: as above, with lines `topic partition base-offset entries`."""
+    return _encode(
+        [
+            f"{tp.topic} {tp.partition} {base_offset} {count}"
+            for tp, by_segment in entries.items()
+            for base_offset, count in by_segment.items()
+        ]
+    )
+
+
+def decode_index_entries(data: bytes) -> dict[TopicPartition, IndexEntries]:
+    """Decode transaction-index-checkpoint."""
+    entries: dict[TopicPartition, dict[int, int]] = {}
+    for line in _decode(data):
+        topic, partition, base_offset, count = line.split(" ")
+        entries.setdefault(TopicPartition(topic, int(partition)), {})[int(base_offset)] = int(count)
+    return dict(entries)
 
 
 def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
@@ -47,9 +72,9 @@ def _encode(lines: list[str]) -> bytes:
 
 
 def _decode(data: bytes) -> list[str]:
-    """Return the lines after the version and the number of entries. As in Kafka, an empty file has no entries."""
+    """Return the lines after the version and the number of entries."""
     if not data:
-        return []
+        raise ValueError("empty")
     lines = data.decode("utf-8").split("\n")
     if lines[0] != _VERSION:
         raise ValueError(f"unknown version {lines[0]!r}")

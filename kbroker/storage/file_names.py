@@ -30,6 +30,8 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
+# Only kbroker has it.
+TRANSACTION_INDEXES = "transaction-index-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 # Not a file of Apache Kafka.
 METADATA_SEEN = "last-metadata-seen"

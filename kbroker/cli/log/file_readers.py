@@ -110,6 +110,13 @@ def _read_offset_checkpoint(source: DumpFile, selection: DumpSelection) -> Itera
         yield DumpItem("offset", {"topic": tp.topic, "partition": tp.partition, "offset": offset})
 
 
+def _read_index_entries(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
+    for tp, by_segment in checkpoint_files.decode_index_entries(source.read()).items():
+        for base_offset, count in by_segment.items():
+            fields = {"topic": tp.topic, "partition": tp.partition, "base_offset": base_offset, "entries": count}
+            yield DumpItem("index entries", fields)
+
+
 def _read_leader_epochs(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
     for epoch, start_offset in checkpoint_files.decode_epochs(source.read()):
         yield DumpItem("epoch", {"epoch": epoch, "start_offset": start_offset})
@@ -165,6 +172,7 @@ _BY_NAME: dict[str, tuple[str, Reader]] = {
     file_names.LOG_START_OFFSETS: _OFFSET_CHECKPOINT,
     file_names.CLEANER_OFFSETS: _OFFSET_CHECKPOINT,
     file_names.HIGH_WATERMARKS: _OFFSET_CHECKPOINT,
+    file_names.TRANSACTION_INDEXES: ("transaction index checkpoint", _or_lines(_read_index_entries)),
     file_names.LEADER_EPOCHS: ("leader epoch checkpoint", _or_lines(_read_leader_epochs)),
     file_names.PARTITION_METADATA: ("partition metadata", _or_lines(_read_partition_metadata)),
     meta_properties.FILE: ("meta properties", _or_lines(_read_meta_properties)),

@@ -30,6 +30,7 @@ BROKER_FILES = (
     meta_properties.FILE,
     *CHECKPOINT_FILES,
     file_names.HIGH_WATERMARKS,
+    file_names.TRANSACTION_INDEXES,
     file_names.CLEAN_SHUTDOWN,
     COORDINATION,
     file_names.PARTITION_METADATA,
@@ -48,6 +49,7 @@ class OffsetCheckpoints(NamedTuple):
     recovery_points: dict[TopicPartition, int]
     log_start_offsets: dict[TopicPartition, int]
     cleaner_offsets: dict[TopicPartition, int]
+    transaction_indexes: dict[TopicPartition, checkpoint_files.IndexEntries] | None
 
 
 class DirectoryVerifier:
@@ -89,7 +91,8 @@ class DirectoryVerifier:
                     is_clean or is_running,
                     is_running,
                 )
-                self._verify_partition(path, tp, state, progress)
+                known = checkpoints.transaction_indexes
+                self._verify_partition(path, tp, state, None if known is None else known.get(tp, {}), progress)
         self._report.partitions = len(partitions)
         self._report.is_running, self._report.is_clean = is_running, is_clean
         if self._as_json:
@@ -138,7 +141,21 @@ class DirectoryVerifier:
                 checkpoints.append({})
                 self._report.add_finding(LogFinding(f"{data_dir}/{name}", str(error)))
                 self._report.repairs.append(f"{data_dir}/{name}: logs are read from their start")
-        return OffsetCheckpoints(*checkpoints), are_damaged
+        recovery_points, log_starts, cleaned = checkpoints
+        transaction_indexes = self._read_transaction_indexes(data_dir)
+        return OffsetCheckpoints(recovery_points, log_starts, cleaned, transaction_indexes), are_damaged
+
+    def _read_transaction_indexes(self, data_dir: str) -> dict[TopicPartition, checkpoint_files.IndexEntries] | None:
+        """Return None if they are not known."""
+        path = f"{data_dir}/{file_names.TRANSACTION_INDEXES}"
+        try:
+            return checkpoint_files.decode_index_entries(self._disk.read(path))
+        except FileNotFoundError:
+            return None
+        except (ValueError, IndexError) as error:
+            self._report.add_finding(LogFinding(path, str(error)))
+            self._report.repairs.append(f"{path}: the transaction indexes are checked")
+            return None
 
     def _verify_data_dir(self, is_running: bool, checkpoints: OffsetCheckpoints, present: set[TopicPartition]) -> None:
         report = self._report
@@ -155,7 +172,8 @@ class DirectoryVerifier:
             for suffix, text in _RENAMED_DIRECTORIES.items():
                 if name.endswith(suffix):
                     report.add_note(f"{self._path}/{name}", text)
-        for offsets, name in zip(checkpoints, CHECKPOINT_FILES, strict=True):
+        by_file = (checkpoints.recovery_points, checkpoints.log_start_offsets, checkpoints.cleaner_offsets)
+        for offsets, name in zip(by_file, CHECKPOINT_FILES, strict=True):
             for tp, offset in offsets.items():
                 if offset < 0:
                     report.add_finding(LogFinding(f"{self._path}/{name}", f"{tp} has offset {offset}"))
@@ -190,7 +208,14 @@ class DirectoryVerifier:
 
     # One partition.
 
-    def _verify_partition(self, path: str, tp: TopicPartition, state: CheckpointedState, progress: ProgressBar) -> None:
+    def _verify_partition(
+        self,
+        path: str,
+        tp: TopicPartition,
+        state: CheckpointedState,
+        index_entries: checkpoint_files.IndexEntries | None,
+        progress: ProgressBar,
+    ) -> None:
         report = self._report
         check = PartitionCheck(self._disk, path, state, progress.advance)
         problems_before = report.problems
@@ -213,4 +238,5 @@ class DirectoryVerifier:
             state.is_clean,
             time.time_ns() // 1_000_000,
             Random(0),
+            index_entries,
         )

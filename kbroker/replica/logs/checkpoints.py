@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import TopicPartition
@@ -11,9 +12,11 @@ from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.mutex import Mutex
 from kbroker.runtime.slices import Steps
 from kbroker.storage import checkpoint_files, file_names
+from kbroker.storage.checkpoint_files import IndexEntries, decode_index_entries, encode_index_entries
 from kbroker.storage.clean_shutdown_file import (
     NO_BROKER_EPOCH,
     consume_clean_shutdown_file,
+    has_written_transaction_indexes,
     read_clean_broker_epoch,
 )
 
@@ -39,6 +42,8 @@ class LogCheckpoints(NamedTuple):
     """Offsets by partition. `is_complete`: False if the recovery points of the last process were lost.
 
     Only partitions with several replicas have high watermarks here. With a single one, the whole log is committed.
+    `transaction_indexes`: how many entries the transaction indexes of each log have; None if the file was lost.
+    `has_log_starts`: False if the log start offsets of the last process were lost.
     """
 
     recovery_points: Mapping[TopicPartition, int]
@@ -46,6 +51,8 @@ class LogCheckpoints(NamedTuple):
     cleaner_offsets: Mapping[TopicPartition, int]
     high_watermarks: Mapping[TopicPartition, int]
     is_complete: bool = True
+    transaction_indexes: Mapping[TopicPartition, IndexEntries] | None = MappingProxyType({})
+    has_log_starts: bool = True
 
     def of(self, tp: TopicPartition) -> LogOffsets:
         return LogOffsets(
@@ -72,14 +79,24 @@ class LogCheckpoints(NamedTuple):
             for offsets in (self.recovery_points, self.log_start_offsets, self.cleaner_offsets, self.high_watermarks)
         )
         high_watermarks.update(current_high_watermarks)
+        former = self.transaction_indexes or {}
+        transaction_indexes = {tp: former[tp] for tp in unopened if tp in former}
         for log in logs:
             recovery_points[log.tp] = log.durable_recovery_point
             if log.log_start_offset > 0:
                 log_start_offsets[log.tp] = log.log_start_offset
             if log.cleaned_to > 0:
                 cleaner_offsets[log.tp] = log.cleaned_to
+            if log.last_aborted_offset >= 0:
+                transaction_indexes[log.tp] = log.transaction_index_entries()
             yield
-        return LogCheckpoints(recovery_points, log_start_offsets, cleaner_offsets, high_watermarks)
+        return LogCheckpoints(
+            recovery_points,
+            log_start_offsets,
+            cleaner_offsets,
+            high_watermarks,
+            transaction_indexes=transaction_indexes,
+        )
 
 
 class StartupState(NamedTuple):
@@ -94,8 +111,8 @@ class StartupState(NamedTuple):
 # For logs that were created after the startup. What is in the directory of one is left from a replica that was removed,
 # if renaming it failed: the log was closed without a sync, perhaps because the disk failed.
 NEW_LOG = StartupState(False, LogCheckpoints({}, {}, {}, {}, is_complete=False))
-# For logs that were set aside: their own files have their offsets.
-TAKEN_BACK = StartupState(False, LogCheckpoints({}, {}, {}, {}))
+# For logs that were set aside: their own files have their offsets, but not the numbers of index entries.
+TAKEN_BACK = StartupState(False, LogCheckpoints({}, {}, {}, {}, transaction_indexes=None))
 
 
 class CheckpointFiles:
@@ -121,6 +138,8 @@ class CheckpointFiles:
         self._current_high_watermarks = current_high_watermarks
         # Whether the last write failed, and the failure was logged.
         self.is_failing = False
+        # The content of transaction-index-checkpoint that was written last.
+        self._transaction_indexes = b""
         self._waiting: list[Future[None]] = []
         self._writing: Task[None] | None = None
         self.high_watermarks: Mapping[TopicPartition, int] = {}
@@ -131,15 +150,20 @@ class CheckpointFiles:
         """Read the files, and remove the marker of a clean shutdown."""
         disk = self._environment.disk
         broker_epoch = read_clean_broker_epoch(disk, self._path)
+        may_lack_indexes = disk.exists(f"{self._path}/{file_names.CLEAN_SHUTDOWN}") and (
+            not has_written_transaction_indexes(disk, self._path)
+        )
         is_clean = consume_clean_shutdown_file(disk, self._path)
         by_file: list[dict[TopicPartition, int]] = []
         # The file exists from the first start on.
         is_complete = disk.exists(f"{self._path}/{file_names.RECOVERY_POINTS}")
+        has_log_starts = disk.exists(f"{self._path}/{file_names.LOG_START_OFFSETS}")
         for name in _FILES:
             try:
                 by_file.append(checkpoint_files.read_offsets(disk, self._path, name))
             except (ValueError, IndexError) as error:
                 by_file.append({})
+                has_log_starts = has_log_starts and name != file_names.LOG_START_OFFSETS
                 if name == file_names.HIGH_WATERMARKS:
                     event_log.warning("checkpoint damaged, high watermarks are unknown", file=name, reason=error)
                 else:
@@ -147,8 +171,28 @@ class CheckpointFiles:
                     is_clean = is_complete = False
         self.high_watermarks = by_file[-1]
         recovery_points, log_starts, cleaner_offsets, high_watermarks = by_file
-        checkpoints = LogCheckpoints(recovery_points, log_starts, cleaner_offsets, high_watermarks, is_complete)
+        checkpoints = LogCheckpoints(
+            recovery_points,
+            log_starts,
+            cleaner_offsets,
+            high_watermarks,
+            is_complete,
+            self._load_transaction_indexes_blocking(may_lack_indexes),
+            has_log_starts,
+        )
         return StartupState(is_clean, checkpoints, broker_epoch if is_clean else NO_BROKER_EPOCH)
+
+    def _load_transaction_indexes_blocking(self, may_be_missing: bool) -> Mapping[TopicPartition, IndexEntries] | None:
+        """Return None if the file was lost. `may_be_missing`: a former version, which does not write it, has stopped
+        cleanly. What is in the transaction indexes is then trusted."""
+        name = file_names.TRANSACTION_INDEXES
+        try:
+            return decode_index_entries(self._environment.disk.read(f"{self._path}/{name}"))
+        except FileNotFoundError:
+            return {} if may_be_missing else None
+        except (ValueError, IndexError) as error:
+            event_log.warning("checkpoint damaged, transaction indexes are checked", file=name, reason=error)
+            return None
 
     async def write(self) -> None:
         """Write the checkpoints of all logs, durably. Raises OSError.
@@ -219,6 +263,11 @@ class CheckpointFiles:
 
     def _write_blocking(self, checkpoints: LogCheckpoints) -> None:
         disk = self._environment.disk
+        # Before the recovery points: what is below them is not read again, so its indexes must be known.
+        data = encode_index_entries(checkpoints.transaction_indexes or {})
+        if data != self._transaction_indexes:
+            disk.write_atomic(f"{self._path}/{file_names.TRANSACTION_INDEXES}", data)
+            self._transaction_indexes = data
         checkpoint_files.write_offsets(disk, self._path, file_names.RECOVERY_POINTS, checkpoints.recovery_points)
         checkpoint_files.write_offsets(disk, self._path, file_names.LOG_START_OFFSETS, checkpoints.log_start_offsets)
         if checkpoints.cleaner_offsets or disk.exists(f"{self._path}/{file_names.CLEANER_OFFSETS}"):

@@ -94,7 +94,10 @@ class LogCleaner:
         if partition.is_closed or partition in self._maintenance.compactions:
             return
         plan = self._plan(candidate, aborted_later, now_ms)
-        compaction = self._maintenance.compactions[partition] = Compaction(self._environment, plan)
+        task = await self._environment.offload(encode_plan, plan)
+        if self._stopped or partition.is_closed or partition in self._maintenance.compactions:
+            return
+        compaction = self._maintenance.compactions[partition] = Compaction(self._environment, task)
         try:
             result = await compaction.result()
             if result is None:
@@ -185,10 +188,10 @@ class LogCleaner:
 class Compaction:
     """A compaction that runs in a process. `is_stopped`: it was killed on request."""
 
-    def __init__(self, environment: Environment, plan: CompactionPlan) -> None:
+    def __init__(self, environment: Environment, task: bytes | bytearray) -> None:
         self.is_stopped = False
         self.failure = ""
-        self._job: ProcessJob = environment.process_runner(run, encode_plan(plan))
+        self._job: ProcessJob = environment.process_runner(run, task)
         self._ended = environment.loop.create_future()
 
     async def result(self) -> CompactionResult | None:

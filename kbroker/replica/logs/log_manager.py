@@ -219,6 +219,7 @@ class LogManager:
 
     def _open_blocking(self, partition: AssignedPartition, state: StartupState, offsets: LogOffsets) -> Log:
         tp, topic_id, configs = partition
+        checkpoints = state.checkpoints
         log = open_log(
             self._environment.disk,
             file_names.partition_dir(self.path, tp),
@@ -228,10 +229,11 @@ class LogManager:
             offsets.recovery_point,
             state.is_clean,
             self._environment.clock.now_ms(),
-            log_start_offset=offsets.log_start_offset,
+            log_start_offset=offsets.log_start_offset if checkpoints.has_log_starts else None,
             cleaned_to=offsets.cleaned_to,
-            checkpointed=state.checkpoints.is_complete,
+            checkpointed=checkpoints.is_complete,
             high_watermark=offsets.high_watermark,
+            transaction_indexes=None if (known := checkpoints.transaction_indexes) is None else known.get(tp, {}),
             background=self._background,
             random=self._environment.random,
         )

@@ -147,14 +147,14 @@ class ScheduledTasks:
 
     async def enforce_retention(self) -> None:
         """Delete old segments, remove expired producers, close files without readers."""
-        removed = 0
+        removed, slices = 0, self._environment.new_slices()
         async for partition in self._iterate(list(self._replicas.partitions.values())):
             now_ms = self._environment.clock.now_ms()
             log = partition.log
+            await slices.run(log.producers.remove_expired(now_ms, self._config().producer_id_expiration_ms))
             if partition.is_closed or log.offline is not None:
                 continue
             start_before = log.log_start_offset
-            log.producers.remove_expired(now_ms, self._config().producer_id_expiration_ms)
             limit = partition.high_watermark
             if partition.retention_limit is not None:
                 limit = min(limit, partition.retention_limit(now_ms))

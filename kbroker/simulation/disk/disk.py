@@ -127,7 +127,7 @@ class SimDisk(Device):
         self.busy_ns += self.faults.read_ns()
         return bytes(inode.data)
 
-    def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
+    def write_atomic(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
         temporary = path + ".tmp"
         file = self.open(temporary, create=True)
         if file.size():

@@ -27,11 +27,11 @@ class SimProcesses:
         self._random = random
         self.held_jobs: list[SimProcessJob] = []
 
-    def __call__(self, job: ProcessFunction, task: bytes, /) -> "SimProcessJob":
+    def __call__(self, job: ProcessFunction, task: bytes | bytearray, /) -> "SimProcessJob":
         self.started[getattr(job, "__name__", "")] += 1
 
         def run() -> bytes:
-            return job(self._disk, self._clock, lambda _: None, task)
+            return job(self._disk, self._clock, lambda _: None, bytes(task))
 
         simulated = SimProcessJob(self._loop, run)
         if self.held:

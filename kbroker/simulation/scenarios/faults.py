@@ -20,6 +20,7 @@ from kbroker.simulation.disk.log_files import (
 from kbroker.simulation.network.faults import ANY
 from kbroker.simulation.runtime.machine import DATA
 from kbroker.simulation.scenarios.coordination_faults import coordination
+from kbroker.storage.file_names import INDEX, TIME_INDEX, TRANSACTION_INDEXES, TXN_INDEX
 from protocol.records.batch import LENGTH_OVERHEAD, MAGIC_POS
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ SHORT_S, LONG_S = (0.001, 0.5), (0.5, 20.0)
 # A crash in the middle of an operation happens within this number of disk changes.
 CHANGES_TO_CRASH = 40
 CRASH_TIMEOUT_S = 5.0
+INDEX_FILES = (INDEX, TIME_INDEX, TXN_INDEX)
 # The share of network faults that are between two brokers, if there are several.
 BETWEEN_BROKERS = 0.5
 
@@ -289,6 +291,39 @@ async def leftovers(simulation: Simulation, random: Random) -> None:
     simulation.note_of(machine, "new log files are empty again")
 
 
+async def lost_files(simulation: Simulation, random: Random) -> None:
+    """Stop or kill the broker, and remove or empty index files before it starts again, as operators do.
+
+    Everything in them is in the log as well.
+    """
+    machine = simulation.draw_machine(random)
+    with simulation.down(machine):
+        await _restart_or_kill(simulation, random, machine)
+        if machine.broker is None and not machine.disk.read_only:
+            _lose(simulation, random, machine)
+
+
+def _lose(simulation: Simulation, random: Random, machine: Machine) -> None:
+    disk = machine.disk
+    suffixes = random.choice((INDEX_FILES, INDEX_FILES, (TXN_INDEX,)))
+    share = random.choice((0.3, 1.0))
+    is_emptied = suffixes == (TXN_INDEX,) and random.random() < 0.5
+    lost = [path for suffix in suffixes for path in disk.find(suffix) if random.random() < share]
+    if suffixes == INDEX_FILES and random.random() < 0.2:
+        lost += disk.find(f"/{TRANSACTION_INDEXES}")
+    for path in lost:
+        try:
+            if is_emptied:
+                disk.open(path).truncate(0)
+            else:
+                disk.unlink(path)
+        except OSError:
+            # Another fault of the disk prevents it.
+            continue
+    disk.faults.injected["lost files"] += len(lost)
+    simulation.note_of(machine, f"{len(lost)} files are {'emptied' if is_emptied else 'gone'}: {' '.join(suffixes)}")
+
+
 async def rot(simulation: Simulation, random: Random) -> None:
     """Kill the broker and flip a bit of unflushed data before it starts again."""
     with simulation.down():
@@ -344,6 +379,7 @@ DISK: dict[str, Fault] = {
 }
 # The faults of a disk that lose nothing acknowledged, and end by themselves.
 LOSSLESS_DISK: dict[str, Fault] = {"full": full, "out_of_files": out_of_files, "slow_disk": slow_disk}
+LOST_FILES: dict[str, Fault] = {"lost_files": lost_files}
 POWER: dict[str, Fault] = {"power": power}
 ROT: dict[str, Fault] = {"rot": rot}
 CLOCK: dict[str, Fault] = {"clock": clock}

@@ -10,6 +10,7 @@ from kbroker.simulation.scenarios.faults import (
     COORDINATION,
     DISK,
     LOSSLESS_DISK,
+    LOST_FILES,
     NETWORK,
     NODE,
     POWER,
@@ -114,6 +115,12 @@ _SCENARIOS = (
         "transactions, with all faults but rot; what is acknowledged has been synced",
         _ALL_BUT_ROT,
         durable=True,
+        transactions=1.0,
+    ),
+    Scenario(
+        "lost-files",
+        "transactions; index files are removed or emptied while the broker is down",
+        {**NODE, **LOST_FILES, **LOSSLESS_DISK},
         transactions=1.0,
     ),
     Scenario(

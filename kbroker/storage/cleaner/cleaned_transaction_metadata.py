@@ -57,12 +57,21 @@ class AbortedTransactions:
 
     def _read(self, source: SourceSegment) -> Iterable[AbortedTransaction]:
         path = file_names.segment_file(self._directory, source.base_offset, file_names.TXN_INDEX)
-        try:
-            yield from iter_transaction_index(self._disk, path)
-        except FileNotFoundError:
+        if not source.aborted:
             return
+        found = 0
+        try:
+            for entry in iter_transaction_index(self._disk, path):
+                found += 1
+                yield entry
+        except FileNotFoundError:
+            # Retention may have deleted the segment. Otherwise the file was lost.
+            if not self._disk.exists(file_names.segment_file(self._directory, source.base_offset, file_names.LOG)):
+                raise
         except ValueError as error:
             raise SegmentDamaged(f"{path}: {error}") from error
+        if found < source.aborted:
+            raise SegmentDamaged(f"{path}: {found} entries where {source.aborted} are expected")
 
 
 class _ActiveTransaction:

@@ -7,8 +7,9 @@ There are two passes. The first maps each key in the dirty segments to its lates
 The second copies the retained records.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from errno import ENOSPC
+from typing import NamedTuple
 
 from kbroker.runtime.disk import Disk, DiskFile
 from kbroker.runtime.environment import Clock
@@ -28,6 +29,7 @@ from kbroker.storage.cleaner.source_segments import SegmentDamaged, SourceReader
 from kbroker.storage.indexes.transaction_index import encode_entries
 from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET
 from kbroker.storage.log.segment import LogSegment
+from kbroker.storage.producers.snapshot import SnapshotEntry
 from protocol.errors import MalformedError
 from protocol.records.batch import BatchHeader, parse_header
 
@@ -57,8 +59,9 @@ def clean(disk: Disk, plan: CompactionPlan, throttler: Throttler) -> CompactionR
         transactions = CleanedTransactionMetadata()
         start = plan.sources[0].base_offset
         aborted = AbortedTransactions(disk, plan.directory, plan.sources, start, plan.aborted_later)
+        last = last_batches(plan.producers)
         for group in group_by_size(plan, cleaned_to):
-            writer = _SegmentWriter(disk, plan, throttler, group, offsets, cleaned_to, transactions, aborted)
+            writer = _SegmentWriter(disk, plan, throttler, group, offsets, cleaned_to, transactions, aborted, last)
             cleaned = writer.write()
             if cleaned is not None:
                 written.append(cleaned)
@@ -94,6 +97,27 @@ def build_offset_map(disk: Disk, plan: CompactionPlan, throttler: Throttler) -> 
             if len(offsets) >= max_entries:
                 return offsets, header.next_offset
     return offsets, plan.end_offset
+
+
+class LastBatches(NamedTuple):
+    """The batches that compaction must retain for each producer, so that its state can be rebuilt.
+
+    `offsets`: the last offset of each producer's last batch of records; `markers`: (producer id, epoch) of producers
+    without such a batch, which have only a marker.
+    """
+
+    offsets: set[int]
+    markers: set[tuple[int, int]]
+
+
+def last_batches(producers: Iterable[SnapshotEntry]) -> LastBatches:
+    last = LastBatches(set(), set())
+    for producer in producers:
+        if producer.last_offset >= 0:
+            last.offsets.add(producer.last_offset)
+        else:
+            last.markers.add((producer.producer_id, producer.producer_epoch))
+    return last
 
 
 def _has_valid_keys(transactions: CleanedTransactionMetadata, header: BatchHeader, batch: bytes) -> bool:
@@ -138,6 +162,7 @@ class _SegmentWriter:
         cleaned_to: int,
         transactions: CleanedTransactionMetadata,
         aborted: AbortedTransactions,
+        last: "LastBatches",
     ) -> None:
         self._disk = disk
         self._plan = plan
@@ -147,6 +172,7 @@ class _SegmentWriter:
         self._cleaned_to = cleaned_to
         self._transactions = transactions
         self._aborted = aborted
+        self._last = last
         # Builds the indexes of the new segment.
         self._segment = LogSegment(disk, plan.directory, sources[0].base_offset, plan.now_ms)
         self._file: DiskFile | None = None
@@ -217,12 +243,12 @@ class _SegmentWriter:
         log. So is the last batch of each producer, from which the producer state is rebuilt.
         """
         plan, transactions = self._plan, self._transactions
-        keep_empty = header.next_offset == plan.end_offset or header.last_offset in plan.last_batch_offsets
+        keep_empty = header.next_offset == plan.end_offset or header.last_offset in self._last.offsets
         times = {"now_ms": plan.now_ms, "delete_retention_ms": plan.delete_retention_ms}
         if header.is_control:
             if not transactions.is_spent(header, batch):
                 return batch
-            keep_empty = keep_empty or (header.producer_id, header.producer_epoch) in plan.last_markers
+            keep_empty = keep_empty or (header.producer_id, header.producer_epoch) in self._last.markers
             return filter_marker(batch, header, **times, keep_empty=keep_empty)
         if header.is_transactional and transactions.is_aborted(header):
             return without_records(batch, header) if keep_empty else None

@@ -1,11 +1,12 @@
 """The input and the output of the process that compacts a log: plain data, encoded as JSON."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from kbroker.storage.cleaner.source_segments import SourceSegment
 from kbroker.storage.indexes.transaction_index import AbortedTransaction
+from kbroker.storage.producers.producer_table import FrozenProducers
 
 
 @dataclass(slots=True, frozen=True)
@@ -13,9 +14,8 @@ class CompactionPlan:
     """`sources`: all segments up to the last one that may be compacted; keys are read from `first_dirty_offset` on.
 
     `map_bytes` bounds the memory for keys, `io_bytes` the read buffer and the write buffer, `rate` the bytes read and
-    written per second (None: no limit). `last_batch_offsets`: the last offset of each producer's last batch of records;
-    `last_markers`: (producer id, epoch) of producers without such a batch. `aborted_later`: aborted transactions with a
-    batch in the sources and a marker after them.
+    written per second (None: no limit). `aborted_later`: aborted transactions with a batch in the sources and a marker
+    after them. `producers`: the state of the producers, of which compaction retains the last batches.
     """
 
     directory: str
@@ -28,9 +28,8 @@ class CompactionPlan:
     map_bytes: int
     io_bytes: int
     rate: float | None
-    last_batch_offsets: frozenset[int] = frozenset()
-    last_markers: frozenset[tuple[int, int]] = frozenset()
     aborted_later: tuple[AbortedTransaction, ...] = ()
+    producers: FrozenProducers = field(default_factory=FrozenProducers)
 
     @property
     def end_offset(self) -> int:
@@ -66,16 +65,18 @@ class CompactionResult:
     damaged: bool = False
 
 
-def encode_plan(plan: CompactionPlan) -> bytes:
-    lists = {"last_batch_offsets": sorted(plan.last_batch_offsets), "last_markers": sorted(plan.last_markers)}
-    return _encode({**_fields_of(plan), **lists})
+def encode_plan(plan: CompactionPlan) -> bytearray:
+    """Encode a plan in a thread: a line of JSON, and the producers, of which there may be hundreds of thousands."""
+    values = _fields_of(plan)
+    del values["producers"]
+    return plan.producers.encode(bytearray(_encode(values) + b"\n"))
 
 
-def decode_plan(data: bytes) -> CompactionPlan:
-    values = json.loads(data)
+def decode_plan(data: bytes | bytearray) -> CompactionPlan:
+    line, _, producers = data.partition(b"\n")
+    values = json.loads(line)
+    values["producers"] = FrozenProducers.decode(producers)
     values["sources"] = tuple(SourceSegment(*source) for source in values["sources"])
-    values["last_batch_offsets"] = frozenset(values["last_batch_offsets"])
-    values["last_markers"] = frozenset(tuple(marker) for marker in values["last_markers"])
     values["aborted_later"] = tuple(AbortedTransaction(*transaction) for transaction in values["aborted_later"])
     return CompactionPlan(**values)
 

@@ -42,8 +42,8 @@ def find_log_to_clean(log: "Log", now_ms: int, first_unstable_offset: int) -> Lo
 
     Segments younger than min.compaction.lag.ms wait, and so do all segments after them. Unsynced segments, such as
     after a crash, wait too: otherwise a power loss could remove the latest record of a key after compaction has removed
-    the record before it. So do those from the recovery point in the checkpoint file on: recovery takes the gaps that
-    compaction leaves there for damage.
+    the record before it. So do segments from the recovery point in the checkpoint file on, since recovery takes the
+    gaps that compaction leaves there for damage; and those whose transaction index is not written yet.
     """
     if log.offline is not None:
         return None
@@ -56,7 +56,8 @@ def find_log_to_clean(log: "Log", now_ms: int, first_unstable_offset: int) -> Lo
     limit = min(first_unstable_offset, log.durable_recovery_point)
     for segment in log.segments:
         end = segment.end_offset
-        if end is None or end > limit:
+        index = segment.indexes.transaction
+        if end is None or end > limit or index.has_unwritten:
             break
         if end <= first_dirty_offset:
             clean_bytes += segment.size
@@ -66,7 +67,7 @@ def find_log_to_clean(log: "Log", now_ms: int, first_unstable_offset: int) -> Lo
             dirty_bytes += segment.size
             if segment.first_timestamp is not None and 0 < segment.first_timestamp < oldest:
                 oldest = segment.first_timestamp
-        sources.append(SourceSegment(segment.base_offset, end, segment.size))
+        sources.append(SourceSegment(segment.base_offset, end, segment.size, len(index)))
     if not dirty_bytes:
         return None
     is_overdue = now_ms - oldest > config.max_compaction_lag_ms
@@ -96,8 +97,8 @@ def make_plan(
         map_bytes,
         io_bytes,
         rate,
-        *log.producers.last_batches(),
         aborted_later,
+        log.producers.freeze(),
     )
 
 

@@ -20,11 +20,16 @@ class SegmentDamaged(Exception):
 
 
 class SourceSegment(NamedTuple):
-    """A closed segment with offsets [base_offset, end_offset) and `size` bytes."""
+    """A closed segment with offsets [base_offset, end_offset) and `size` bytes.
+
+    `aborted`: the number of entries in its transaction index. Without one of them, compaction would keep the records of
+    an aborted transaction forever.
+    """
 
     base_offset: int
     end_offset: int
     size: int
+    aborted: int = 0
 
 
 class Throttler:
@@ -64,7 +69,7 @@ class SourceReader:
         self._position = 0
 
     def __iter__(self) -> Iterator[tuple[BatchHeader, bytes]]:
-        next_offset, end_offset, size = self._source
+        next_offset, end_offset, size, _ = self._source
         chunk, chunk_start = b"", 0
         while self._position < size:
             position = self._position

@@ -99,6 +99,6 @@ def _find_padding(file: DiskFile, end: int, width: int) -> int:
 def decode_producer_entries(data: bytes) -> tuple[list[SnapshotEntry], str | None]:
     """Return the readable entries of a producer snapshot, and its faults."""
     try:
-        return list(decode_snapshot(data)), None
+        return list(decode_snapshot(data)[0]), None
     except ValueError as error:
         return list(decode_damaged_snapshot(data)), str(error)

@@ -95,8 +95,8 @@ class OverlayDisk:
         file = self.open(path)
         return bytes(file.pread(file.size(), 0))
 
-    def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        self._files[path] = _OverlayContent(None, 0, data)
+    def write_atomic(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
+        self._files[path] = _OverlayContent(None, 0, bytes(data))
 
     def listdir(self, path: str) -> list[str]:
         names = set(self._disk.listdir(path))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.config.topic_config import TopicConfig
 from kbroker.runtime.disk import Disk
+from kbroker.storage.checkpoint_files import IndexEntries
 from kbroker.storage.inspect.overlay_disk import OverlayDisk
 from kbroker.storage.partition_metadata import read_topic_id
 from kbroker.storage.recovery.open_log import open_log
@@ -22,6 +23,7 @@ def dry_run_recovery(
     clean: bool,
     now_ms: int,
     random: "Random",
+    transaction_indexes: IndexEntries | None,
 ) -> list[str]:
     """Return the repairs that opening the log would make, one line each. Changes nothing."""
     try:
@@ -37,6 +39,7 @@ def dry_run_recovery(
             background=lambda job, then, delay_ms=0, /: None,
             random=random,
             log_start_offset=log_start_offset,
+            transaction_indexes=transaction_indexes,
         )
     except (KafkaError, OSError) as error:
         return [f"{directory} cannot be opened: {error}"]

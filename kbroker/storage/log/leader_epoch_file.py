@@ -26,8 +26,6 @@ class LeaderEpochFile:
     def read_blocking(self) -> list[tuple[int, int]]:
         """Return (epoch, start offset) in order. Raises ValueError if the file is damaged, FileNotFoundError."""
         data = self._disk.read(self.path)
-        if not data:
-            raise ValueError("empty")
         entries = decode_epochs(data)
         self._written = data
         return entries

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
+from kbroker.storage.checkpoint_files import IndexEntries
 from kbroker.storage.log.loaded_log import LoadedLog
 from kbroker.storage.log.reading.position_cache import PositionCache
 from kbroker.storage.log.retention import count_expired_segments
@@ -49,6 +50,11 @@ class Log(LogTruncation):
     def update_high_watermark(self, offset: int) -> None:
         """Mark transactions as stable that ended below the high watermark."""
         self.producers.on_high_watermark_updated(offset)
+
+    def transaction_index_entries(self) -> IndexEntries:
+        """Return the numbers of entries in the transaction index files, by the base offsets of their segments."""
+        indexes = {segment.base_offset: segment.indexes.transaction.persisted for segment in self.segments}
+        return {base_offset: count for base_offset, count in indexes.items() if count}
 
     def close_idle_files(self) -> None:
         """Close the files of closed segments that were not read since the last call."""

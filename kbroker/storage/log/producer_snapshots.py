@@ -43,13 +43,13 @@ class ProducerSnapshots:
         is_needed = offset > min(base_offsets) if sync else self.is_missing(offset, min(base_offsets))
         if not is_needed:
             return _do_nothing
-        data = producers.to_snapshot()
+        encode = producers.to_snapshot()
         replaced = [old for old in self.offsets if old < offset and old not in base_offsets]
         self.offsets.difference_update(replaced)
         self.offsets.add(offset)
 
         def write() -> None:
-            self._disk.write_atomic(self._path(offset), data, sync=sync)
+            self._disk.write_atomic(self._path(offset), encode(), sync=sync)
             for old in replaced:
                 self._unlink_blocking(old)
 

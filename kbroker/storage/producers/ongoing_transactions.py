@@ -4,7 +4,7 @@ The last stable offset is before both: a consumer of committed records must not 
 transaction is known and every in-sync replica has the marker.
 """
 
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -35,8 +35,8 @@ class OngoingTransactions:
         # Producer ids by the first offsets of their transactions. These ascend, since a transaction begins at the log
         # end.
         self._open: dict[int, int] = {}
-        # (offset of the marker, first offset), in the order of the markers.
-        self._completed: deque[tuple[int, int]] = deque()
+        # (offset of the marker, first offset), in the order of the markers. A list: an empty deque takes 760 bytes.
+        self._completed: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         """The number of open transactions."""
@@ -58,8 +58,7 @@ class OngoingTransactions:
         """Mark transactions with a marker below the high watermark as stable."""
         completed = self._completed
         if completed and completed[0][0] < high_watermark:
-            while completed and completed[0][0] < high_watermark:
-                completed.popleft()
+            del completed[: bisect_left(completed, (high_watermark,))]
             first_completed = min([first for _, first in completed], default=NO_UNSTABLE_OFFSET)
             self.first_unstable_offset = min(next(iter(self._open), NO_UNSTABLE_OFFSET), first_completed)
 
@@ -68,9 +67,13 @@ class OngoingTransactions:
         for first_offset, producer_id in sorted(open_transactions):
             self.begin(producer_id, first_offset)
 
+    def hold(self, first_offset: int, last_offset: int) -> None:
+        """Regard everything from `first_offset` on as unstable until the high watermark is above `last_offset`."""
+        self._completed.append((last_offset, first_offset))
+        self.first_unstable_offset = min(self.first_unstable_offset, first_offset)
+
     def restore_completed(self, before: "OngoingTransactions", below: int) -> None:
         """Add the transactions of `before` that have ended with a marker below `below`, and are not stable yet."""
-        for marker_offset, first_offset in reversed(before._completed):
-            if marker_offset < below:
-                self._completed.appendleft((marker_offset, first_offset))
-                self.first_unstable_offset = min(self.first_unstable_offset, first_offset)
+        completed = [each for each in before._completed if each[0] < below]
+        self._completed[:0] = completed
+        self.first_unstable_offset = min([self.first_unstable_offset, *[first for _, first in completed]])

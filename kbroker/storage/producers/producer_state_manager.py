@@ -6,42 +6,88 @@ unknown producer may begin with any sequence, since its state may have expired (
 offset of the producer's open transaction.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 
 from kbroker.common import KafkaError
 from kbroker.storage.producers.ongoing_transactions import CompletedTransaction, OngoingTransactions
 from kbroker.storage.producers.producer_state_entry import (
+    MAX_BATCHES,
+    MAX_SEQUENCE,
     NO_EPOCH,
     NO_OFFSET,
     NO_SEQUENCE,
     ActiveProducer,
     ProducerStateEntry,
+    add_sequence,
 )
-from kbroker.storage.producers.snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
+from kbroker.storage.producers.producer_table import FrozenProducers, ProducerTable
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from kbroker.storage.producers.verification import VerificationGuard, VerificationStates
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, BatchHeader
 
-MAX_SEQUENCE = 0x7FFFFFFF
 MAX_EPOCH = 0x7FFF
 # The producers with these ids forward the records of closing partitions (queues/closing/). No client gets such an id.
 FIRST_FORWARDER_ID = 1 << 62
+# The producers that wrote last are kept unpacked, at most this many since the last snapshot.
+MAX_RECENT = 256
+_ROWS_PER_STEP = 64
 
 
 class ProducerStateManager:
-    """The state of all producers of one partition. Checks and updates take constant time per batch."""
+    """The state of all producers of one partition. Checks and updates take constant time per batch.
 
-    __slots__ = ("_entries", "transactions", "verifications")
+    The producers that wrote last are objects, which is fast; the others are packed in a table, which is small.
+    `had_transactions`: the snapshot from which it was loaded has a producer that has used transactions.
+    """
+
+    __slots__ = ("_recent", "_table", "had_transactions", "transactions", "verifications")
 
     def __init__(self) -> None:
-        self._entries: dict[int, ProducerStateEntry] = {}
+        # Newer than the table.
+        self._recent: dict[int, ProducerStateEntry] = {}
+        # None while there are only recent ones: most partitions have no producer.
+        self._table: ProducerTable | None = None
+        self.had_transactions = False
         self.transactions = OngoingTransactions()
         self.verifications = VerificationStates()
 
     def __len__(self) -> int:
-        return len(self._entries)
+        table = self._table
+        if table is None:
+            return len(self._recent)
+        return len(table) + sum(1 for producer_id in self._recent if producer_id not in table)
+
+    def _find(self, producer_id: int) -> ProducerStateEntry | None:
+        """Return the state of a producer, which may then be changed."""
+        entry = self._recent.get(producer_id)
+        if entry is None and self._table is not None:
+            entry = self._table.get(producer_id)
+            if entry is not None:
+                self._add_recent(producer_id, entry)
+        return entry
+
+    def _add_recent(self, producer_id: int, entry: ProducerStateEntry) -> None:
+        if len(self._recent) >= MAX_RECENT:
+            self._pack_recent()
+        self._recent[producer_id] = entry
+
+    def _pack_recent(self) -> ProducerTable | None:
+        """Pack the recent producers. Returns the table, which has all producers then; None if there are none."""
+        recent = self._recent
+        if recent:
+            table = self._table = self._table or ProducerTable()
+            for producer_id, entry in recent.items():
+                table.put(producer_id, entry)
+            recent.clear()
+        return self._table
+
+    def freeze(self) -> FrozenProducers:
+        """Return the producers as they are now. Takes the time of at most 256 producers, however many there
+        are."""
+        table = self._pack_recent()
+        return table.freeze() if table is not None else FrozenProducers()
 
     def check(
         self, header: BatchHeader, guard: VerificationGuard | None = None, verify: bool = False
@@ -58,12 +104,12 @@ class ProducerStateManager:
             message = f"Producer id {producer_id} is reserved for brokers."
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, message)
         transactional = attributes & TRANSACTIONAL
-        entry = self._entries.get(producer_id)
+        entry = self._recent.get(producer_id) or self._find(producer_id)
         if entry is not None and entry.epoch == epoch:
             if first == entry.next_sequence and epoch != NO_EPOCH and transactional == entry.open_bit:
                 return None
-            last = _add_sequence(first, delta)
-            for stored_first, stored_last, last_offset, offset_delta, max_timestamp in entry.batches:
+            last = add_sequence(first, delta)
+            for stored_first, stored_last, last_offset, offset_delta, max_timestamp in entry.last_batches():
                 if stored_first == first and stored_last == last:
                     return last_offset - offset_delta, last_offset, max_timestamp
         known_epoch = entry.epoch if entry is not None else NO_EPOCH
@@ -83,7 +129,7 @@ class ProducerStateManager:
     def check_internal(self, header: BatchHeader, guard: VerificationGuard | None, verify: bool) -> None:
         """Check a transactional batch of a coordinator, which has no sequences. Raises the errors of `check`."""
         producer_id, epoch = header.producer_id, header.producer_epoch
-        entry = self._entries.get(producer_id)
+        entry = self._find(producer_id)
         known_epoch = entry.epoch if entry is not None else NO_EPOCH
         if epoch < known_epoch:
             raise _old_epoch(header, known_epoch)
@@ -101,7 +147,7 @@ class ProducerStateManager:
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
         """Return whether this producer has an open transaction with this epoch."""
-        entry = self._entries.get(producer_id)
+        entry = self._find(producer_id)
         return entry is not None and bool(entry.open_bit) and entry.epoch == epoch
 
     def begin_verification(self, producer_id: int, epoch: int, sequence: int, tv2: bool) -> VerificationGuard | None:
@@ -110,7 +156,7 @@ class ProducerStateManager:
         Returns the guard for the append, or None if the transaction is already open in the partition. `tv2`: the client
         uses transactions of version 2. Raises KafkaError(INVALID_PRODUCER_EPOCH).
         """
-        entry = self._entries.get(producer_id)
+        entry = self._find(producer_id)
         if entry is not None and epoch < entry.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -127,7 +173,7 @@ class ProducerStateManager:
         nothing (KIP-890, KIP-1228). As in Kafka, a repetition of the last marker is appended again, which is harmless.
         Raises KafkaError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
         """
-        entry = self._entries.get(marker.producer_id)
+        entry = self._find(marker.producer_id)
         if entry is None:
             return
         epoch, known_epoch, must_be_newer = marker.producer_epoch, entry.epoch, marker.transaction_version >= 2
@@ -148,7 +194,7 @@ class ProducerStateManager:
     def update(self, header: BatchHeader, base_offset: int) -> None:
         """Update the state with a batch of records, which has a producer id and was appended at `base_offset`."""
         _, _, _, _, _, attributes, delta, _, timestamp, producer_id, epoch, first, _ = header
-        entry = self._entries.get(producer_id)
+        entry = self._recent.get(producer_id) or self._find(producer_id)
         if entry is None or entry.epoch != epoch:
             entry = self._begin_epoch(producer_id, epoch)
         last = first + delta
@@ -163,7 +209,10 @@ class ProducerStateManager:
             if first == NO_SEQUENCE:
                 # It is the batch of a coordinator.
                 last = NO_SEQUENCE
-        entry.batches.append((first, last, base_offset + delta, delta, timestamp))
+        batches = entry.batches
+        batches.append((first, last, base_offset + delta, delta, timestamp))
+        if len(batches) > MAX_BATCHES:
+            del batches[0]
         entry.next_sequence = last + 1 if last != MAX_SEQUENCE else 0
         entry.last_timestamp = timestamp
 
@@ -175,7 +224,7 @@ class ProducerStateManager:
         Returns the transaction that it has ended; None if the producer had none in this partition.
         """
         producer_id, epoch = header.producer_id, header.producer_epoch
-        entry = self._entries.get(producer_id)
+        entry = self._find(producer_id)
         if entry is None or entry.epoch != epoch:
             entry = self._begin_epoch(producer_id, epoch)
         first_offset, entry.txn_first_offset, entry.open_bit = entry.txn_first_offset, NO_OFFSET, 0
@@ -199,13 +248,12 @@ class ProducerStateManager:
 
     def _begin_epoch(self, producer_id: int, epoch: int) -> ProducerStateEntry:
         """Start the state of a new producer or a new epoch: older batches no longer count."""
-        entry = self._entries.get(producer_id)
+        entry = self._find(producer_id)
         if entry is None:
-            entry = self._entries[producer_id] = ProducerStateEntry(epoch)
+            entry = ProducerStateEntry(epoch)
+            self._add_recent(producer_id, entry)
         else:
-            entry.epoch = epoch
-            entry.batches.clear()
-            entry.next_sequence = 0
+            entry.begin_epoch(epoch)
             self.verifications.end(producer_id)
         return entry
 
@@ -215,85 +263,61 @@ class ProducerStateManager:
         A snapshot has only the last batch. `older` comes from headers without a CRC check, so it is ignored unless it
         ends with that same batch.
         """
-        for producer_id, entry in self._entries.items():
-            found = older._entries.get(producer_id)
-            if found is None or found.epoch != entry.epoch or not found.batches or not entry.batches:
+        table = older._table
+        packed = [saved.producer_id for saved in table.freeze()] if table is not None else []
+        for producer_id in dict.fromkeys([*older._recent, *packed]):
+            entry, found = self._find(producer_id), older._find(producer_id)
+            if entry is None or found is None or found.epoch != entry.epoch or not found.batches or not entry.batches:
                 continue
             if found.batches[-1][:4] != entry.batches[-1][:4]:
                 continue
-            for batch in islice(reversed(found.batches), 1, None):
-                if _add_sequence(batch[1], 1) != entry.batches[0][0]:
+            for batch in islice(reversed(found.last_batches()), 1, None):
+                if add_sequence(batch[1], 1) != entry.batches[0][0] or len(entry.batches) >= MAX_BATCHES:
                     break
-                entry.batches.appendleft(batch)
+                entry.batches.insert(0, batch)
 
-    def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
+    def remove_expired(self, now_ms: int, expiration_ms: int) -> Generator[None, None, int]:
         """Remove producers whose last batch is older than producer.id.expiration.ms. Returns their number.
 
         A producer with an open transaction is kept, and those that forward the records of closing partitions: without
         their state records could be forwarded twice. Deleting the records of a producer does not remove its state
-        (KIP-360).
+        (KIP-360). Batches may be appended between two steps.
         """
-        expired = [
-            producer_id
-            for producer_id, entry in self._entries.items()
-            if not entry.open_bit
-            and now_ms - entry.last_timestamp >= expiration_ms
-            and producer_id < FIRST_FORWARDER_ID
-        ]
-        for producer_id in expired:
-            del self._entries[producer_id]
-        self.verifications.remove_expired(now_ms, expiration_ms)
-        return len(expired)
+        removed, table = 0, self._pack_recent()
+        # From the last row on: what takes the place of a removed row was checked before, or is new.
+        for slot in range(len(table) - 1 if table is not None else -1, -1, -1):
+            assert table is not None
+            producer_id = table.expired(slot, now_ms - expiration_ms)
+            if producer_id is not None and producer_id < FIRST_FORWARDER_ID and producer_id not in self._recent:
+                table.remove(producer_id)
+                removed += 1
+            if slot % _ROWS_PER_STEP == 0:
+                yield
+        yield from self.verifications.remove_expired(now_ms, expiration_ms)
+        return removed
 
     def first_of_last_batch(self, producer_id: int) -> tuple[int, int] | None:
         """Return the epoch of a producer, and the first sequence of its last batch; None if there is none."""
-        entry = self._entries.get(producer_id)
+        entry = self._find(producer_id)
         return None if entry is None or not entry.batches else (entry.epoch, entry.batches[-1][0])
 
     def active(self) -> Iterator[ActiveProducer]:
         """Return all producers, for DescribeProducers."""
         # There may be other requests between two producers.
-        for producer_id, entry in list(self._entries.items()):
-            last_sequence = entry.batches[-1][1] if entry.batches else NO_SEQUENCE
+        for saved in self.freeze():
             yield ActiveProducer(
-                producer_id,
-                entry.epoch,
-                last_sequence,
-                entry.last_timestamp,
-                entry.coordinator_epoch,
-                entry.txn_first_offset,
+                saved.producer_id,
+                saved.producer_epoch,
+                saved.last_sequence,
+                saved.timestamp,
+                saved.coordinator_epoch,
+                saved.txn_first_offset,
             )
 
-    def last_batches(self) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
-        """Return the batches that compaction must retain for each producer, so that its state can be rebuilt.
-
-        These are the last offset of each producer's last batch of records, and (producer id, epoch) of the producers
-        without such a batch, which have only a marker.
-        """
-        offsets = frozenset([entry.batches[-1][2] for entry in self._entries.values() if entry.batches])
-        markers = [(producer_id, entry.epoch) for producer_id, entry in self._entries.items() if not entry.batches]
-        return offsets, frozenset(markers)
-
-    def to_snapshot(self) -> bytes:
-        """Return the content of a .snapshot file in Kafka's format, which has only the last batch of each producer."""
-        entries = []
-        for producer_id, entry in self._entries.items():
-            sequence, offset, delta = NO_SEQUENCE, NO_OFFSET, 0
-            if entry.batches:
-                _, sequence, offset, delta, _ = entry.batches[-1]
-            entries.append(
-                SnapshotEntry(
-                    producer_id,
-                    entry.epoch,
-                    sequence,
-                    offset,
-                    delta,
-                    entry.last_timestamp,
-                    entry.coordinator_epoch,
-                    entry.txn_first_offset,
-                )
-            )
-        return encode_snapshot(entries)
+    def to_snapshot(self) -> Callable[[], bytearray]:
+        """Return a function for a thread that returns the content of a .snapshot file with the current state, in
+        Kafka's format. It has only the last batch of each producer."""
+        return self.freeze().encode
 
     @classmethod
     def from_snapshot(cls, data: bytes, end_offset: int | None = None) -> "ProducerStateManager":
@@ -302,30 +326,10 @@ class ProducerStateManager:
         `end_offset`: the offset at which it was taken. A later offset in it is damage.
         """
         states = cls()
-        open_transactions = []
-        for saved in decode_snapshot(data):
-            entry = states._entries[saved.producer_id] = ProducerStateEntry(saved.producer_epoch)
-            latest_offset = max(saved.last_offset, saved.txn_first_offset)
-            if end_offset is not None and latest_offset >= end_offset:
-                raise ValueError(f"producer snapshot with the later offset {latest_offset}")
-            last = saved.last_sequence
-            if saved.last_offset >= 0:
-                first = _add_sequence(last, -saved.offset_delta) if last >= 0 else NO_SEQUENCE
-                entry.batches.append((first, last, saved.last_offset, saved.offset_delta, saved.timestamp))
-                entry.next_sequence = _add_sequence(last, 1)
-            entry.last_timestamp = saved.timestamp
-            entry.coordinator_epoch = saved.coordinator_epoch
-            if saved.txn_first_offset >= 0:
-                entry.txn_first_offset = saved.txn_first_offset
-                entry.open_bit = TRANSACTIONAL
-                open_transactions.append((saved.txn_first_offset, saved.producer_id))
+        table, open_transactions, states.had_transactions = ProducerTable.from_snapshot(data, end_offset)
+        states._table = table if table else None
         states.transactions.restore(open_transactions)
         return states
-
-
-def _add_sequence(sequence: int, increment: int) -> int:
-    """Add to a sequence. After 2^31 - 1 sequences continue with 0."""
-    return (sequence + increment) & MAX_SEQUENCE
 
 
 def _out_of_order(header: BatchHeader, where: str) -> KafkaError:

@@ -1,17 +1,18 @@
 """The producer snapshot (`.snapshot`) in Kafka's format: the last batch and the open transaction of each producer."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
+from kbroker.common import Buffer
 from protocol.records.checksum import crc32c
 
 _VERSION = 1
 # The version, and the CRC-32C of the bytes that follow.
 _PREFIX = Struct(">hI")
 _COUNT = Struct(">i")
-_ENTRY = Struct(">qhiqiqiq")
+ENTRY = Struct(">qhiqiqiq")
 
 
 class SnapshotEntry(NamedTuple):
@@ -28,14 +29,19 @@ class SnapshotEntry(NamedTuple):
     txn_first_offset: int
 
 
-def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
-    packed = [_ENTRY.pack(*entry) for entry in entries]
-    body = _COUNT.pack(len(packed)) + b"".join(packed)
-    return _PREFIX.pack(_VERSION, crc32c(body)) + body
+def begin_snapshot(data: bytearray, count: int) -> int:
+    """Append what precedes the entries. Returns the checksum with which theirs begins."""
+    data += bytes(_PREFIX.size) + _COUNT.pack(count)
+    return crc32c(_COUNT.pack(count))
 
 
-def decode_snapshot(data: bytes) -> Iterator[SnapshotEntry]:
-    """Decode a snapshot. Raises ValueError if it is damaged."""
+def end_snapshot(data: bytearray, start: int, crc: int) -> None:
+    """Write the checksum of the snapshot that begins at `start`."""
+    _PREFIX.pack_into(data, start, _VERSION, crc)
+
+
+def decode_snapshot(data: Buffer) -> tuple[Iterator[SnapshotEntry], memoryview]:
+    """Return the entries of a snapshot, decoded and as bytes. Raises ValueError if it is damaged."""
     try:
         version, crc = _PREFIX.unpack_from(data)
         (count,) = _COUNT.unpack_from(data, _PREFIX.size)
@@ -46,16 +52,17 @@ def decode_snapshot(data: bytes) -> Iterator[SnapshotEntry]:
     if crc32c(memoryview(data)[_PREFIX.size :]) != crc:
         raise ValueError("producer snapshot with a wrong CRC")
     start = _PREFIX.size + _COUNT.size
-    if count * _ENTRY.size != len(data) - start:
+    if count * ENTRY.size != len(data) - start:
         raise ValueError(f"producer snapshot of {count} entries in {len(data) - start} bytes")
-    return _iter_entries(memoryview(data)[start:])
+    rows = memoryview(data)[start:]
+    return iter_entries(rows), rows
 
 
 def decode_damaged_snapshot(data: bytes) -> Iterator[SnapshotEntry]:
     """Decode the complete entries of a damaged snapshot, for display."""
     body = memoryview(data)[_PREFIX.size + _COUNT.size :]
-    return _iter_entries(body[: len(body) - len(body) % _ENTRY.size])
+    return iter_entries(body[: len(body) - len(body) % ENTRY.size])
 
 
-def _iter_entries(body: memoryview) -> Iterator[SnapshotEntry]:
-    return map(SnapshotEntry._make, _ENTRY.iter_unpack(body))
+def iter_entries(body: memoryview) -> Iterator[SnapshotEntry]:
+    return map(SnapshotEntry._make, ENTRY.iter_unpack(body))

@@ -5,6 +5,8 @@ the append, an abort may end that transaction, and the response does not apply t
 issued before the verification starts, and any batch or marker that is appended for the producer invalidates it.
 """
 
+from collections.abc import Generator
+
 from kbroker.common import KafkaError
 from protocol.errors import ErrorCode
 from protocol.records.batch import BatchHeader
@@ -84,10 +86,14 @@ class VerificationStates:
         if self._entries:
             self._entries.pop(producer_id, None)
 
-    def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
+    def remove_expired(self, now_ms: int, expiration_ms: int) -> Generator[None, None, None]:
         """Remove verifications that are older than `expiration_ms`, because their requests were abandoned."""
-        for producer_id, entry in list(self._entries.items()):
+        for producer_id in list(self._entries):
+            entry = self._entries.get(producer_id)
+            if entry is None:
+                continue
             if entry.first_checked_ms is None:
                 entry.first_checked_ms = now_ms
             elif now_ms - entry.first_checked_ms >= expiration_ms:
                 del self._entries[producer_id]
+            yield

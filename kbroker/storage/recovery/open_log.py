@@ -7,12 +7,15 @@ epochs are rebuilt from the log. Almost nothing is synced here, and files that a
 opening thousands of partitions takes little more time than reading them.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.config.topic_config import TopicConfig
 from kbroker.runtime.disk import Disk
 from kbroker.storage import file_names
+from kbroker.storage.checkpoint_files import IndexEntries
 from kbroker.storage.cleaner.segment_swap import finish_swaps
 from kbroker.storage.log.loaded_log import LoadedLog
 from kbroker.storage.log.log import Log
@@ -51,30 +54,33 @@ def open_log(
     *,
     background: BackgroundRunner,
     random: "Random",
-    log_start_offset: int = 0,
+    log_start_offset: int | None = 0,
     cleaned_to: int = 0,
     checkpointed: bool = False,
     high_watermark: int | None = None,
+    transaction_indexes: IndexEntries | None = MappingProxyType({}),
 ) -> Log:
     """Open a partition's log in a thread, or create it if its directory does not exist.
 
     `recovery_point`, `log_start_offset`, `cleaned_to` and `high_watermark` are those of the checkpoint files, 0 or None
-    if these have none; `checkpointed`: the checkpoint files are the ones that were written last; `clean`: the last
-    shutdown was clean. `Log.repairs` lists the repairs. Raises OSError, and KafkaError(INCONSISTENT_TOPIC_ID) if the
-    directory belongs to another topic of the same name.
+    if these have none; `log_start_offset` is None if its file was lost. `checkpointed`: the checkpoint files are the
+    ones that were written last; `clean`: the last shutdown was clean; `transaction_indexes`: how many entries the
+    transaction indexes have at least, None if that is unknown. `Log.repairs` lists the repairs. Raises OSError, and
+    KafkaError(INCONSISTENT_TOPIC_ID) if the directory belongs to another topic of the same name.
     """
     loaded = LoadedLog(disk, directory, tp, config)
     loaded.high_watermark = high_watermark
     if not disk.isdir(directory):
         disk.makedirs(directory)
         write_topic_id(disk, directory, topic_id)
-        loaded.log_start_offset = loaded.log_end_offset = loaded.recovery_point = log_start_offset
+        loaded.log_start_offset = loaded.log_end_offset = loaded.recovery_point = log_start_offset or 0
         _begin_empty(loaded, now_ms)
     else:
         _check_topic_id(disk, directory, topic_id)
         # Only compaction leaves gaps between segments, below the recovery point, and the checkpoint files are written
         # before it replaces any.
-        LogLoader(loaded, now_ms, clean, gapless=checkpointed).load(recovery_point, log_start_offset)
+        loader = LogLoader(loaded, now_ms, clean, gapless=checkpointed)
+        loader.load(recovery_point, log_start_offset, transaction_indexes)
     loaded.cleaned_to = min(cleaned_to, loaded.segments[-1].base_offset)
     return Log(loaded, topic_id, background, random)
 
@@ -110,34 +116,43 @@ class LogLoader:
         self._gapless = gapless
         self._state = StateRebuilder(loaded)
 
-    def load(self, recovery_point: int, log_start_offset: int) -> None:
+    def load(self, recovery_point: int, log_start_offset: int | None, index_entries: IndexEntries | None) -> None:
         loaded, state = self._loaded, self._state
         if not self._clean:
             # Only the previous process knew whether the names of the files are durable.
             loaded.directory_sync.mark_unsynced()
         trusted_to = END_OF_LOG if self._clean else recovery_point
-        base_offsets, transaction_indexes = self._list_files()
+        base_offsets, indexes = self._list_files()
         loaded.segments = [
             LogSegment(loaded.disk, loaded.directory, base_offset, self._now_ms) for base_offset in base_offsets
         ]
-        loaded.log_start_offset = max([log_start_offset, *base_offsets[:1]])
         state.load_epochs(trusted_to)
-        state.load_transaction_indexes(transaction_indexes)
+        if log_start_offset is None:
+            # Otherwise deleted records would return whose segments still exist.
+            log_start_offset = state.first_epoch_start
+        loaded.log_start_offset = max([log_start_offset, *base_offsets[:1]])
+        # Whoever has removed the offset indexes has often removed these too. The last segment may not have any yet.
+        unindexed = {offset for offset in base_offsets[:-1] if offset not in indexes[file_names.INDEX]}
+        state.load_transaction_indexes(indexes[file_names.TXN_INDEX], index_entries or {}, unindexed)
         # A snapshot lacks the transactions that ended before it with a marker above the high watermark, which are not
         # stable yet.
         state.load_producers(trusted_to if loaded.high_watermark is None else min(trusted_to, loaded.high_watermark))
+        if index_entries is None:
+            state.suspect_transaction_indexes()
         self._load_segments(trusted_to)
         if not loaded.segments or loaded.log_end_offset < loaded.log_start_offset:
             self._start_empty()
         state.finish()
         state.rebuild_lost_epochs()
+        if loaded.high_watermark is None:
+            state.hold_transactions()
         is_undamaged = self._clean and not loaded.repairs
         loaded.recovery_point = loaded.log_end_offset if is_undamaged else min(recovery_point, loaded.log_end_offset)
         if is_undamaged:
             loaded.epoch_file.mark_synced()
 
-    def _list_files(self) -> tuple[list[int], set[int]]:
-        """Return the base offsets of the segments in order, and of those with a transaction index.
+    def _list_files(self) -> tuple[list[int], Mapping[str, set[int]]]:
+        """Return the base offsets of the segments in order, and by suffix of those with an index file.
 
         Finishes replacements of segments that were begun, and removes leftover files.
         """
@@ -147,7 +162,11 @@ class LogLoader:
             loaded.repairs.extend(finish_swaps(disk, loaded.directory, listed))
             listed = disk.listdir(loaded.directory)
         base_offsets: set[int] = set()
-        indexes: list[tuple[int, str]] = []
+        indexes: dict[str, set[int]] = {
+            file_names.INDEX: set(),
+            file_names.TIME_INDEX: set(),
+            file_names.TXN_INDEX: set(),
+        }
         for name in listed:
             parsed = file_names.parse_segment_file(name)
             if parsed is None:
@@ -158,14 +177,11 @@ class LogLoader:
             elif parsed[1] == file_names.SNAPSHOT:
                 loaded.snapshots.offsets.add(parsed[0])
             else:
-                indexes.append((parsed[0], name))
-        transaction_indexes: set[int] = set()
-        for base_offset, name in indexes:
-            if base_offset not in base_offsets:
-                disk.unlink(f"{loaded.directory}/{name}")
-            elif name.endswith(file_names.TXN_INDEX):
-                transaction_indexes.add(base_offset)
-        return sorted(base_offsets), transaction_indexes
+                indexes.setdefault(parsed[1], set()).add(parsed[0])
+        for suffix, offsets in indexes.items():
+            for base_offset in offsets - base_offsets:
+                disk.unlink(file_names.segment_file(loaded.directory, base_offset, suffix))
+        return sorted(base_offsets), indexes
 
     def _load_segments(self, trusted_to: int) -> None:
         """Load the segments that need not be read, then recover, in order, those with offsets from `trusted_to` on."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from kbroker.common import KafkaError
 from kbroker.storage import file_names
+from kbroker.storage.checkpoint_files import IndexEntries
 from kbroker.storage.indexes.offset_index import OFFSET_ENTRY_BYTES, relative_offset_of
 from kbroker.storage.indexes.transaction_index import (
     TRANSACTION_ENTRY_BYTES,
@@ -39,6 +40,7 @@ class StateRebuilder:
     """The rebuilder of one log that is being loaded. `on_batch` updates the state while `is_listening`.
 
     The producer state includes everything below `replayed_to`. `last_epoch` is the latest leader epoch.
+    `first_epoch_start`: where the first epoch in leader-epoch-checkpoint begins: not below the log start offset.
     `indexes_are_complete`: the log was open before, so the transaction indexes have all entries.
     """
 
@@ -47,10 +49,12 @@ class StateRebuilder:
         self._indexes_are_complete = indexes_are_complete
         self.replayed_to = 0
         self.last_epoch = -1
+        self.first_epoch_start = 0
         self.is_listening = False
         self._epochs_lost = False
-        # Segments with a damaged transaction index, and segments whose index file has entries that are not trusted.
-        self._damaged: list[LogSegment] = []
+        # Segments whose transaction index is to be rebuilt, in order, with what is wrong with it, if that is known; and
+        # segments whose index file has entries that are not trusted.
+        self._damaged: dict[LogSegment, str | None] = {}
         self._untrusted: set[LogSegment] = set()
 
     def finish(self) -> None:
@@ -136,22 +140,55 @@ class StateRebuilder:
             return found
         return ProducerStateManager(), loaded.segments[0].base_offset if loaded.segments else 0
 
+    def hold_transactions(self) -> None:
+        """Hold back what is not known to be stable, since the high watermark is unknown.
+
+        A snapshot does not have the transactions that ended before it. Consumers of committed records wait until the
+        high watermark reaches the end of the log, which with a single replica is at once.
+        """
+        loaded = self._loaded
+        if loaded.producers.had_transactions and loaded.log_end_offset > loaded.log_start_offset:
+            loaded.producers.transactions.hold(loaded.log_start_offset, loaded.log_end_offset - 1)
+
     # Transaction indexes.
 
-    def load_transaction_indexes(self, base_offsets: set[int]) -> None:
-        """Load the transaction indexes of the segments with these base offsets."""
+    def load_transaction_indexes(self, existing: set[int], entries: IndexEntries, unindexed: set[int]) -> None:
+        """Load the transaction indexes of the segments with the base offsets `existing`.
+
+        An index with less than `entries` is rebuilt, and that of a segment in `unindexed`, which has lost its offset
+        index: the absence of a file, or of its content, does not say that no transaction was aborted.
+        """
         segments = self._loaded.segments
+        if not (existing or entries or unindexed):
+            return
         for segment, following in zip(segments, [*segments[1:], None], strict=False):
-            if segment.base_offset not in base_offsets:
-                continue
-            end = following.base_offset if following is not None else END_OF_LOG
+            base_offset, fault = segment.base_offset, None
+            if base_offset in existing:
+                fault = self._load_transaction_index(segment, following)
+            expected, found = entries.get(base_offset, 0), len(segment.indexes.transaction)
+            if fault is None and found < expected:
+                fault = f"{found} entries where {expected} are expected" if base_offset in existing else "missing"
+            if fault is not None or base_offset in unindexed:
+                self._damaged[segment] = fault
+
+    def _load_transaction_index(self, segment: LogSegment, following: LogSegment | None) -> str | None:
+        """Load a transaction index. Returns what is wrong with it, if anything."""
+        end = following.base_offset if following is not None else END_OF_LOG
+        try:
             path = segment.path(file_names.TXN_INDEX)
-            try:
-                index = load_transaction_index(segment.disk, path, segment.base_offset, end)
-                segment.indexes.use_transaction_index(index)
-            except ValueError as error:
-                self._loaded.repairs.append(f"{path}: {error}; rebuilt from the log")
-                self._damaged.append(segment)
+            index = load_transaction_index(segment.disk, path, segment.base_offset, end)
+        except ValueError as error:
+            return str(error)
+        segment.indexes.use_transaction_index(index)
+        return None
+
+    def suspect_transaction_indexes(self) -> None:
+        """Rebuild all transaction indexes if a producer has used transactions, as far as the snapshot knows.
+
+        It is not known how many entries they had. Called once the producers are loaded.
+        """
+        if self._loaded.producers.had_transactions:
+            self._damaged = {segment: self._damaged.get(segment) for segment in self._loaded.segments}
 
     def _trust_transaction_index_to(self, segment: LogSegment, offset: int) -> None:
         """Discard entries whose marker is at `offset` or later.
@@ -190,15 +227,18 @@ class StateRebuilder:
     def _rebuild_damaged_indexes(self) -> None:
         """Rebuild damaged transaction indexes from the log, from a snapshot before them on."""
         loaded = self._loaded
-        damaged, self._damaged = [segment for segment in self._damaged if segment in loaded.segments], []
+        damaged = {segment: fault for segment, fault in self._damaged.items() if segment in loaded.segments}
+        self._damaged = {}
         if not damaged:
             return
-        producers, start = self._load_snapshot(damaged[0].base_offset)
+        first, last = next(iter(damaged)), next(reversed(damaged))
+        producers, start = self._load_snapshot(first.base_offset)
+        former = {segment: segment.indexes.transaction for segment in damaged}
         for segment in damaged:
             segment.indexes.use_transaction_index(TransactionIndex())
         # The other segments already have their entries.
         unused = TransactionIndex()
-        for segment, position, header in _iter_batches(loaded, start, loaded.log_end_offset):
+        for segment, position, header in _iter_batches(loaded, start, end_offset_of(loaded, last)):
             if header.producer_id < 0 or header.base_offset < start:
                 continue
             if header.is_control:
@@ -206,10 +246,19 @@ class StateRebuilder:
                 _apply_marker(producers, segment, position, header, index)
             else:
                 producers.update(header, header.base_offset)
-        for segment in damaged:
-            index = segment.indexes.transaction
-            loaded.disk.write_atomic(segment.path(file_names.TXN_INDEX), index.encode_unwritten())
-            index.mark_written(len(index))
+        for segment, fault in damaged.items():
+            self._replace_transaction_index(segment, former[segment], fault)
+
+    def _replace_transaction_index(self, segment: LogSegment, former: TransactionIndex, fault: str | None) -> None:
+        """Write a rebuilt index, unless the file is the same. `fault`: what was wrong with it, if that is known."""
+        index, path = segment.indexes.transaction, segment.path(file_names.TXN_INDEX)
+        data, exists = index.encode_unwritten(), segment.disk.exists(path)
+        self._untrusted.discard(segment)
+        if data != (segment.disk.read(path) if exists else b""):
+            segment.disk.write_atomic(path, data)
+            if fault is not None or len(index) != len(former):
+                self._loaded.repairs.append(f"{path}: {fault or 'not complete'}; rebuilt from the log")
+        index.mark_written(len(index))
 
     # Leader epochs.
 
@@ -218,7 +267,9 @@ class StateRebuilder:
         that a power loss has removed. If the file is missing or damaged, `rebuild_lost_epochs` reads the log."""
         loaded = self._loaded
         try:
-            entries = [entry for entry in loaded.epoch_file.read_blocking() if entry[1] < trusted_to]
+            stored = loaded.epoch_file.read_blocking()
+            self.first_epoch_start = stored[0][1] if stored else 0
+            entries = [entry for entry in stored if entry[1] < trusted_to]
             loaded.epoch_file.mark_durable(entries)
             for epoch, start_offset in entries:
                 loaded.epochs.assign(epoch, start_offset)

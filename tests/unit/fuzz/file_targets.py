@@ -132,12 +132,12 @@ def _producers(rng: Random) -> Case:
         states.update(parse_header(batch), 10 * n)
         if n % 5 == 4:
             states.end_transaction(parse_header(batch)._replace(producer_epoch=3), 10 * n + 1, True, 1)
-    data = states.to_snapshot()
+    data = bytes(states.to_snapshot()())
 
     def run(data: bytes) -> None:
-        snapshot = ProducerStateManager.from_snapshot(data).to_snapshot()
+        snapshot = ProducerStateManager.from_snapshot(data).to_snapshot()()
         assert _CRC.unpack_from(data, 2)[0] == crc32c(memoryview(data)[6:])
-        assert ProducerStateManager.from_snapshot(snapshot).to_snapshot() == snapshot
+        assert ProducerStateManager.from_snapshot(bytes(snapshot)).to_snapshot()() == snapshot
 
     def seal(data: bytearray) -> None:
         if len(data) >= 6:

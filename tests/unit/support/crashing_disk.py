@@ -46,7 +46,7 @@ class CrashingDisk(RealDisk):
     def sync_dir(self, path: str) -> None:
         pass
 
-    def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
+    def write_atomic(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
         super().write_atomic(path, data, sync=False)
 
     def rename(self, old: str, new: str) -> None:

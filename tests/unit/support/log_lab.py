@@ -5,12 +5,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 from kbroker.common import Buffer, TopicPartition
 from kbroker.config.topic_config import TopicConfig
 from kbroker.runtime.disk import Disk
 from kbroker.runtime.real_disk import RealDisk
+from kbroker.storage.checkpoint_files import IndexEntries
 from kbroker.storage.log.log import Log
 from kbroker.storage.recovery.open_log import open_log
 from protocol.records.batch import build_batch, iter_headers, parse_header
@@ -95,6 +97,7 @@ class Lab:
         *,
         checkpointed: bool = False,
         high_watermark: int | None = None,
+        transaction_indexes: IndexEntries | None = MappingProxyType({}),
     ) -> Log:
         log = open_log(
             self.disk,
@@ -111,6 +114,7 @@ class Lab:
             cleaned_to=cleaned_to,
             checkpointed=checkpointed,
             high_watermark=high_watermark,
+            transaction_indexes=transaction_indexes,
         )
         log.set_owner(self.owner)
         return log

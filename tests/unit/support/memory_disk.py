@@ -64,12 +64,12 @@ class MemoryDisk:
     def read(self, path: str) -> bytes:
         return bytes(self.files[path].data)
 
-    def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
+    def write_atomic(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
         if self.room is not None and self.room < len(data):
             raise OSError(errno.ENOSPC, "No space left on device")
         file = MemoryFile()
         file.data[:] = data
-        file.synced = data
+        file.synced = bytes(data)
         self.files[path] = file
 
     def exists(self, path: str) -> bool:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from kbroker.storage.indexes.transaction_index import AbortedTransaction
 from kbroker.storage.log.log import Log
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
-from kbroker.storage.producers.snapshot import decode_snapshot
 from protocol.records.batch import TRANSACTIONAL, BatchHeader, iter_headers, parse_header
 from protocol.records.control import EndTransactionMarker, build_end_marker, find_end_marker
 from tests.unit.support.log_lab import NOW, append, batch
@@ -114,7 +113,7 @@ def state_of(log: Log) -> dict[str, object]:
         "end": log.log_end_offset,
         "content": b"".join(segments_of(log).values()),
         "epochs": log.epochs.entries,
-        "producers": sorted(decode_snapshot(log.producers.to_snapshot())),
+        "producers": sorted(log.producers.freeze()),
         "batches": sorted((entry.producer_id, entry.last_sequence) for entry in log.producers.active()),
         "open": len(transactions),
         "unstable": transactions.first_unstable_offset,

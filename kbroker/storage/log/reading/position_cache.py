@@ -1,12 +1,16 @@
 """A cache of positions in the log: those of recent appends, and where recent reads began and ended."""
 
 from bisect import bisect_right
+from typing import cast
 
 from kbroker.storage.log.segment import LogSegment
 
 # The cache has at least this many of the most recent appends.
 _RECENT_APPENDS = 64
 _READS = 64
+
+# The reads of a log that was not read yet: its table would take 600 bytes. No offset is -2.
+_NO_READS: list[tuple[int, LogSegment, int, int, int, int]] = [(-2, cast(LogSegment, None), 0, 0, -1, -1)] * _READS
 
 # Segment, position and size in bytes.
 KnownRead = tuple[LogSegment, int, int]
@@ -24,7 +28,7 @@ class PositionCache:
         # The last reads, in a table of fixed size indexed by their offset: (offset, segment, position, size, next
         # offset, limit). A read with a limit of `size` to `limit` bytes has the same result; `limit` is -1 if the read
         # ended at the end of the log. The end of each read has an entry of size 0, where the reader's next read begins.
-        self._reads: list[tuple[int, LogSegment, int, int, int, int]] = [(-1, active, 0, 0, -1, -1)] * _READS
+        self._reads = _NO_READS
         # The active segment, and the base offsets and positions of its last batches.
         self._recent_appends: tuple[LogSegment, list[int], list[int]] = (active, [], [])
 
@@ -49,6 +53,8 @@ class PositionCache:
         `limit`: the maximum of bytes that the request allowed; -1 if the read ended at the end of the log.
         """
         reads = self._reads
+        if reads is _NO_READS:
+            reads = self._reads = _NO_READS.copy()
         reads[_slot(offset)] = (offset, segment, position, size, next_offset, limit)
         end, slot = position + size, _slot(next_offset)
         known_offset, known_segment, known_position, _, _, _ = reads[slot]

@@ -160,6 +160,7 @@ def test_random_bytes_under_every_name_are_damage(tmp_path: Path, capsys: pytest
     names += [
         file_names.CLEANER_OFFSETS,
         file_names.HIGH_WATERMARKS,
+        file_names.TRANSACTION_INDEXES,
         meta_properties.FILE,
         file_names.CLEAN_SHUTDOWN,
     ]
@@ -175,6 +176,8 @@ def test_random_bytes_under_every_name_are_damage(tmp_path: Path, capsys: pytest
 def test_small_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     disk, directory = RealDisk(), str(tmp_path)
     checkpoint_files.write_offsets(disk, directory, file_names.RECOVERY_POINTS, {TopicPartition("t", 1): 5})
+    indexes = checkpoint_files.encode_index_entries({TopicPartition("t", 1): {40: 3}})
+    write(tmp_path / file_names.TRANSACTION_INDEXES, indexes)
     write_clean_shutdown_file(disk, directory, 3)
     meta_properties.write_meta_properties(disk, directory, meta_properties.MetaProperties("cluster", 2, "directory"))
     write(tmp_path / "t-1.0123456789abcdef0123456789abcdef-delete" / file_names.LEADER_EPOCHS, b"0\n1\n4 9\n")
@@ -183,6 +186,8 @@ def test_small_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         "file": f"{directory}/{file_names.RECOVERY_POINTS}",
         "item": "offset", "topic": "t", "partition": 1, "offset": 5,
     }  # fmt: skip
+    entries = items["index entries"]
+    assert (entries["topic"], entries["partition"], entries["base_offset"], entries["entries"]) == ("t", 1, 40, 3)
     assert items["clean shutdown"]["broker_epoch"] == 3
     assert items["identity"]["cluster_id"] == "cluster"
     assert (items["epoch"]["epoch"], items["epoch"]["start_offset"]) == (4, 9)

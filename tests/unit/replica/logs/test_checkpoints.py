@@ -35,7 +35,7 @@ class SlowDisk:
     def exists(self, path: str) -> bool:
         return False
 
-    def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
+    def write_atomic(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
         if self.fail:
             raise OSError(28, "No space left on device")
 
@@ -89,7 +89,7 @@ def test_the_offsets_of_many_logs_are_collected_in_slices() -> None:
         disk = SlowDisk()
         disk.gate.set()
         logs = directory(disk)
-        log = SimpleNamespace(durable_recovery_point=5, log_start_offset=0, cleaned_to=0)
+        log = SimpleNamespace(durable_recovery_point=5, log_start_offset=0, cleaned_to=0, last_aborted_offset=-1)
         for index in range(10 * SLICE_ELEMENTS):
             logs._logs[TopicPartition("t", index)] = SimpleNamespace(tp=TopicPartition("t", index), **vars(log))  # type: ignore[assignment]
         turns = 0

@@ -8,7 +8,7 @@ from typing import Any
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.disk.log_files import read_batches, segment_files
 from kbroker.simulation.network.faults import ANY
-from kbroker.simulation.scenarios.faults import CLOCK, DISK, NETWORK, NODE, POWER, ROT, Fault
+from kbroker.simulation.scenarios.faults import CLOCK, DISK, LOST_FILES, NETWORK, NODE, POWER, ROT, Fault
 from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.simulation import Simulation
 from kbroker.storage.file_names import LOG, SWAP
@@ -18,7 +18,7 @@ Shape = Callable[[Plan], object]
 NEVER = 1 << 62
 SLOW_SYNC_NS = 5_000_000_000
 
-FAULTS: dict[str, Fault] = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
+FAULTS: dict[str, Fault] = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK, **LOST_FILES}
 
 
 def changed(shape: Shape, change: Shape) -> Shape:

@@ -22,12 +22,14 @@ from kbroker.simulation.clients.consumer.group_offsets import Membership
 from kbroker.simulation.clients.consumer.member import Member
 from kbroker.simulation.clients.producer import transactional_offsets
 from kbroker.simulation.scenarios.simulation import Simulation
-from kbroker.storage.producers import producer_state_manager
 from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET, OngoingTransactions
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
+from kbroker.storage.producers.producer_table import FrozenProducers
+from kbroker.storage.producers.snapshot import ENTRY
+from kbroker.storage.recovery.state_rebuilder import StateRebuilder
 from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.mutation import INVARIANT, ignore_errors, mutation, replaces, wrap
-from tests.unit.simulation.mutations.shapes import Shape, broker, crash, only, slow_syncs, with_values
+from tests.unit.simulation.mutations.shapes import Shape, broker, crash, only, slow_syncs, topics, with_values
 
 # Anomalies of a transaction that is committed in one partition and aborted in another.
 TORN = ["aborted read", "torn transaction", "skipped records", "lost write", "pre-committed read"]
@@ -229,10 +231,22 @@ def open_transactions_are_forgotten(real: Any, *arguments: Any, **named: Any) ->
     transacting(only("restart", pause_s=0.3)),
     first_seed=1,
 )
-@replaces(producer_state_manager, "encode_snapshot")
-def snapshots_have_no_open_transactions(real: Any, entries: Any) -> Any:
+@replaces(FrozenProducers, "encode")
+def snapshots_have_no_open_transactions(real: Any, producers: FrozenProducers, *data: Any) -> Any:
     """A producer snapshot omits open transactions."""
-    return real([(*entry[:-1], -1) for entry in entries])
+    rows = [ENTRY.pack(*saved._replace(txn_first_offset=-1)) for saved in producers]
+    return real(FrozenProducers(rows, len(rows)), *data)
+
+
+@mutation(
+    "lost-files",
+    ["aborted read"],
+    topics(transacting(only("lost_files", pause_s=0.2, seconds=6.0)), internal_segment_bytes="4096"),
+)
+@replaces(StateRebuilder, "load_transaction_indexes")
+def lost_transaction_indexes_count_as_empty(real: Any, state: Any, existing: Any, *_: Any) -> None:
+    """A transaction index that was lost counts as one without aborted transactions."""
+    real(state, existing, {}, set())
 
 
 # Groups.

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from kbroker.storage.cleaner.cleaner import ENTRY_BYTES, build_offset_map, run
+from kbroker.runtime.slices import run_to_end
+from kbroker.storage.cleaner.cleaner import ENTRY_BYTES, build_offset_map, last_batches, run
 from kbroker.storage.cleaner.compaction_plan import (
     CompactionPlan,
     CompactionResult,
@@ -18,6 +19,7 @@ from kbroker.storage.cleaner.compaction_plan import (
 from kbroker.storage.cleaner.log_to_clean import find_log_to_clean
 from kbroker.storage.cleaner.source_segments import SourceSegment, Throttler
 from kbroker.storage.indexes.transaction_index import AbortedTransaction
+from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.records.batch import DELETE_HORIZON, assemble_batch, build_batch, iter_headers, parse_header
 from protocol.records.record import encode_record
 from tests.unit.storage.cleaner.log_model import HOUR, Model, write_some
@@ -36,6 +38,10 @@ from tests.unit.support.log_lab import NOW, Lab, append, content
 
 
 def test_plans_and_results_survive_encoding(tmp_path: Path) -> None:
+    producers = ProducerStateManager()
+    producers.update(parse_header(build_batch([(NOW, b"k", b"v", ())], producer_id=3, base_sequence=0)), 0)
+    marker = build_batch([(NOW, b"k", b"v", ())], producer_id=4, producer_epoch=5)
+    producers.end_transaction(parse_header(marker), 1, True, 0)
     plan = CompactionPlan(
         "/d",
         (SourceSegment(0, 5, 99),),
@@ -47,11 +53,12 @@ def test_plans_and_results_survive_encoding(tmp_path: Path) -> None:
         1 << 20,
         1 << 16,
         1.5,
-        frozenset({3, 9}),
-        frozenset({(1, 2), (4, 5)}),
         (AbortedTransaction(1, 2, 3, 4),),
+        producers.freeze(),
     )
-    assert decode_plan(encode_plan(plan)) == plan
+    decoded = decode_plan(encode_plan(plan))
+    assert replace(decoded, producers=plan.producers) == plan
+    assert last_batches(decoded.producers) == ({0}, {(4, 5)})
     assert decode_result(encode_result(CompactionResult(failure="why", damaged=True))) == CompactionResult(
         (), -1, "why", True
     )
@@ -78,7 +85,7 @@ def test_a_producers_last_batch_is_kept_when_its_sequence_wraps(tmp_path: Path) 
     headers = [header for _, header in iter_headers(content(log))]
     assert [(header.base_offset, header.last_offset, header.count) for header in headers] == [(2, 3, 0), (4, 4, 1)]
     # When the producer has expired, the next compaction removes the empty batch.
-    log.producers.remove_expired(NOW + 100 * DAY, 1)
+    run_to_end(log.producers.remove_expired(NOW + 100 * DAY, 1))
     append(log, build_batch([(NOW, b"k", b"v", ())]))
     log.roll(NOW)
     assert compact(log)

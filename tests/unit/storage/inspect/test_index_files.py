@@ -75,7 +75,7 @@ def test_transaction_index_entries(tmp_path: Path) -> None:
 def test_a_damaged_snapshot_still_shows_its_entries() -> None:
     states = ProducerStateManager()
     states.update(parse_header(batch(3, producer_id=7, producer_epoch=1, base_sequence=5)), 100)
-    data = bytearray(states.to_snapshot())
+    data = states.to_snapshot()()
     entries, fault = decode_producer_entries(bytes(data))
     assert fault is None
     assert entries[0][:5] == (7, 1, 7, 102, 2)

@@ -10,7 +10,8 @@ from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.inspect.index_files import TRANSACTION_ENTRY, decode_producer_entries
 from kbroker.storage.inspect.partition_check import CheckpointedState, LogFinding, PartitionCheck
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
-from kbroker.storage.producers.snapshot import encode_snapshot
+from kbroker.storage.producers.producer_table import FrozenProducers
+from kbroker.storage.producers.snapshot import ENTRY
 from protocol.records.batch import TRANSACTIONAL, parse_header, patch_leader_epoch
 from protocol.records.control import EndTransactionMarker, build_end_marker
 from tests.unit.support.damaged_log import edit, write_sound_log
@@ -102,7 +103,7 @@ def test_snapshots_must_agree_with_the_batches(lab: Lab) -> None:
     ((where, _, _, message),) = findings(lab)
     assert where == name
     assert message.startswith("producer 7 has epoch 0 and sequence")
-    (lab.path / name).write_bytes(ProducerStateManager().to_snapshot())
+    (lab.path / name).write_bytes(ProducerStateManager().to_snapshot()())
     assert findings(lab) == []  # It was written so late that the producer had expired.
     os.utime(lab.path / name, ns=((NOW + 1000) * 10**6, (NOW + 1000) * 10**6))
     assert findings(lab)[0][3].startswith("producer 7 is missing, whose last batch is at offset 59")
@@ -271,7 +272,8 @@ def test_a_snapshot_must_have_the_open_transactions(transacted: Lab) -> None:
     entries, _ = decode_producer_entries(path.read_bytes())
     assert [(entry[0], entry[-1]) for entry in sorted(entries)] == [(1, begins), (2, begins + 1), (3, -1)]
     wrong = {1: -1, 2: begins, 3: begins}
-    path.write_bytes(encode_snapshot([(*entry[:-1], wrong[entry[0]]) for entry in entries]))
+    rows = [ENTRY.pack(*entry[:-1], wrong[entry.producer_id]) for entry in entries]
+    path.write_bytes(FrozenProducers(rows, len(rows)).encode())
     assert sorted(findings(transacted)) == [
         (path.name, None, offset, f"producer 1 has no transaction open, in the log it has one from offset {begins}"),
         (

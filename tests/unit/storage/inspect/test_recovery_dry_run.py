@@ -36,7 +36,7 @@ def test_a_dry_run_returns_the_repairs_of_recovery_and_changes_nothing(lab: Lab,
             name = lab.files(".log")[0]
             (lab.path / (name + file_names.SWAP)).write_bytes((lab.path / name).read_bytes())
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in lab.path.iterdir()}
-    lines = dry_run_recovery(lab.disk, str(lab.path), TP, 0, 0, clean, NOW, Random(1))
+    lines = dry_run_recovery(lab.disk, str(lab.path), TP, 0, 0, clean, NOW, Random(1), {})
     assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in lab.path.iterdir()} == before
     assert lines == lab.open(clean=clean).repairs
     # After a clean shutdown the log is not read; after an unclean one no snapshot above the recovery point is used.

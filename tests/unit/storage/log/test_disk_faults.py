@@ -81,7 +81,7 @@ class FaultyDisk(RealDisk):
         faulty.disk, faulty.path = self, path
         return faulty
 
-    def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
+    def write_atomic(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
         if self.room is not None and self.room < len(data):
             raise OSError(errno.ENOSPC, "full")
         self.check("write", path)

@@ -57,7 +57,7 @@ def test_the_snapshot_that_stays_behind_is_durable(tmp_path: Path, monkeypatch: 
     synced: dict[str, bool] = {}
     real = RealDisk.write_atomic
 
-    def write_atomic(disk: RealDisk, path: str, data: bytes, *, sync: bool = True) -> None:
+    def write_atomic(disk: RealDisk, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
         synced[path] = sync
         real(disk, path, data, sync=sync)
 

@@ -49,7 +49,7 @@ class ShortDisk(RealDisk):
         self._need_descriptor(path)
         return super().read(path)
 
-    def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
+    def write_atomic(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
         self._need_descriptor(path)
         super().write_atomic(path, data, sync=sync)
 

@@ -5,8 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.common import KafkaError
+from kbroker.runtime.slices import run_to_end
 from kbroker.storage.producers.ongoing_transactions import CompletedTransaction
-from kbroker.storage.producers.producer_state_manager import MAX_SEQUENCE, ActiveProducer, ProducerStateManager
+from kbroker.storage.producers.producer_state_entry import MAX_SEQUENCE, ActiveProducer
+from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.errors import ErrorCode
 from protocol.records.batch import CONTROL, TRANSACTIONAL, BatchHeader, build_batch, parse_header
 from tests.unit.storage.producers.kafka_responses import RESPONSES, SNAPSHOT
@@ -69,7 +71,7 @@ def test_responses_are_those_of_kafka():
 
 def test_the_snapshot_is_kafkas_byte_for_byte():
     states = after_kafkas_steps().states
-    assert states.to_snapshot() == SNAPSHOT
+    assert states.to_snapshot()() == SNAPSHOT
     assert list(ProducerStateManager.from_snapshot(SNAPSHOT).active()) == list(states.active())
 
 
@@ -126,8 +128,8 @@ def test_expiry_goes_by_the_timestamp_of_the_last_batch(partition):
     partition.produce(batch(0, pid=1, timestamp=1000))
     partition.produce(batch(0, pid=2, timestamp=1000))
     partition.produce(batch(1, pid=2, timestamp=1001))
-    assert partition.states.remove_expired(1000 + DAY - 1, DAY) == 0
-    assert partition.states.remove_expired(1000 + DAY, DAY) == 1
+    assert run_to_end(partition.states.remove_expired(1000 + DAY - 1, DAY)) == 0
+    assert run_to_end(partition.states.remove_expired(1000 + DAY, DAY)) == 1
     assert [producer.producer_id for producer in partition.states.active()] == [2]
     assert partition.error(batch(17, pid=1)) == ErrorCode.NONE
 
@@ -137,13 +139,13 @@ def test_an_open_transaction_keeps_a_producer(partition):
     partition.produce(batch(1, 2, attributes=TRANSACTIONAL))
     partition.produce(batch(3, attributes=TRANSACTIONAL))
     assert list(partition.states.active()) == [ActiveProducer(7, 0, 3, 1000, -1, 1)]
-    assert partition.states.remove_expired(10 * DAY, DAY) == 0
+    assert run_to_end(partition.states.remove_expired(10 * DAY, DAY)) == 0
     assert partition.states.end_transaction(marker(timestamp=2000), 4, True, 12) == CompletedTransaction(
         7, 1, 4, True, 5
     )
     assert list(partition.states.active()) == [ActiveProducer(7, 0, 3, 2000, 12, -1)]
     assert partition.error(batch(4)) == ErrorCode.NONE
-    assert partition.states.remove_expired(10 * DAY, DAY) == 1
+    assert run_to_end(partition.states.remove_expired(10 * DAY, DAY)) == 1
 
 
 def test_a_marker_of_a_newer_epoch_fences_the_older(partition):
@@ -151,7 +153,7 @@ def test_a_marker_of_a_newer_epoch_fences_the_older(partition):
     assert partition.states.end_transaction(marker(epoch=1, timestamp=2000), 1, True, 3) is None
     assert partition.error(batch(1)) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert partition.error(batch(1, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert list(ProducerStateManager.from_snapshot(partition.states.to_snapshot()).active()) == [
+    assert list(ProducerStateManager.from_snapshot(partition.states.to_snapshot()()).active()) == [
         ActiveProducer(7, 1, -1, 2000, 3, -1)
     ]
     assert partition.error(batch(0, epoch=1)) == ErrorCode.NONE
@@ -160,14 +162,14 @@ def test_a_marker_of_a_newer_epoch_fences_the_older(partition):
 def test_a_snapshot_keeps_the_last_batch_and_the_sequence_continues(partition):
     partition.produce(batch(MAX_SEQUENCE - 9, 8))
     partition.produce(batch(MAX_SEQUENCE - 1, 3, timestamp=5))
-    partition.states = ProducerStateManager.from_snapshot(partition.states.to_snapshot())
+    partition.states = ProducerStateManager.from_snapshot(partition.states.to_snapshot()())
     assert partition.produce(batch(MAX_SEQUENCE - 1, 3)) == (0, 8, 5)
     assert partition.error(batch(MAX_SEQUENCE - 9, 8)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert partition.produce(batch(1)) == (0, 11, -1)
 
 
 def test_a_snapshot_without_producers():
-    data = ProducerStateManager().to_snapshot()
+    data = ProducerStateManager().to_snapshot()()
     assert len(data) == 10
     assert len(ProducerStateManager.from_snapshot(data)) == 0
 

@@ -46,3 +46,18 @@ def test_it_is_within_the_log(tmp_path: Path) -> None:
     assert lab.close(log)
     for stored, expected in ((None, 2), (1, 2), (4, 4), (9, 5)):
         assert lab.open(5, log_start=2, high_watermark=stored).checkpointed_high_watermark == expected
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_without_one_nothing_is_stable_until_it_reaches_the_end(tmp_path: Path, clean: bool) -> None:
+    """The checkpoint file was lost: the marker of a transaction before the snapshot may not be replicated yet."""
+    lab = Lab(tmp_path)
+    log = lab.open()
+    feed(log, store(WRITES), [])
+    assert lab.close(log)
+    log = lab.open(9, clean=clean)
+    assert log.producers.transactions.first_unstable_offset == 0
+    log.update_high_watermark(8)
+    assert log.producers.transactions.first_unstable_offset == 0
+    log.update_high_watermark(9)
+    assert log.producers.transactions.first_unstable_offset == NO_UNSTABLE_OFFSET

@@ -72,7 +72,8 @@ class PendingRequests:
         Raises KafkaError. Those of open transactions are not listed.
         """
         await self._delivery.wait_until_loaded()
-        page: list[ListedRecord] = []
+        # By due time and offset, as the headers of a moved record name it.
+        page: dict[tuple[int, bytes | None], ListedRecord] = {}
         size = 0
         slices = self._environment.new_slices()
         while len(page) < max_records and size < MAX_PAGE_BYTES:
@@ -88,14 +89,18 @@ class PendingRequests:
                     break
                 after = entry
                 if record is not None:
+                    # Retention may have moved a record of the page meanwhile: it is listed where it is now.
+                    former = page.get((record.due_ms, dict(record.headers).get(FROM)))
+                    if former is not None and not self._is_pending(former[:2]):
+                        del page[former.due_ms, b"%d" % former.offset]
                     listed = _listed(record, include_payload)
-                    page.append(listed)
+                    page[entry[0], b"%d" % entry[1]] = listed
                     size += listed.size
                     if size >= MAX_PAGE_BYTES:
                         break
                 await slices.step()
         self._check_leader()
-        return page, bool(self._delivery.state.pending.after(after, 1))
+        return list(page.values()), bool(self._delivery.state.pending.after(after, 1))
 
     async def cancel(self, offsets: Sequence[int]) -> list[OffsetResult]:
         """Cancel pending records, and wait until that is committed. Raises KafkaError."""

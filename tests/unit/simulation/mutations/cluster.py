@@ -167,7 +167,7 @@ def a_leader_epoch_is_used_again(patch: pytest.MonkeyPatch) -> None:
 @mutation("cluster", [INVARIANT], replicated(fenced_follower))
 def fenced_followers_join(patch: pytest.MonkeyPatch) -> None:
     """A broker without a session joins the ISR as long as it fetches."""
-    patch.setattr(IsrManager, "_is_eligible", lambda manager, follower: True)
+    patch.setattr(IsrManager, "_is_eligible", lambda manager, state, follower: True)
     patch.setattr(alter_partition_module, "_is_eligible", lambda broker, epoch: True)
 
 

@@ -29,6 +29,7 @@ from tests.unit.simulation.mutations.scene import Scene
 from tests.unit.simulation.mutations.shapes import only
 
 BROKEN = ["BrokenQueue"]
+SPINNING = "SpinningError"
 KILLS = only("kill", producers=1, readers=1, members=0, deleters=0)
 
 
@@ -72,10 +73,10 @@ def retention_deletes_pending_records(_: Any, delivery: Any, now_ms: int) -> int
     return limit
 
 
-@mutation("queues", [LIVENESS], only(producers=1, readers=1, members=0, deleters=0), first_seed=4, slow=True)
+@mutation("queues", [SPINNING], only(producers=1, readers=1, members=0, deleters=0), first_seed=6)
 @replaces(DelayState, "drop_below")
 def deleted_records_stay_pending(_: Any, state: Any, offset: int) -> Iterator[None]:
-    """DeleteRecords deletes pending records, and they are still pending."""
+    """DeleteRecords deletes pending records, and they are still pending: the delivery reads them again and again."""
     return iter(())
 
 

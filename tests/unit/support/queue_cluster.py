@@ -8,6 +8,7 @@ from typing import Any
 from kbroker.common import NO_LEADER, TopicPartition
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
+from protocol.messages.k00_produce import PartitionProduceResponse
 from protocol.messages.k01_fetch import FetchResponse, PartitionData
 from protocol.records.batch import iter_batch_records, iter_headers
 from protocol.records.record import Record
@@ -22,6 +23,8 @@ RETRIABLE = (
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ErrorCode.REQUEST_TIMED_OUT,
 )
+# How long the leader waits for the followers, and how long a client waits for the leader.
+PRODUCE_TIMEOUT_MS, REQUEST_TIMEOUT_S = 2000, 5.0
 
 
 class QueueCluster(SimulatedCluster):
@@ -105,10 +108,13 @@ class QueueCluster(SimulatedCluster):
         while True:
             leader = await self.leader(seen_by=seen_by)
             records = build(self.now_ms(seen_by or self.alive()))
+            process = self.machines[leader].services
             try:
-                response = await self.client(
-                    leader, partial(Client.produce, topic="t", records=records, timeout_ms=2000)
-                )
+                response = await self.client(leader, partial(produce, records=records))
+            except TimeoutError:
+                # A machine without power closes no connection. A broker that runs must respond.
+                assert process is None or self.machines[leader].services is not process, "no response"
+                continue
             except OSError:
                 await asyncio.sleep(0.1)
                 continue
@@ -133,6 +139,12 @@ class QueueCluster(SimulatedCluster):
                     records += iter_batch_records(body[pos : pos + header.size], header)
             if position == before:
                 return records
+
+
+async def produce(client: Client, records: bytearray) -> PartitionProduceResponse:
+    """Produce with acks=all. Raises TimeoutError."""
+    producing = client.produce("t", records, timeout_ms=PRODUCE_TIMEOUT_MS)
+    return await asyncio.wait_for(producing, REQUEST_TIMEOUT_S)
 
 
 async def fetch(client: Client, offset: int, isolation_level: int) -> PartitionData:

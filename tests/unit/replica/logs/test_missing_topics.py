@@ -82,18 +82,6 @@ async def test_a_broker_stops_when_it_finds_another_cluster(s):
 
 
 @broker_test
-async def test_a_broker_stops_when_the_secret_was_replaced(s):
-    await s.create("t")
-    failure = s.broker.stopped
-    s.service.write([Set(znodes.SECRET, znodes.encode_secret(b"x" * 32))])
-    s.service.expire(s.service.sessions(s.machine.name)[0])
-    await until_stopped(s)
-    assert "secret" in str(failure.result())
-    await s.machine.start()
-    await s.check_works()
-
-
-@broker_test
 async def test_the_nodes_are_replaced_while_the_session_goes_on(s):
     """Another cluster is created in the same chroot, by one who has deleted the nodes of this one."""
     await s.create("t")

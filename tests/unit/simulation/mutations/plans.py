@@ -140,7 +140,7 @@ def a_cordoned_broker_gets_replicas_of_new_partitions(original: Callable[..., bo
 def a_plan_goes_on_after_another_controller_has_replaced_it(patch: pytest.MonkeyPatch) -> None:
     """The steps of a plan are not fenced: they check neither the controller epoch nor the last change."""
 
-    async def write(writer: MetadataWriter, ops: Sequence[Op]) -> None:
+    async def write(writer: MetadataWriter, ops: Sequence[Op], deleted_topics: Sequence[bytes]) -> None:
         await writer._coordination.multi([*change_ops(writer._loader.change_log.number + 1, ops), *ops])
         await writer._loader.catch_up()
 

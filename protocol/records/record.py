@@ -143,8 +143,9 @@ def skip_records(buf: "Records", pos: int, count: int) -> int:
             size = buf[pos]
             if size < 0x80:
                 pos += 1 + (size >> 1)
-            elif buf[pos + 1] < 0x80:
-                pos += 2 + ((size & 0x7F | buf[pos + 1] << 7) >> 1)
+            elif (high := buf[pos + 1]) < 0x80:
+                # The varint of two bytes has a length of (size - 128) / 2 + 64 * high.
+                pos += (size >> 1) + (high << 6) - 62
             else:
                 size, pos = decode_varint(buf, pos)
                 pos += size

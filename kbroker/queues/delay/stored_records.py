@@ -8,7 +8,8 @@ covers neighbouring batches, and a batch is decoded once for all of its records 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
     from kbroker.storage.log.log import Log
 
-# The limit of the records that were read ahead. A record counts as RECORD_BYTES for its Python objects, and its bytes.
+# The limit of the records that were read ahead. A record counts as its size and RECORD_BYTES: together, these are
+# about what its Python objects take.
 MAX_READY_BYTES = 8 << 20
-RECORD_BYTES = 500
-# How many records are read ahead: few at first, and more as long as they fit.
-FIRST_WINDOW, MAX_WINDOW = 100, 8192
+RECORD_BYTES = 300
+# How many records are read ahead: few at first, then as many as fit. In large batches with few due records each window
+# reads the whole batches again. A step over a whole window must not delay others.
+FIRST_WINDOW, MAX_WINDOW = 100, 10_240
 RECORDS_PER_STEP = 64
 # Compressed batches that are larger, before or after, are decompressed in a thread.
 MAX_LOOP_BYTES, MAX_LOOP_DECOMPRESSED_BYTES = 1 << 14, 1 << 18
@@ -69,9 +72,10 @@ class StoredRecords:
         return [ready[offset] for _, offset in takewhile(lambda entry: entry[1] in ready, entries)]
 
     async def prepare(self, entries: Sequence[Pending]) -> None:
-        """Read those of the entries that are not ready. If they are too large, only the first due ones are kept.
+        """Read those of the entries that are not ready. If they are too large, the window shrinks: call it again.
 
-        Raises KafkaError, MalformedError if one cannot be read, after all others were.
+        `entries`: in the order of delivery. Raises KafkaError, MalformedError if one cannot be read, after all others
+        were.
         """
         missing = [entry for entry in entries if entry[1] not in self._ready]
         if not missing:
@@ -79,31 +83,32 @@ class StoredRecords:
         self._forgotten.clear()
         # With many entries, this and each step of `read_stored` takes half a millisecond.
         await self._environment.yield_to_loop()
-        is_full = False
-        async for records in read_stored(self._environment, self._log, missing):
-            for record in records:
-                if record.offset in self._forgotten:
-                    # It was cancelled meanwhile.
-                    continue
-                self._ready[record.offset] = record
-                self._ready_bytes += RECORD_BYTES + record.size
-            if self._ready_bytes > MAX_READY_BYTES:
-                is_full = True
-                self._keep_first_due()
-        if is_full:
-            self.window = max(len(self._ready), 1)
-        elif 2 * self._ready_bytes <= MAX_READY_BYTES:
-            self.window = min(8 * self.window, MAX_WINDOW)
+        async with aclosing(read_stored(self._environment, self._log, missing)) as reading:
+            async for records in reading:
+                for record in records:
+                    # Unless it was cancelled meanwhile.
+                    if record.offset not in self._forgotten:
+                        self._add(record)
+                if self._ready_bytes > MAX_READY_BYTES:
+                    # They are read in the order of their offsets, so the first due ones may be missing.
+                    self.window = max(min(self.window, len(self._ready)) // 2, 1)
+                    self._keep(entries[: self.window])
+                    return
+        if self._ready:
+            # As many as fill three quarters, since sizes differ.
+            fitting = MAX_READY_BYTES * 3 // 4 * len(self._ready) // self._ready_bytes
+            self.window = max(min(fitting, MAX_WINDOW), 1)
 
-    def _keep_first_due(self) -> None:
-        """Keep at least one record, and at most about half of MAX_READY_BYTES."""
-        records = sorted(self._ready.values())
+    def _add(self, record: StoredRecord) -> None:
+        self._ready[record.offset] = record
+        self._ready_bytes += RECORD_BYTES + record.size
+
+    def _keep(self, entries: Sequence[Pending]) -> None:
+        """Drop all other records."""
+        kept = [self._ready[offset] for _, offset in entries if offset in self._ready]
         self.clear()
-        for record in records:
-            self._ready[record.offset] = record
-            self._ready_bytes += RECORD_BYTES + record.size
-            if self._ready_bytes > MAX_READY_BYTES // 2:
-                break
+        for record in kept:
+            self._add(record)
 
     def take(self, entry: Pending) -> StoredRecord | None:
         """Remove a record, and return it if it is ready."""
@@ -125,25 +130,26 @@ class StoredRecords:
 
 async def read_stored(
     environment: Environment, log: Log, entries: Sequence[Pending]
-) -> AsyncIterator[list[StoredRecord]]:
+) -> AsyncGenerator[list[StoredRecord], None]:
     """Yield the records of these entries, some at a time. Raises as `read_records`."""
     dues = {offset: due_ms for due_ms, offset in entries}
     await environment.yield_to_loop()
     ordered = sorted(dues)
     await environment.yield_to_loop()
     slices = environment.new_slices()
-    async for header, offsets, records in read_records(environment, log, ordered):
-        for at in range(0, len(offsets), RECORDS_PER_STEP):
-            some = zip(offsets[at : at + RECORDS_PER_STEP], records[at : at + RECORDS_PER_STEP], strict=True)
-            yield [stored_record((dues[each], each), record, header) for each, record in some if record is not None]
-            await slices.step()
-        if None in records:
-            raise MalformedError(f"the batch at offset {header.base_offset} lacks a pending record")
+    async with aclosing(read_records(environment, log, ordered)) as batches:
+        async for header, offsets, records in batches:
+            for at in range(0, len(offsets), RECORDS_PER_STEP):
+                some = zip(offsets[at : at + RECORDS_PER_STEP], records[at : at + RECORDS_PER_STEP], strict=True)
+                yield [stored_record((dues[each], each), record, header) for each, record in some if record is not None]
+                await slices.step()
+            if None in records:
+                raise MalformedError(f"the batch at offset {header.base_offset} lacks a pending record")
 
 
 async def read_records(
     environment: Environment, log: Log, offsets: Sequence[int]
-) -> AsyncIterator[tuple[BatchHeader, Sequence[int], list[Record | None]]]:
+) -> AsyncGenerator[tuple[BatchHeader, Sequence[int], list[Record | None]], None]:
     """Yield each batch that reaches any of these ascending offsets, with those offsets and its records there.
 
     The records are None for offsets that the batch lacks, and for batches without delayed records. Deleted records are

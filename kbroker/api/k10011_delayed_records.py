@@ -18,7 +18,7 @@ from __future__ import annotations
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.queues.delay.pending_requests import PendingRequests
-from kbroker.runtime.slices import step
+from kbroker.runtime.slices import drained, step
 from protocol.errors import ErrorCode, MalformedError
 from protocol.limits import MAX_ELEMENTS_AT_ONCE
 from protocol.messages.k10011_delayed_records import (
@@ -69,7 +69,7 @@ async def _operate(
         page, response.has_more = await pending.list_page(
             after, min(request.max_records, MAX_RECORDS), include_payload=request.include_payload
         )
-        for record in page:
+        for record in drained(page):
             headers = [DelayedRecordHeader(name=name, value=value) for name, value in record.headers]
             response.records.append(
                 DelayedRecord(

@@ -4,7 +4,9 @@ The state follows from the batches of the log, in their order: only `replay` cha
 same state, whatever the former leader had done before its leadership ended.
 """
 
+from bisect import bisect_left
 from collections.abc import Generator
+from operator import itemgetter
 from struct import Struct
 from struct import error as StructError
 
@@ -22,6 +24,7 @@ _PAIR = Struct(">qq")
 _CRC = Struct(">I")
 # Of one step of reading or writing a snapshot.
 _STEP_BYTES, _STEP_ENTRIES = 1 << 17, 256
+_ADDED_PER_STEP = 64
 
 
 class DelayState:
@@ -58,6 +61,18 @@ class DelayState:
         self.next_offset = header.next_offset
         self.leader_epoch = header.leader_epoch
 
+    def is_open(self, producer_id: int, entry: Pending) -> bool:
+        """Return whether an open transaction of this producer has the record."""
+        entries = self.open.get(producer_id, [])
+        at = bisect_left(entries, entry[1], key=itemgetter(1))
+        return at < len(entries) and entries[at] == entry
+
+    def add_some(self, entries: list[Pending]) -> Generator[None, None, None]:
+        """Add records of the next batch, in steps; `replay` need not add them again."""
+        for at in range(0, len(entries), _ADDED_PER_STEP):
+            self._add(entries[at : at + _ADDED_PER_STEP])
+            yield
+
     def commit_some(self, producer_id: int, limit: int) -> bool:
         """Add at most `limit` records of a transaction whose commit is the next batch. Returns whether more are left.
 
@@ -93,9 +108,12 @@ class DelayState:
     # Snapshots.
 
     def to_snapshot(self, prefix: bytes) -> Generator[None, None, bytearray]:
-        """Encode the state as it is at the first step, after `prefix`. Later changes do not matter."""
+        """Encode the state as it is at the first step, after `prefix`.
+
+        Later changes do not matter, except that no transaction may end.
+        """
         chunks = self.pending.share_chunks()
-        transactions = [(producer_id, list(entries)) for producer_id, entries in self.open.items()]
+        transactions = [(producer_id, entries, len(entries)) for producer_id, entries in self.open.items()]
         out = bytearray(prefix + bytes(_CRC.size))
         out += _HEADER.pack(_VERSION, self.next_offset, self.leader_epoch, len(chunks), len(transactions))
         for dues, offsets in chunks:
@@ -103,10 +121,10 @@ class DelayState:
             out += memoryview(dues).cast("B")
             out += memoryview(offsets).cast("B")
             yield
-        for producer_id, entries in transactions:
-            out += _TRANSACTION.pack(producer_id, len(entries))
-            for at in range(0, len(entries), _STEP_ENTRIES):
-                out += b"".join([_PAIR.pack(*entry) for entry in entries[at : at + _STEP_ENTRIES]])
+        for producer_id, entries, count in transactions:
+            out += _TRANSACTION.pack(producer_id, count)
+            for at in range(0, count, _STEP_ENTRIES):
+                out += b"".join([_PAIR.pack(*entry) for entry in entries[at : min(at + _STEP_ENTRIES, count)]])
                 yield
         crc = yield from _crc_in_steps(out, len(prefix) + _CRC.size)
         _CRC.pack_into(out, len(prefix), crc)

@@ -14,6 +14,7 @@ from kbroker.config.delay_levels import levels_ms
 from kbroker.queues.delay.delay_batches import (
     NO_EFFECTS,
     Effects,
+    StoredRecord,
     build_delivery,
     build_move,
     effects_of,
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 
 event_log = EventLogger("kbroker.delay")
 
-# Records that are delivered in one iteration of the event loop.
-DELIVERY_SLICE = 100
+# Records that are delivered or moved in one iteration of the event loop, which takes a millisecond.
+DELIVERY_SLICE, MOVE_SLICE = 100, 50
 # Records are read this long before they are due, and others with them that are due later.
 PREPARE_MS, READ_AHEAD_MS = 1_000, 60_000
 RETRY_MS = 100
@@ -258,14 +259,14 @@ class DelayedDelivery:
         effects = await slices.run(effects_of(batch, body, header, levels))
         entries = [entry for entry in effects.added if entry in pending]
         picked = await slices.run(pick_records(body, header, [offset for _, offset in entries]))
-        records = [
-            stored_record(entry, record, header)
-            for entry, record in zip(entries, picked, strict=True)
-            if record is not None
-        ]
+        records: list[StoredRecord] = []
+        for entry, record in zip(entries, picked, strict=True):
+            if record is not None:
+                records.append(stored_record(entry, record, header))
+                await slices.step()
         at = 0
         while at < len(records):
-            some = first_batch(records[at : at + DELIVERY_SLICE], self._log.config.segment_bytes)
+            some = first_batch(records[at : at + MOVE_SLICE], self._log.config.segment_bytes)
             at += len(some)
             # Meanwhile some may have been cancelled, delivered on request, or deleted.
             still = [each for each in some if each[:2] in pending and each.offset >= self._log.log_start_offset]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.config.delay_levels import levels_ms
-from kbroker.queues.delay.delay_batches import NO_EFFECTS, effects_of, has_effects
+from kbroker.queues.delay.delay_batches import NO_EFFECTS, effects_of, has_effects, is_transactional
 from kbroker.queues.delay.stored_records import READ_BYTES, read_batches, read_body
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import MalformedError
@@ -43,6 +43,9 @@ async def replay_batches(environment: Environment, log: Log, state: DelayState, 
         if effects.committed:
             while state.commit_some(header.producer_id, COMMITTED_PER_STEP):
                 await slices.step()
+        if not is_transactional(header):
+            await slices.run(state.add_some(effects.added))
+            effects = effects._replace(added=[])
         if header.next_offset > state.next_offset:
             # Otherwise `on_appended` has replayed the batch during an await.
             state.replay(header, effects)

@@ -78,6 +78,9 @@ class PendingRequests:
         slices = self._environment.new_slices()
         while len(page) < max_records and size < MAX_PAGE_BYTES:
             wanted = min(self._stored.window, max_records - len(page))
+            if page:
+                # No more than fit: to read and to free the others takes long.
+                wanted = min(wanted, (MAX_PAGE_BYTES - size) * len(page) // size + 1)
             entries = self._delivery.state.pending.after(after, wanted)
             if not entries:
                 break
@@ -161,7 +164,7 @@ class PendingRequests:
                 if entry is None:
                     message = f"The record at offset {offset} is not a delayed one."
                     errors.append(OffsetResult(offset, ErrorCode.INVALID_RECORD, message))
-                elif entry in self._delivery.state.open.get(header.producer_id, ()):
+                elif self._delivery.state.is_open(header.producer_id, entry):
                     message = f"The record at offset {offset} belongs to an open transaction."
                     errors.append(OffsetResult(offset, ErrorCode.CONCURRENT_TRANSACTIONS, message))
                 else:

@@ -47,6 +47,7 @@ class Shape(NamedTuple):
 
 
 SHAPES = [Shape(20_000, per_batch, is_scattered) for per_batch in (1000, 100, 1) for is_scattered in (False, True)]
+SHAPES += [Shape(20_000, 1000, True, 980_000), Shape(20_000, 1, True, 80_000)]
 
 
 class Bystander:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # Called when the records are committed (or synced), or with the error that prevents it.
 OnCommitted = Callable[[ErrorCode], None]
 
+# Those of a partition that was not fetched yet. Nothing is added.
+_NO_FETCHERS: dict[FetchPartition, None] = {}
+
 
 def waits_for_flush(config: TopicConfig) -> bool:
     """Return whether batches are acknowledged after they are synced. Kafka does that with flush.messages=1."""
@@ -47,8 +50,8 @@ class PartitionHighWatermark:
         self.is_closed = False
         self.is_flushing = False
         self.flush_before_ack = waits_for_flush(log.config)
-        self.fetchers: dict[FetchPartition, None] = {}
-        self.replica_fetchers: dict[FetchPartition, None] = {}
+        self.fetchers = _NO_FETCHERS
+        self.replica_fetchers = _NO_FETCHERS
         # Set when the replica manager adds the partition.
         self.isr_manager: IsrManager | None = None
         # Bytes appended since the high watermark last advanced. Fetches can read them when it advances next.
@@ -159,6 +162,11 @@ class PartitionHighWatermark:
         waiting = self._waiting_for_sync
         while waiting and (waiting[0][0] <= self.log.recovery_point or not self.flush_before_ack):
             waiting.popleft()[1](ErrorCode.NONE)
+
+    def begin_fetches(self) -> None:
+        """Called before a fetch session is notified for the first time."""
+        if self.fetchers is _NO_FETCHERS:
+            self.fetchers, self.replica_fetchers = {}, {}
 
     def notify_fetchers(self, size: int, stable_size: int | None = None) -> None:
         """Notify the fetch sessions of a change, and waiting fetches of more bytes to read.

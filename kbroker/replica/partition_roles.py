@@ -42,7 +42,7 @@ class PartitionRoles(PartitionHighWatermark):
         self.extensions: PartitionExtensions | None = None
         self.is_closing = False
         # Called when the partition is no longer closing, or this broker no longer leads it. A dict keeps the order.
-        self._closing_listeners: dict[Callable[[], None], None] = {}
+        self._closing_listeners: dict[Callable[[], None], None] | None = None
         self.forwarding: Forwarding | None = None
         self.is_retired = False
         self._is_truncating = False
@@ -81,15 +81,18 @@ class PartitionRoles(PartitionHighWatermark):
 
     def add_closing_listener(self, callback: Callable[[], None]) -> None:
         """Call the listener once, when this closing partition is open again, is removed, or has another leader."""
+        if self._closing_listeners is None:
+            self._closing_listeners = {}
         self._closing_listeners[callback] = None
 
     def remove_closing_listener(self, callback: Callable[[], None]) -> None:
         """Undo `add_closing_listener`."""
-        self._closing_listeners.pop(callback, None)
+        if self._closing_listeners is not None:
+            self._closing_listeners.pop(callback, None)
 
     def _call_closing_listeners(self) -> None:
-        waiting, self._closing_listeners = self._closing_listeners, {}
-        for callback in waiting:
+        waiting, self._closing_listeners = self._closing_listeners, None
+        for callback in waiting or ():
             callback()
 
     def become_leader(self, registration: PartitionRegistration, now_ms: int) -> None:

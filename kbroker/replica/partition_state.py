@@ -16,9 +16,13 @@ With a single replica the high watermark is the leader's log end offset. Under f
 used instead of the end offset, on the leader and on followers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from kbroker.replica.isr.follower_state import NEVER_MS, FollowerState
+
+# An own empty dict takes 64 bytes.
+_NO_FOLLOWERS: Mapping[int, FollowerState] = MappingProxyType({})
 
 
 class IsrProposal:
@@ -26,7 +30,7 @@ class IsrProposal:
 
     __slots__ = ("former_isr", "isr", "leader_epoch", "partition_epoch")
 
-    def __init__(self, former_isr: list[int], isr: list[int], leader_epoch: int, partition_epoch: int) -> None:
+    def __init__(self, former_isr: Sequence[int], isr: list[int], leader_epoch: int, partition_epoch: int) -> None:
         self.former_isr = former_isr
         self.isr = isr
         self.leader_epoch = leader_epoch
@@ -64,13 +68,13 @@ class PartitionState:
         self.high_watermark = high_watermark
         self.epoch_start_offset = 0
         self.leader_end_offset = 0
-        self.followers: dict[int, FollowerState] = {}
+        self.followers: Mapping[int, FollowerState] = _NO_FOLLOWERS
         # The followers whose claims hold the high watermark back.
-        self._counted: list[FollowerState] = []
+        self._counted: tuple[FollowerState, ...] = ()
         self.min_insync_replicas = min_insync_replicas
         self._lag_max_messages = -1
         self._assign(replicas or isr, isr)
-        self.followers = {id: FollowerState(id) for id in self._other_replicas()}
+        self.followers = {id: FollowerState(id) for id in self._other_replicas()} or _NO_FOLLOWERS
         self.update_counted()
 
     # Leader epochs.
@@ -83,26 +87,28 @@ class PartitionState:
         self.epoch_start_offset = self.leader_end_offset = log_end_offset
         self._assign(replicas, isr)
         # A follower in the ISR has replica.lag.time.max.ms to catch up. The others do not hold the high watermark back.
-        self.followers = {id: FollowerState(id, now_ms if id in isr else NEVER_MS) for id in self._other_replicas()}
+        followers = {id: FollowerState(id, now_ms if id in isr else NEVER_MS) for id in self._other_replicas()}
+        self.followers = followers or _NO_FOLLOWERS
         self.update_counted()
 
     def begin_follower_epoch(self, leader_epoch: int, replicas: Sequence[int], isr: Sequence[int]) -> None:
         """Become a follower. The high watermark then comes with the leader's responses."""
         self.leader_epoch = leader_epoch
         self._assign(replicas, isr)
-        self.followers = {}
+        self.followers = _NO_FOLLOWERS
         self.update_counted()
 
     def update_replicas_and_isr(self, replicas: Sequence[int], isr: Sequence[int]) -> None:
         """Apply a change by the controller within the leader epoch. It decides about any proposal in flight."""
         known = self.followers
         self._assign(replicas, isr)
-        self.followers = {id: known.get(id) or FollowerState(id) for id in self._other_replicas()}
+        self.followers = {id: known.get(id) or FollowerState(id) for id in self._other_replicas()} or _NO_FOLLOWERS
         self.update_counted()
 
     def _assign(self, replicas: Sequence[int], isr: Sequence[int]) -> None:
         self.proposal: IsrProposal | None = None
-        self.replicas, self.isr = list(replicas), list(isr)
+        # Those of the metadata image, which does not change them.
+        self.replicas, self.isr = replicas, isr
         self._check_min_isr()
 
     def _other_replicas(self) -> list[int]:
@@ -139,7 +145,8 @@ class PartitionState:
     def update_counted(self) -> None:
         """Find the followers whose claims hold the high watermark back: the maximal ISR, and those that are joining."""
         maximal = self.maximal_isr
-        self._counted = [follower for id, follower in self.followers.items() if id in maximal or follower.is_joining]
+        counted = [follower for id, follower in self.followers.items() if id in maximal or follower.is_joining]
+        self._counted = tuple(counted)
 
     # The in-sync replicas.
 
@@ -197,7 +204,7 @@ class PartitionState:
 
     def commit_isr(self, isr: Sequence[int], partition_epoch: int) -> None:
         """Apply the ISR that the controller has stored for the proposal."""
-        self.isr = list(isr)
+        self.isr = isr
         self._check_min_isr()
         self.partition_epoch = partition_epoch
         for follower in self.followers.values():

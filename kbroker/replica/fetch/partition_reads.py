@@ -272,6 +272,7 @@ def look_up(session: FetchSession, fetched: FetchPartition, partitions: Partitio
     fetched.target = partition
     if partition is None:
         raise KafkaError(partitions.missing_error(fetched.key, fetched.index))
+    partition.begin_fetches()
     if session.replica_id >= 0:
         # A follower's session is notified of every append, until it ends.
         partition.replica_fetchers[fetched] = None

@@ -49,6 +49,8 @@ class LogManager:
 
     def __init__(self, environment: Environment, path: str, config: Callable[[], BrokerConfig]) -> None:
         self.shortages = ShortageReporter(environment)
+        # One bound method for all logs.
+        self._report_shortage = self.shortages.report
         self.path = path
         self._environment = environment
         self._config = config
@@ -237,7 +239,7 @@ class LogManager:
             background=self._background,
             random=self._environment.random,
         )
-        log.report_shortages_to(partial(self.shortages.report, tp))
+        log.report_shortages_to(self._report_shortage)
         log.set_owner(self)
         return log
 

@@ -28,6 +28,11 @@ def relative_offset_of(entry: int) -> int:
     return entry >> 32
 
 
+# The entries of an index without any, and those of a cache that was not used. They are not changed.
+_NO_ENTRIES = array("q")
+_NO_BLOCK = (0, _NO_ENTRIES)
+
+
 class OffsetIndex:
     """Entries in memory, each an integer: relative offset << 32 | position, so entries sort by offset.
 
@@ -37,7 +42,7 @@ class OffsetIndex:
     __slots__ = ("entries", "persisted")
 
     def __init__(self, entries: "array[int] | None" = None, persisted: int = 0) -> None:
-        self.entries = array("q") if entries is None else entries
+        self.entries = _NO_ENTRIES if entries is None else entries
         self.persisted = persisted
 
     @classmethod
@@ -58,6 +63,8 @@ class OffsetIndex:
         return to_big_endian(self.entries[start:end]).tobytes()
 
     def add(self, relative_offset: int, position: int) -> None:
+        if self.entries is _NO_ENTRIES:
+            self.entries = array("q")
         self.entries.append(relative_offset << 32 | position)
 
     def at_offset(self, relative_offset: int) -> int | None:
@@ -87,7 +94,7 @@ class BlockCache:
     __slots__ = ("block",)
 
     def __init__(self) -> None:
-        self.block: tuple[int, array[int]] = (0, array("q"))
+        self.block: tuple[int, array[int]] = _NO_BLOCK
 
 
 def find_entry(read: Read, count: int, relative_offset: int, cache: BlockCache | None = None) -> int | None:

@@ -19,14 +19,18 @@ _ENTRY = Struct(">qi")
 _HIGH_HALF = 1 if sys.byteorder == "little" else 0
 
 
+# The entries of an index without any. They are not changed.
+_NO_TIMESTAMPS, _NO_OFFSETS = array("q"), array("i")
+
+
 class TimeIndex:
     """Entries in memory. The file contains the first `persisted` entries."""
 
     __slots__ = ("offsets", "persisted", "timestamps")
 
     def __init__(self) -> None:
-        self.timestamps = array("q")
-        self.offsets = array("i")
+        self.timestamps = _NO_TIMESTAMPS
+        self.offsets = _NO_OFFSETS
         self.persisted = 0
 
     @classmethod
@@ -42,7 +46,7 @@ class TimeIndex:
         index.offsets = words[2::3]
         halves = array("i", bytes(len(index.offsets) * 8))
         halves[_HIGH_HALF::2], halves[1 - _HIGH_HALF :: 2] = words[0::3], words[1::3]
-        index.timestamps.frombytes(halves.tobytes())
+        index.timestamps = array("q", halves.tobytes())
         if not is_ascending(sample(index.timestamps)) or not is_ascending(sample(index.offsets)):
             raise ValueError("its entries do not ascend")
         if index.timestamps and (index.timestamps[0] < 0 or index.offsets[0] < 0):
@@ -62,6 +66,9 @@ class TimeIndex:
     def add(self, timestamp: int, relative_offset: int) -> None:
         """Add an entry if `timestamp` is larger than that of the last one."""
         timestamps = self.timestamps
+        if timestamps is _NO_TIMESTAMPS:
+            self.offsets = array("i")
+            timestamps = self.timestamps = array("q")
         if timestamp > (timestamps[-1] if timestamps else NO_TIMESTAMP):
             # Threads read the timestamps first, so the offset must be added first.
             self.offsets.append(relative_offset)
@@ -75,7 +82,8 @@ class TimeIndex:
     def truncate_to_offset(self, relative_offset: int) -> None:
         """Remove the entries of larger offsets. The arrays are replaced, since a thread may be reading them."""
         count = bisect_right(self.offsets, relative_offset)
-        self.timestamps, self.offsets = self.timestamps[:count], self.offsets[:count]
+        if count < len(self.offsets):
+            self.timestamps, self.offsets = self.timestamps[:count], self.offsets[:count]
         self.persisted = min(self.persisted, count)
 
 

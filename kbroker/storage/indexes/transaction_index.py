@@ -57,6 +57,10 @@ def decode_entries(data: bytes) -> Iterator[AbortedTransaction]:
         yield entry
 
 
+# The entries of a segment without aborted transactions. They are not changed.
+_NO_ENTRIES = (0, array("q"))
+
+
 class TransactionIndex:
     """The index of one segment: the number of entries in the file, and the entries that are not in the file yet.
 
@@ -68,7 +72,7 @@ class TransactionIndex:
 
     def __init__(self, persisted: int = 0, last_offset: int = -1) -> None:
         # Four numbers per entry. An array needs a tenth of the memory of tuples.
-        self._parts: tuple[int, array[int]] = (persisted, array("q"))
+        self._parts: tuple[int, array[int]] = (persisted, array("q")) if persisted else _NO_ENTRIES
         # The last offset of the last entry; -1 without entries.
         self.last_offset = last_offset
 
@@ -86,6 +90,8 @@ class TransactionIndex:
         return bool(self._parts[1])
 
     def add(self, entry: AbortedTransaction) -> None:
+        if self._parts is _NO_ENTRIES:
+            self._parts = (0, array("q"))
         self._parts[1].extend(entry)
         self.last_offset = entry.last_offset
 

@@ -14,8 +14,9 @@ class LeaderEpochCache:
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         """`entries` are in order, as in leader-epoch-checkpoint."""
-        self._epochs: list[int] = []
-        self._starts: list[int] = []
+        # Tuples: most logs have one epoch, and a list of one takes 32 bytes more.
+        self._epochs: tuple[int, ...] = ()
+        self._starts: tuple[int, ...] = ()
         for epoch, start in entries:
             self.assign(epoch, start)
 
@@ -35,11 +36,10 @@ class LeaderEpochCache:
         epochs, starts = self._epochs, self._starts
         if epochs and epochs[-1] == epoch and offset >= starts[-1]:
             return
-        while epochs and (epochs[-1] >= epoch or starts[-1] >= offset):
-            epochs.pop()
-            starts.pop()
-        epochs.append(epoch)
-        starts.append(offset)
+        kept = len(epochs)
+        while kept and (epochs[kept - 1] >= epoch or starts[kept - 1] >= offset):
+            kept -= 1
+        self._epochs, self._starts = (*epochs[:kept], epoch), (*starts[:kept], offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Return the largest known epoch up to `epoch`, and its end offset, as OffsetForLeaderEpoch does.
@@ -63,11 +63,10 @@ class LeaderEpochCache:
     def truncate_from_end(self, offset: int) -> None:
         """Remove the epochs that begin at `offset` or later, because the log was truncated there."""
         slot = bisect_left(self._starts, offset)
-        del self._epochs[slot:], self._starts[slot:]
+        self._epochs, self._starts = self._epochs[:slot], self._starts[:slot]
 
     def truncate_from_start(self, offset: int) -> None:
         """Apply a new log start offset: remove older epochs, and move the start of its epoch to it."""
         slot = bisect_right(self._starts, offset)
         if slot:
-            del self._epochs[: slot - 1], self._starts[: slot - 1]
-            self._starts[0] = offset
+            self._epochs, self._starts = self._epochs[slot - 1 :], (offset, *self._starts[slot:])

@@ -1,10 +1,13 @@
 """The leader-epoch-checkpoint file of a log."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 from kbroker.runtime.disk import Disk
 from kbroker.storage.checkpoint_files import decode_epochs, encode_epochs
 from kbroker.storage.file_names import LEADER_EPOCHS
+
+_NO_EPOCHS: Mapping[int, int] = MappingProxyType({})
 
 
 class LeaderEpochFile:
@@ -12,16 +15,20 @@ class LeaderEpochFile:
 
     Recovery completes the file from the log, but only from the recovery point on."""
 
-    __slots__ = ("_disk", "_durable", "_synced", "_written", "path")
+    __slots__ = ("_directory", "_disk", "_durable", "_synced", "_written")
 
     def __init__(self, disk: Disk, directory: str) -> None:
-        self.path = f"{directory}/{LEADER_EPOCHS}"
+        self._directory = directory
         self._disk = disk
         # The content that was written last, and the content that was synced last.
         self._written = b""
         self._synced = b""
         # The start offsets of the epochs that are durable in the file.
-        self._durable: dict[int, int] = {}
+        self._durable: Mapping[int, int] = _NO_EPOCHS
+
+    @property
+    def path(self) -> str:
+        return f"{self._directory}/{LEADER_EPOCHS}"
 
     def read_blocking(self) -> list[tuple[int, int]]:
         """Return (epoch, start offset) in order. Raises ValueError if the file is damaged, FileNotFoundError."""

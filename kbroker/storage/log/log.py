@@ -23,6 +23,9 @@ from kbroker.storage.log.writing.log_truncation import LogTruncation
 if TYPE_CHECKING:
     from random import Random
 
+# Most logs share it. Nothing is added.
+_NO_REPAIRS: list[str] = []
+
 
 class Log(LogTruncation):
     """Created by recovery.open_log. Its bases: LogReads is the read side, LogAppends and LogTruncation the write side;
@@ -37,7 +40,7 @@ class Log(LogTruncation):
     def __init__(self, loaded: LoadedLog, topic_id: bytes, background: BackgroundRunner, random: "Random") -> None:
         super().__init__(loaded, background, random)
         self.topic_id = topic_id
-        self.repairs = loaded.repairs
+        self.repairs = loaded.repairs or _NO_REPAIRS
         self._start(loaded)
         self.checkpointed_high_watermark = max(
             min(loaded.high_watermark or 0, self.log_end_offset), self.log_start_offset

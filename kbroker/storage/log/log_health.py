@@ -19,11 +19,11 @@ class LogHealth:
 
     `full`: appends are rejected because the disk had no space or, with `read_only`, because the file system has become
     read-only. A log is offline after any other error, until it is opened again: only recovery can determine what the
-    disk holds. `on_shortage` is called, perhaps in a thread, with what failed and why if that is a shortage
+    disk holds. The reporter of shortages is called, perhaps in a thread, with what failed and why if that is a shortage
     (shortage.py): the log stays online, and the operation may be retried.
     """
 
-    __slots__ = ("_is_readable", "_offline", "full", "on_shortage", "read_only", "tp")
+    __slots__ = ("_is_readable", "_offline", "_on_shortage", "full", "read_only", "tp")
 
     tp: TopicPartition
 
@@ -33,10 +33,13 @@ class LogHealth:
         self._is_readable = True
         self.full = False
         self.read_only = False
-        self.on_shortage: Callable[[str, OSError], None] = _ignore
+        self._on_shortage: Callable[[TopicPartition, str, OSError], None] = _ignore
 
-    def report_shortages_to(self, report: Callable[[str, OSError], None]) -> None:
-        self.on_shortage = report
+    def report_shortages_to(self, report: Callable[[TopicPartition, str, OSError], None]) -> None:
+        self._on_shortage = report
+
+    def on_shortage(self, operation: str, error: OSError) -> None:
+        self._on_shortage(self.tp, operation, error)
 
     @property
     def offline(self) -> str | None:
@@ -85,5 +88,5 @@ class LogHealth:
             self.mark_offline(f"background work failed: {error}")
 
 
-def _ignore(operation: str, error: OSError) -> None:
+def _ignore(tp: TopicPartition, operation: str, error: OSError) -> None:
     pass

@@ -11,6 +11,9 @@ from kbroker.runtime.disk import Disk
 from kbroker.storage.file_names import SNAPSHOT, segment_file
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 
+# An own empty set takes 216 bytes.
+_NO_OFFSETS: frozenset[int] = frozenset()
+
 
 class ProducerSnapshots:
     """`offsets`: the offsets of the snapshots on disk. Files of some are missing if the disk was full when they should
@@ -21,7 +24,7 @@ class ProducerSnapshots:
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._directory = directory
-        self.offsets: set[int] = set()
+        self.offsets = _NO_OFFSETS
 
     def _path(self, offset: int) -> str:
         return segment_file(self._directory, offset, SNAPSHOT)
@@ -45,8 +48,7 @@ class ProducerSnapshots:
             return _do_nothing
         encode = producers.to_snapshot()
         replaced = [old for old in self.offsets if old < offset and old not in base_offsets]
-        self.offsets.difference_update(replaced)
-        self.offsets.add(offset)
+        self.offsets = self.offsets.difference(replaced) | {offset}
 
         def write() -> None:
             self._disk.write_atomic(self._path(offset), encode(), sync=sync)
@@ -57,7 +59,7 @@ class ProducerSnapshots:
 
     def remove(self, offsets: Iterable[int]) -> None:
         """Remove snapshots from `offsets`, because they are deleted together with their segments."""
-        self.offsets.difference_update(offsets)
+        self.offsets = self.offsets.difference(offsets)
 
     # Recovery, in a thread.
 
@@ -66,7 +68,7 @@ class ProducerSnapshots:
         for offset in sorted([offset for offset in self.offsets if offset <= limit], reverse=True):
             path = self._path(offset)
             if not self._disk.exists(path):
-                self.offsets.discard(offset)
+                self.offsets -= {offset}
                 continue
             try:
                 return ProducerStateManager.from_snapshot(self._disk.read(path), offset), offset
@@ -82,7 +84,7 @@ class ProducerSnapshots:
 
     def _remove_blocking(self, offset: int) -> None:
         self._unlink_blocking(offset)
-        self.offsets.discard(offset)
+        self.offsets -= {offset}
 
     def _unlink_blocking(self, offset: int) -> None:
         with suppress(FileNotFoundError):

@@ -31,6 +31,9 @@ class IndexCounts(NamedTuple):
     transaction: int
 
 
+_NO_COUNTS = IndexCounts(0, 0, 0)
+
+
 class SegmentIndexes:
     """`offset` and `time` are in memory while they have entries that are not in the files. Otherwise they are None.
 
@@ -64,12 +67,13 @@ class SegmentIndexes:
         self.offset: OffsetIndex | None = OffsetIndex()
         self.time: TimeIndex | None = TimeIndex()
         self.transaction = TransactionIndex()
-        self.counts = IndexCounts(0, 0, 0)
+        self.counts = _NO_COUNTS
         # Whether the offset and the time index have files, even empty ones.
         self.has_files = False
         self.rebuilt = False
         self._offset_file: DiskFile | None = None
-        self._offset_blocks = BlockCache()
+        # None while the offset index is in memory.
+        self._offset_blocks: BlockCache | None = None
         self._transaction_file: DiskFile | None = None
         self._retired = False
 

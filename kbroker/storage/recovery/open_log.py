@@ -175,7 +175,7 @@ class LogLoader:
             elif parsed[1] == file_names.LOG:
                 base_offsets.add(parsed[0])
             elif parsed[1] == file_names.SNAPSHOT:
-                loaded.snapshots.offsets.add(parsed[0])
+                loaded.snapshots.offsets |= {parsed[0]}
             else:
                 indexes.setdefault(parsed[1], set()).add(parsed[0])
         for suffix, offsets in indexes.items():

@@ -148,7 +148,7 @@ class StateRebuilder:
         """
         loaded = self._loaded
         if loaded.producers.had_transactions and loaded.log_end_offset > loaded.log_start_offset:
-            loaded.producers.transactions.hold(loaded.log_start_offset, loaded.log_end_offset - 1)
+            loaded.producers.hold_transactions(loaded.log_start_offset, loaded.log_end_offset - 1)
 
     # Transaction indexes.
 

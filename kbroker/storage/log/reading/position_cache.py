@@ -12,6 +12,9 @@ _READS = 64
 # The reads of a log that was not read yet: its table would take 600 bytes. No offset is -2.
 _NO_READS: list[tuple[int, LogSegment, int, int, int, int]] = [(-2, cast(LogSegment, None), 0, 0, -1, -1)] * _READS
 
+# The appends of a segment without any since its log was opened.
+_NO_APPENDS: list[int] = []
+
 # Segment, position and size in bytes.
 KnownRead = tuple[LogSegment, int, int]
 
@@ -30,20 +33,21 @@ class PositionCache:
         # ended at the end of the log. The end of each read has an entry of size 0, where the reader's next read begins.
         self._reads = _NO_READS
         # The active segment, and the base offsets and positions of its last batches.
-        self._recent_appends: tuple[LogSegment, list[int], list[int]] = (active, [], [])
+        self._recent_appends: tuple[LogSegment, list[int], list[int]] = (active, _NO_APPENDS, _NO_APPENDS)
 
     def start_segment(self, active: LogSegment) -> None:
         """Start with a new active segment."""
-        self._recent_appends = (active, [], [])
+        self._recent_appends = (active, _NO_APPENDS, _NO_APPENDS)
 
     def add_append(self, base_offset: int, position: int) -> None:
         """Add a batch that was appended to the active segment."""
         active, offsets, positions = self._recent_appends
+        if not 0 < len(offsets) < 2 * _RECENT_APPENDS:
+            offsets, positions = offsets[_RECENT_APPENDS:], positions[_RECENT_APPENDS:]
+            self._recent_appends = (active, offsets, positions)
         # The position is added first, since a thread that finds the offset reads it.
         positions.append(position)
         offsets.append(base_offset)
-        if len(offsets) >= 2 * _RECENT_APPENDS:
-            self._recent_appends = (active, offsets[_RECENT_APPENDS:], positions[_RECENT_APPENDS:])
 
     def add_read(
         self, offset: int, segment: LogSegment, position: int, size: int, next_offset: int, limit: int

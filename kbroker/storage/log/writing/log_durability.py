@@ -30,7 +30,7 @@ class LogDurability(LogReads):
         "_background",
         "_directory_sync",
         "_epoch_file",
-        "_tasks",
+        "_started_tasks",
         "active",
         "cleaned_to",
         "directory",
@@ -57,11 +57,18 @@ class LogDurability(LogReads):
         self._epoch_file = loaded.epoch_file
         self._directory_sync = loaded.directory_sync
         self._background = background
-        self._tasks = SerialTaskQueue(background, self._task_failed)
+        # None before the first task.
+        self._started_tasks: SerialTaskQueue | None = None
         self.truncations = 0
         self.is_truncating = False
         # Called once when the truncation in progress has ended.
-        self._after_truncation: list[Callable[[], None]] = []
+        self._after_truncation: tuple[Callable[[], None], ...] = ()
+
+    @property
+    def _tasks(self) -> SerialTaskQueue:
+        if self._started_tasks is None:
+            self._started_tasks = SerialTaskQueue(self._background, self._task_failed)
+        return self._started_tasks
 
     def _write_epochs(self) -> None:
         """Write leader-epoch-checkpoint if the epochs have changed."""
@@ -117,7 +124,7 @@ class LogDurability(LogReads):
             if segments or self._has_unsynced():
                 self._add_checkpoint(self.log_end_offset, segments)
         if done is not None:
-            self._tasks.when_idle(done)
+            self.when_idle(done)
 
     def _has_unsynced(self) -> bool:
         end_offset = self.log_end_offset
@@ -156,7 +163,7 @@ class LogDurability(LogReads):
         """
         self._tasks.is_closing = True
         if self.is_truncating:
-            self._after_truncation.append(partial(self.close, clean, done))
+            self._after_truncation += (partial(self.close, clean, done),)
             return
         end_offset = self.log_end_offset
         if self.read_only:
@@ -195,7 +202,7 @@ class LogDurability(LogReads):
     @property
     def is_closing(self) -> bool:
         """Whether `close` has been called."""
-        return self._tasks.is_closing
+        return self._started_tasks is not None and self._started_tasks.is_closing
 
     def add_task(self, job: Callable[[], T], then: Callable[[T], None], *, required: bool = False) -> None:
         """Run `job` in a thread when the tasks before it are done, then `then` with its result on the event loop.
@@ -206,7 +213,10 @@ class LogDurability(LogReads):
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, as soon as no task is left."""
-        self._tasks.when_idle(callback)
+        if self._started_tasks is None:
+            callback()
+        else:
+            self._started_tasks.when_idle(callback)
 
 
 def ignore(_: object) -> None:

@@ -86,7 +86,7 @@ class LogTruncation(LogAppends):
     def when_truncated(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, as soon as no truncation is in progress."""
         if self.is_truncating:
-            self._after_truncation.append(callback)
+            self._after_truncation += (callback,)
         else:
             callback()
 
@@ -111,7 +111,7 @@ class LogTruncation(LogAppends):
                 failure = error
             self.is_truncating = False
             self._update_limits()
-            waiting, self._after_truncation = self._after_truncation, []
+            waiting, self._after_truncation = self._after_truncation, ()
             if not done.done():
                 done.set_result(failure)
             for callback in waiting:

@@ -4,6 +4,7 @@ The limits are computed once per segment and config change, so that an append on
 exceeds one of them is checked more closely.
 """
 
+from functools import lru_cache
 from random import Random
 from typing import NamedTuple
 
@@ -45,7 +46,11 @@ def compute_limits(config: TopicConfig, active: LogSegment, jitter_ms: int) -> R
     else:
         # The first batch of the segment has no timestamp.
         now_ms = active.created_ms + wait_ms
-    return RollLimits(config.segment_bytes, max_timestamp, active.base_offset + MAX_RELATIVE_OFFSET, now_ms)
+    return _limits(config.segment_bytes, max_timestamp, active.base_offset + MAX_RELATIVE_OFFSET, now_ms)
+
+
+# Logs without records share their limits.
+_limits = lru_cache(256)(RollLimits)
 
 
 def choose_jitter_ms(config: TopicConfig, random: Random) -> int:

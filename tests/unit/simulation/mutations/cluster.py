@@ -97,7 +97,7 @@ def the_high_watermark_ignores_replicas_that_may_have_joined(patch: pytest.Monke
     """Until the outcome of a proposal is known, the high watermark counts only the ISR that was stored before."""
 
     def count_isr(state: PartitionState) -> None:
-        state._counted = [follower for id, follower in state.followers.items() if id in state.isr]
+        state._counted = tuple([follower for id, follower in state.followers.items() if id in state.isr])
 
     patch.setattr(PartitionState, "update_counted", count_isr)
 

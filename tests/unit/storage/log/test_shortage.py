@@ -80,7 +80,7 @@ def lab(tmp_path: Path, disk: ShortDisk) -> Lab:
 def reported_shortages(log: Log) -> list[str]:
     """Return a list of the operations whose shortages the log reports."""
     operations: list[str] = []
-    log.on_shortage = lambda operation, error: operations.append(operation)
+    log.report_shortages_to(lambda tp, operation, error: operations.append(operation))
     return operations
 
 

@@ -1,0 +1,39 @@
+"""The memory of a partition without traffic: a broker may have ten thousand."""
+
+import gc
+import tracemalloc
+from pathlib import Path
+from unittest.mock import Mock
+
+from kbroker.replica.partition import Partition
+from kbroker.replica.partition_state import PartitionState
+from kbroker.runtime.real_disk import RealDisk
+from tests.unit.support.log_lab import Lab
+
+MAX_BYTES = 2048
+
+
+def test_an_idle_partition_takes_at_most_2_kib(tmp_path: Path) -> None:
+    listener, replicas = Mock(), [1]
+    disk = RealDisk()
+    labs = [Lab(tmp_path / str(number), disk) for number in range(100)]
+
+    def open_partition(lab: Lab) -> Partition:
+        partition = Partition(lab.open(), PartitionState(1, 0, replicas, replicas=replicas), listener)
+        partition.begin_epoch()
+        return partition
+
+    first = open_partition(Lab(tmp_path / "first", disk))
+    gc.collect()
+    tracemalloc.start()
+    try:
+        partitions = [open_partition(lab) for lab in labs]
+        gc.collect()
+        # Without what the lab allocates, such as a random generator for each log.
+        filters = [tracemalloc.Filter(True, "*/kbroker/*"), tracemalloc.Filter(True, __file__)]
+        statistics = tracemalloc.take_snapshot().filter_traces(filters).statistics("filename")
+    finally:
+        tracemalloc.stop()
+    size = sum(statistic.size for statistic in statistics)
+    assert size / len(partitions) <= MAX_BYTES
+    assert first.log.log_end_offset == 0

@@ -39,7 +39,7 @@ async def test_a_sync_that_fails_fails_acks_1(m: Machine) -> None:
     await client.create_topic("t", flush_before_ack=True)
     t = ReplicatedPartition(m)
     t.lead([1, 2, 3])
-    m.disk.faults.fail_next("sync")
+    m.disk.faults.fail_next("sync", lambda path: path.endswith(".log"))
     assert (await client.produce("t", batch(b"a"), acks=1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 

@@ -253,7 +253,12 @@ def a_recovery_does_not_wait_for_other_logs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log_recovery, "_suffices", suffices)
 
 
-@mutation("cluster", RESTORE_SIGNS, replicated(restored_with_an_unaware_broker_first, seconds=25.0))
+@mutation(
+    "cluster",
+    RESTORE_SIGNS,
+    # The broker can acknowledge records alone.
+    topics(replicated(restored_with_an_unaware_broker_first, seconds=25.0), min_insync_replicas="1"),
+)
 def brokers_are_not_waited_for_after_all_sessions_have_ended(patch: pytest.MonkeyPatch) -> None:
     """The first broker that registers leads by the copy, though others may have seen that it is old."""
     patch.setattr(older_metadata, "FORMER_BROKERS_S", 0.0)

@@ -217,7 +217,10 @@ async def restored_without_the_leader(simulation: Simulation, random: Random) ->
 
 
 async def restored_with_an_unaware_broker_first(simulation: Simulation, random: Random) -> None:
-    """Put a copy of before the last election back. A broker that was down since then starts some seconds earlier."""
+    """Put a copy of before the last election back. A broker that was down since then starts some seconds earlier.
+
+    It was stopped in an orderly way, though nobody heard of it, so it may lead by the copy.
+    """
     scene = Scene(simulation)
     if not await scene.until_in_sync():
         return
@@ -225,7 +228,10 @@ async def restored_with_an_unaware_broker_first(simulation: Simulation, random: 
     former, (leader, other) = scene.leader, scene.followers
     with simulation.down(leader), simulation.down(other):
         with simulation.down(former):
-            scene.kill(former)
+            with scene.isolated(former):
+                simulation.note(f"{former.name}: SIGTERM")
+                await former.stop()
+                scene.expire(former)
             await scene.until(lambda: scene.leads(leader))
             end_offset = scene.end_offset(leader)
             await scene.until(lambda: scene.high_watermark(leader) > end_offset + 10)

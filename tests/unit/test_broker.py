@@ -174,7 +174,7 @@ async def test_a_failed_sync_of_the_journal_stops_the_broker(m: Machine) -> None
     """The state of the coordination store on disk is unknown then, so no more changes are allowed."""
     client = await m.client()
     await client.create_topic("before")
-    m.disk.faults.fail_next("sync")
+    m.disk.faults.fail_next("sync", lambda path: path.endswith(".journal"))
     request = CreateTopicsRequest(
         topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=1000
     )

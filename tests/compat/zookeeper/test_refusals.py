@@ -98,7 +98,9 @@ def test_a_broker_that_must_not_join_a_cluster(
     connect = f"{apache_zookeeper.address}{chroot}"
     secured = {"kbroker.zookeeper.digest": DIGEST, "zookeeper.set.acl": "true"}
     (tmp_path / "first").mkdir()
-    broker = BrokerProcess(tmp_path / "first", {**SETTINGS, **secured, "node.id": "1", "zookeeper.connect": connect})
+    # Its registration must not end while the machine is busy: the next broker would get its id.
+    own = {"node.id": "1", "zookeeper.connect": connect, "zookeeper.session.timeout.ms": "20000"}
+    broker = BrokerProcess(tmp_path / "first", {**SETTINGS, **secured, **own})
     try:
         broker.start()
         # A broker opens its logs before it registers.

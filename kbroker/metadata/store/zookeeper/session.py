@@ -272,7 +272,7 @@ class ZooKeeperSession:
                 served_s = self._loop.time()
             elif self._loop.time() - served_s > timeout_s and not self._is_connected and not self._is_over:
                 log.error(
-                    "ZooKeeper refuses this session and accepts others: its data is older than what this one has seen",
+                    "ZooKeeper refuses this session and accepts others: its data may be older than what it has seen",
                     session=f"0x{self._session_id:x}", reason=self.last_warning,
                 )  # fmt: skip
                 self._refusal_check = None

@@ -50,30 +50,30 @@ def check_nothing_is_sent(target: Target, view: str, offset: int, codes: set[int
 
 def test_records_that_decompress_to_much_memory(target: Target) -> None:
     """280 records of 1 MB in 12 KB: unselected, they must neither be sent nor fill the memory."""
-    create_with_view(target, "large")
+    create_with_view(target, "viewed-large")
     record = (NOW, None, bytes(1_000_000), ((b"TAGS", b"open"),))
     batch = bytes(build_batch([record] * 280, codec=ZSTD))
     assert len(batch) < 64 * 1024
-    produce(target, "large", batch)
+    produce(target, "viewed-large", batch)
 
     def attack() -> None:
-        check_nothing_is_sent(target, "large.view", 0, {ErrorCode.MESSAGE_TOO_LARGE})
+        check_nothing_is_sent(target, "viewed-large.view", 0, {ErrorCode.MESSAGE_TOO_LARGE})
         target.pace(100)
 
     target.attacked("large batches of a view's source", attack)
 
 
 def test_bombs_on_the_source_of_a_view(target: Target) -> None:
-    create_with_view(target, "bombs")
+    create_with_view(target, "viewed-bombs")
     # Without those of several megabytes, whose batches take that memory themselves.
     batches = [batch_of(codec, body) for codec, body in bombs().values() if len(body) <= 2 * MIB]
     for batch in batches:
-        produce(target, "bombs", batch)
+        produce(target, "viewed-bombs", batch)
 
     def attack() -> None:
         for offset in range(len(batches)):
             # Those of at most 24 MiB decompressed are skipped.
-            check_nothing_is_sent(target, "bombs.view", offset, UNFILTERABLE | {ErrorCode.NONE}, consumers=3)
+            check_nothing_is_sent(target, "viewed-bombs.view", offset, UNFILTERABLE | {ErrorCode.NONE}, consumers=3)
             target.pace(100)
 
     target.attacked("bombs on a view's source", attack)
@@ -81,13 +81,13 @@ def test_bombs_on_the_source_of_a_view(target: Target) -> None:
 
 def test_headers_that_never_end(target: Target) -> None:
     """The lengths of two headers move the parser back to where it was, 2**31 - 1 times."""
-    create_with_view(target, "endless")
+    create_with_view(target, "viewed-endless")
     headers = encode_varint(2**31 - 1) + b"\x08TAGS\x08none" + b"\1\3" * 2 + b"\x08TAGS\x08paid"
     record = b"\0\0\0\1\1" + headers
-    produce(target, "endless", batch_of(0, encode_varint(len(record)) + record))
+    produce(target, "viewed-endless", batch_of(0, encode_varint(len(record)) + record))
 
     def attack() -> None:
-        check_nothing_is_sent(target, "endless.view", 0, {ErrorCode.INVALID_RECORD})
+        check_nothing_is_sent(target, "viewed-endless.view", 0, {ErrorCode.INVALID_RECORD})
         target.pace(10)
 
     target.attacked("endless headers on a view's source", attack)

@@ -145,7 +145,7 @@ def responses_are_out_of_order(real: Any, queue: ResponseQueue) -> None:
 # Requests in slices.
 
 
-@mutation("calm", ["lost write", "skipped records"], short(small_slices=True, producers=3), first_seed=1)
+@mutation("calm", ["lost write", "skipped records"], short(small_slices=True, producers=3), first_seed=8)
 @replaces(Connection, "_serve_in_slices")
 def frame_of_slices_is_overwritten(_: Any, connection: Connection, context: Any, frame: memoryview, pos: int) -> None:
     """A request is decoded in slices from the buffer that receives the next one."""

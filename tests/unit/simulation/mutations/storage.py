@@ -166,7 +166,7 @@ def sync_does_nothing(_: Any, segment: Any) -> None:
     """A sync does nothing, and the recovery point moves."""
 
 
-@mutation("durable", [INVARIANT], topics(only(members=1), internal_segment_bytes="2048"), first_seed=1)
+@mutation("durable", [INVARIANT], topics(only(members=0, producers=3), internal_segment_bytes="4096"), first_seed=1)
 @replaces(DirectorySync, "sync_blocking")
 def file_names_are_not_synced(_: Any, directory: Any) -> None:
     """Names of new files are not synced."""

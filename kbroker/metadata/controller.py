@@ -156,7 +156,7 @@ class Controller:
         await self._replication.remove_failed_replicas(broker_id, broker_epoch, failed)
 
     async def set_write_health(self, broker_id: int, broker_epoch: int, health: WriteHealth) -> None:
-        """Store whether a broker can write; one that cannot gives its roles to others. Raises KafkaError."""
+        """Store whether a broker can write; other brokers take the roles of one that cannot. Raises KafkaError."""
         await self._replication.set_write_health(broker_id, broker_epoch, health)
 
     async def elect_leaders(

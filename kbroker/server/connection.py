@@ -40,8 +40,9 @@ _HEADER = Struct(">hhih")
 # Frames that are handled before other connections are served; fewer while others have a backlog.
 MAX_FRAMES = 64
 MAX_FRAMES_IF_OTHERS_WAIT = 8
-# After so many frames of a size, and bytes, others are read first. A single frame would be fairer, but with several
-# requests in flight, those after the first two arrive while they are read, and are still in the processor's caches.
+# After this many frames of a size, and this many bytes, others are read first. A single frame would be fairer, but with
+# several requests in flight, those after the first two arrive while they are read, and are still in the processor's
+# caches.
 TURN_FRAMES = 3
 TURN_BYTES = 256 * 1024
 # The time for the last responses of a closed connection to be sent.

@@ -10,7 +10,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -85,6 +85,16 @@ def eventually(
             state = f"; last progress: {last!r}" if progress else ""
             raise AssertionError(f"not within {timeout:g} s: {description}; last result: {result!r}{state}")
         _PAUSE.wait(max(interval, min(20 * interval, 5 * used_s)))
+
+
+def fill(path: Path) -> None:
+    """Write to a file until its file system has no free byte."""
+    with path.open("ab", buffering=0) as file:
+        for size in (1 << 16, 1):
+            with suppress(OSError):
+                while file.write(bytes(size)):
+                    continue
+    assert os.statvfs(path).f_bavail == 0
 
 
 def raises_eventually(attempt: Callable[[], object], error: type[BaseException], description: str) -> None:

@@ -1,4 +1,4 @@
-"""A broker that cannot write to its disk (full, read-only, no file descriptors) gives its roles to others.
+"""Other brokers take the roles of one that cannot write to its disk (full, read-only, no file descriptors).
 
 It reports that itself (replica/isr/write_health_reporter.py), and the controller stores it in its registration. Then
 the broker

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 VERSION = 0
 TIMEOUT_MS = 3_000
-# A request of so many partitions takes some milliseconds.
+# A request of this many partitions takes some milliseconds.
 MAX_PARTITIONS = 1_000
 
 Key = tuple[bytes, int]

@@ -1,11 +1,8 @@
 """The disk of one broker is full: others lead its partitions and acknowledge, until it has space again."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +10,7 @@ from tests.compat.cluster.cluster import IS_KBROKER, Cluster
 from tests.compat.cluster.ensemble import Ensemble
 from tests.compat.cluster.work import GapMeter, create_topic, working
 from tests.compat.reports import reports
-from tests.compat.support import EXTERNAL_BOOTSTRAP, eventually
+from tests.compat.support import EXTERNAL_BOOTSTRAP, eventually, fill
 
 pytestmark = pytest.mark.skipif(not IS_KBROKER, reason="not run: another program's brokers")
 
@@ -44,16 +41,6 @@ def small_disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     finally:
         cluster.end()
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
-
-
-def fill(path: Path) -> None:
-    """Write until no byte is free."""
-    with path.open("ab", buffering=0) as file:
-        for size in (1 << 16, 1):
-            with suppress(OSError):
-                while file.write(bytes(size)):
-                    continue
-    assert os.statvfs(path).f_bavail == 0
 
 
 def status(bootstrap: str) -> tuple[int, str]:

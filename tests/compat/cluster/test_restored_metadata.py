@@ -14,7 +14,7 @@ NOTICED = "has older metadata than brokers have seen"
 
 
 def says(cluster: Cluster, text: str, count: int = 1) -> bool:
-    """Return whether the logs of the brokers have a text so often."""
+    """Return whether the logs of the brokers have a text at least `count` times."""
     return sum(broker.all_errors.count(text) for broker in cluster.brokers.values()) >= count
 
 

@@ -1,16 +1,14 @@
 """A broker that starts on a full disk."""
 
-import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from protocol.errors import ErrorCode
 from tests.compat.hostile.raw_client import RawClient, create_topic, end_offset, produce_record
-from tests.compat.support import BrokerProcess, eventually, need_own_broker
+from tests.compat.support import BrokerProcess, eventually, fill, need_own_broker
 
 pytestmark = [pytest.mark.feature("kill -9"), pytest.mark.client("wire")]
 
@@ -31,16 +29,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield path
     finally:
         subprocess.run(["umount", "--lazy", str(path)], check=True)
-
-
-def fill(path: Path) -> None:
-    """Write until no byte is free."""
-    with path.open("ab", buffering=0) as file:
-        for size in (1 << 16, 1):
-            with suppress(OSError):
-                while file.write(bytes(size)):
-                    continue
-    assert os.statvfs(path).f_bavail == 0
 
 
 def outcomes(broker: BrokerProcess) -> set[ErrorCode]:

@@ -7,7 +7,6 @@ lock file of a data directory of this cluster, and still has it locked: no other
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import signal
@@ -15,6 +14,7 @@ import time
 from contextlib import suppress
 
 from kbroker.cli.common.errors import CliError
+from kbroker.cli.common.locks import is_locked
 from kbroker.cli.start.cluster.cluster_directory import broker_directory
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.real_disk import lock_owner
@@ -35,7 +35,7 @@ def end_orphans(directory: str, brokers: int) -> None:
     """
     for node_id in range(1, brokers + 1):
         path = f"{broker_directory(directory, node_id)}/{LOCK}"
-        if _is_locked(path):
+        if is_locked(path):
             _end(node_id, path)
 
 
@@ -43,9 +43,9 @@ def _end(node_id: int, path: str) -> None:
     if _stop_owner(node_id, path):
         # A child process of the broker has the lock, too, and ends just after it.
         deadline_s = time.monotonic() + KILLED_S
-        while _is_locked(path) and time.monotonic() < deadline_s:
+        while is_locked(path) and time.monotonic() < deadline_s:
             time.sleep(POLL_S)
-    if _is_locked(path):
+    if is_locked(path):
         raise CliError(
             f"{os.path.dirname(path)} is in use by a process that is not known to be a broker of this cluster: end it, "
             "then start again"
@@ -84,20 +84,6 @@ def _stop(descriptor: int, node_id: int) -> None:
         if ended.poll(max_s * 1000):
             return
         log.error("a broker of an earlier parent does not end", broker=node_id, signal=number.name, waited_s=max_s)
-
-
-def _is_locked(path: str) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _has_locked(pid: int, path: str) -> bool:

@@ -83,7 +83,7 @@ async def test_a_broker_stops_when_it_finds_another_cluster(s):
 
 @broker_test
 async def test_the_nodes_are_replaced_while_the_session_goes_on(s):
-    """Another cluster is created in the same chroot, by one who has deleted the nodes of this one."""
+    """Another cluster is created in the same chroot, after an operator has deleted the nodes of this one."""
     await s.create("t")
     failure = s.broker.stopped
     paths = [path for path in s.service.tree.nodes if path.startswith(znodes.ROOT)]

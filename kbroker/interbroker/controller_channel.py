@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from kbroker.common import KafkaError
-from kbroker.interbroker.envelope import encode_envelope, encode_in_steps_to_bytes, response_of_envelope
+from kbroker.interbroker.envelope import encode_envelope, encode_in_turns, response_of_envelope
 from kbroker.interbroker.peers import PeerUnavailable
 from protocol.errors import ErrorCode, known_error
 from protocol.messages.k56_alter_partition import AlterPartitionRequest
@@ -55,7 +55,6 @@ class ControllerChannel:
         peers: Peers,
         serve_locally: Callable[[Message, int], Awaitable[Message]],
     ) -> None:
-        self._environment = environment
         self._loop = environment.loop
         self._node_id = node_id
         self._image = image
@@ -171,7 +170,7 @@ class ControllerChannel:
         """Forward a client's request in an Envelope (KIP-590), and return its response. Raises KafkaError."""
         api_key = message_info(type(request)).key
         assert api_key is not None
-        body = await encode_in_steps_to_bytes(self._environment, request, version)
+        body = encode_in_turns(request, version)
         envelope = encode_envelope(api_key, version, client_id, client_host, body)
         response = cast(EnvelopeResponse, await self.request(envelope, _ENVELOPE_VERSION, timeout_ms))
         if response.error_code:
@@ -180,4 +179,4 @@ class ControllerChannel:
             raise KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller has refused the forwarded request: {name}"
             )
-        return await response_of_envelope(self._environment, api_key, version, response)
+        return response_of_envelope(api_key, version, response)

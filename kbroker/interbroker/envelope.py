@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, KafkaError
+from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode, MalformedError
 from protocol.framing import decode_response_header, encode_request_header
 from protocol.messages import message_classes
 from protocol.messages.k58_envelope import EnvelopeRequest, EnvelopeResponse
-from protocol.schema.codec import decode_in_steps, encode_in_steps
+from protocol.schema.codec import decoder, encoder
 from protocol.schema.message import Message
-
-if TYPE_CHECKING:
-    from kbroker.runtime.environment import Environment
 
 # DefaultPrincipalData in version 0 with its version before it: User:ANONYMOUS, not authenticated by a token.
 ANONYMOUS_PRINCIPAL = b"\0\0" + b"\x05User" + b"\x0aANONYMOUS" + b"\0" + b"\0"
@@ -44,28 +41,20 @@ def decode_address(data: bytes) -> str:
     return str(ip_address(data)) if data else "?"
 
 
-async def encode_in_steps_to_bytes(environment: Environment, request: Message, version: int) -> bytes:
-    """Encode a request, which may be large, without keeping the event loop busy."""
+def encode_in_turns(request: Message, version: int) -> bytes:
+    """Encode a request, which may be large."""
     out: list[Buffer] = []
-    for _ in encode_in_steps(request, version, out):
-        await environment.yield_to_loop()
+    encoder(type(request), version)(request, out, yield_if_due)
     return b"".join(out)
 
 
-async def response_of_envelope(
-    environment: Environment, api_key: int, version: int, envelope: EnvelopeResponse
-) -> Message:
+def response_of_envelope(api_key: int, version: int, envelope: EnvelopeResponse) -> Message:
     """Decode the response in an Envelope. Raises KafkaError."""
     data = envelope.response_data or b""
     try:
         _, pos = decode_response_header(data, api_key, version)
-        steps = decode_in_steps(message_classes(api_key)[1], data, version, pos)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                response: Message = end.value[0]
-                return response
-            await environment.yield_to_loop()
+        response: Message
+        response, _ = decoder(message_classes(api_key)[1], version)(data, pos, pause=yield_if_due)
+        return response
     except MalformedError as error:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller's response is malformed: {error}") from error

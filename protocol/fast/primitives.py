@@ -3,8 +3,8 @@
 from struct import Struct
 from typing import NoReturn
 
-from protocol.errors import MalformedError
-from protocol.limits import MAX_REQUEST_ELEMENTS, too_many_elements
+from protocol.errors import MalformedError, ManyElements
+from protocol.limits import MAX_ELEMENTS_AT_ONCE, MAX_REQUEST_ELEMENTS, too_many_elements
 from protocol.varints import decode_uvarint, encode_uvarint
 
 I16 = Struct(">h")
@@ -49,6 +49,15 @@ def decode_count(buf: memoryview, pos: int, *, flexible: bool) -> tuple[int, int
     if not 0 <= count <= len(buf) - pos:
         refuse_count(count, len(buf) - pos)
     return count, pos
+
+
+def no_pause() -> None:
+    """The `pause` of a decoder that decodes everything at once."""
+
+
+def refuse_many_elements() -> NoReturn:
+    """The `pause` of a decoder that decodes at most MAX_ELEMENTS_AT_ONCE elements."""
+    raise ManyElements(too_many_elements(MAX_ELEMENTS_AT_ONCE))
 
 
 def refuse_count(count: int, left: int) -> NoReturn:

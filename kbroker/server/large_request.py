@@ -6,12 +6,13 @@ response, may take half a second. Each iteration of the event loop runs one turn
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from kbroker.common import Buffer
+from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.turns import release, wait_in_turn, yield_if_due
 from kbroker.server.error_reporter import ResponseTooLarge
 from kbroker.server.receive_buffer import release_pages
@@ -20,7 +21,7 @@ from protocol.limits import MAX_RESPONSE_BYTES
 from protocol.schema.message import Message, Struct, StructType
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Iterable
 
     from kbroker.api.context import RequestContext
     from kbroker.server.server_context import ServerContext
@@ -74,8 +75,12 @@ def _respond(server: ServerContext, context: RequestContext, request: Any, cache
     handler, services = context.handler, server.services
     image_version, config = services.metadata.version, services.config
     response = handler.handle(services, context, request)
-    if isinstance(response, Awaitable):
-        response = wait_in_turn(server.turns.run(_result(response)))
+    if isinstance(response, DelayedResponse):
+        context.delayed = response
+        response = wait_in_turn(response)
+        context.delayed = None
+    elif isinstance(response, Coroutine):
+        response = wait_in_turn(server.turns.run(response))
     if response is None:
         return False
     has_errors = handler.report_errors(context, request, response)
@@ -90,10 +95,6 @@ def _respond(server: ServerContext, context: RequestContext, request: Any, cache
     if cache_key is not None and is_consistent and not has_errors:
         server.cached_responses.put(cache_key, b"".join(cast("list[Buffer]", body)))
     return True
-
-
-async def _result(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
 
 
 def _encode(context: RequestContext, response: Any) -> list[Buffer | Records]:

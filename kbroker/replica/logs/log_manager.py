@@ -15,7 +15,7 @@ from kbroker.replica.logs.checkpoints import NEW_LOG, TAKEN_BACK, CheckpointFile
 from kbroker.replica.logs.shortage_reporter import ShortageReporter
 from kbroker.replica.logs.stray_logs import FateOf, LogOffsets, LogPosition, StrayLogs
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.slices import Steps
+from kbroker.runtime.turns import yield_if_due
 from kbroker.storage import file_names
 from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
 from kbroker.storage.log.log import Log
@@ -292,7 +292,6 @@ class LogManager:
 
     async def delete(self, logs: Sequence[Log]) -> None:
         """Rename the logs' directories now; remove them after file.delete.delay.ms."""
-        slices = self._environment.new_slices()
         renames = []
         for log in logs:
             if self._logs.get(log.tp) is log:
@@ -300,7 +299,7 @@ class LogManager:
                 self._checkpoints.is_outdated = True
             await self._close(log, clean=False)
             renames.append((log.directory, file_names.deleted_dir(self.path, log.tp, self._unique())))
-            await slices.step()
+            yield_if_due()
         if not logs:
             return
         disk = self._environment.disk
@@ -320,7 +319,7 @@ class LogManager:
 
     # Checkpoints and shutdown.
 
-    def _current_checkpoints(self) -> Steps[LogCheckpoints]:
+    def _current_checkpoints(self) -> LogCheckpoints:
         return self._startup.checkpoints.updated(list(self._logs.values()), self._unopened, self.high_watermarks())
 
     def _current_high_watermarks(self) -> Mapping[TopicPartition, int]:

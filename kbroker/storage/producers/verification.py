@@ -5,9 +5,8 @@ the append, an abort may end that transaction, and the response does not apply t
 issued before the verification starts, and any batch or marker that is appended for the producer invalidates it.
 """
 
-from collections.abc import Generator
-
 from kbroker.common import KafkaError
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.records.batch import BatchHeader
 
@@ -86,9 +85,9 @@ class VerificationStates:
         if self._entries:
             self._entries.pop(producer_id, None)
 
-    def remove_expired(self, now_ms: int, expiration_ms: int) -> Generator[None, None, None]:
+    def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
         """Remove verifications that are older than `expiration_ms`, because their requests were abandoned."""
-        for producer_id in list(self._entries):
+        for producer_id in paced(list(self._entries)):
             entry = self._entries.get(producer_id)
             if entry is None:
                 continue
@@ -96,4 +95,3 @@ class VerificationStates:
                 entry.first_checked_ms = now_ms
             elif now_ms - entry.first_checked_ms >= expiration_ms:
                 del self._entries[producer_id]
-            yield

@@ -20,9 +20,7 @@ from protocol.errors import ErrorCode
 from protocol.fast.fetch import FIRST_TOPIC_ID_VERSION, Buffers, FetchRequest, FetchResponse, FetchResult
 
 
-def handle(
-    services: Services, context: RequestContext, request: FetchRequest
-) -> FetchResponse | DelayedFetch:
+def handle(services: Services, context: RequestContext, request: FetchRequest) -> FetchResponse | DelayedFetch:
     uses_topic_ids = context.version >= FIRST_TOPIC_ID_VERSION
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         return _unknown_isolation_level(request, uses_topic_ids)

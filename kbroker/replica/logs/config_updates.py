@@ -39,7 +39,7 @@ class ConfigUpdates:
     def start(self, topics: Iterable[str] | None) -> None:
         """Apply changed configs of some topics, or of the broker (None).
 
-        Only min.insync.replicas is applied to all partitions at once, because it is part of what an ISR means (KIP-966).
+        Of all, only min.insync.replicas is applied at once, because it is part of what an ISR means (KIP-966).
         `wait` waits for the other configs: those of 6,500 partitions take 50 to 100 ms.
         """
         self.changes += 1

@@ -9,7 +9,8 @@ import pytest
 
 from kbroker.common import TopicPartition
 from kbroker.replica.logs.log_manager import LogManager
-from kbroker.runtime.slices import SLICE_ELEMENTS, Slices
+from kbroker.runtime.slices import SLICE_ELEMENTS
+from kbroker.runtime.turns import Turns
 
 
 @dataclass
@@ -45,7 +46,7 @@ def directory(disk: SlowDisk) -> LogManager:
         loop=asyncio.get_running_loop(),
         disk=disk,
         offload=disk.offload,
-        new_slices=lambda: Slices(lambda: asyncio.sleep(0), lambda: 0),
+        turns=Turns(lambda: asyncio.sleep(0), lambda: 0),
     )
     return LogManager(environment, "/data", lambda: None)  # type: ignore[arg-type, return-value]
 

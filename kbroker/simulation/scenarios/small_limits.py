@@ -12,7 +12,7 @@ from kbroker.replica import assigned_partitions
 from kbroker.replica.fetch import large_fetch
 from kbroker.replica.logs import config_updates
 from kbroker.replica.produce import marker_appends
-from kbroker.runtime import slices
+from kbroker.runtime import slices, turns
 from kbroker.server import connection
 from protocol.fast import produce
 
@@ -40,6 +40,7 @@ _SLICES = (
     (connection, "LARGE_REQUEST_BYTES", 32),
     (produce, "MAX_ELEMENTS_AT_ONCE", 2),
     (slices, "SLICE_ELEMENTS", 2),
+    (turns, "TURN_ELEMENTS", 2),
     (large_fetch, "PARTITIONS_AT_ONCE", 1),
     (marker_appends, "PARTITIONS_AT_ONCE", 1),
     (config_updates, "UPDATED_AT_ONCE", 1),

@@ -7,7 +7,7 @@
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.requests import LeavingMember
-from kbroker.runtime.slices import each, in_slices
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k13_leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 
@@ -19,7 +19,7 @@ async def handle(services: Services, context: RequestContext, request: LeaveGrou
         return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     members = [LeavingMember(request.member_id)]
     if context.version >= SEVERAL_MEMBERS_VERSION:
-        members = await in_slices(context.slices, each(_leaving, request.members))
+        members = [_leaving(member) for member in paced(request.members)]
     try:
         errors = await services.groups.leave_group(request.group_id, members)
     except KafkaError as error:
@@ -27,13 +27,12 @@ async def handle(services: Services, context: RequestContext, request: LeaveGrou
     if context.version < SEVERAL_MEMBERS_VERSION:
         return LeaveGroupResponse(error_code=errors[0])
     results = zip(members, errors, strict=True)
-    return LeaveGroupResponse(members=await in_slices(context.slices, each(_response, results)))
+    return LeaveGroupResponse(members=[_response(member, error) for member, error in paced(results)])
 
 
 def _leaving(member: MemberIdentity) -> LeavingMember:
     return LeavingMember(member.member_id, member.group_instance_id, member.reason)
 
 
-def _response(result: tuple[LeavingMember, ErrorCode]) -> MemberResponse:
-    member, error = result
+def _response(member: LeavingMember, error: ErrorCode) -> MemberResponse:
     return MemberResponse(member_id=member.member_id, group_instance_id=member.instance_id, error_code=error)

@@ -5,14 +5,14 @@
 - Protocol and member metadata are returned in state Stable only: during a rebalance they may not match.
 """
 
-from collections.abc import Awaitable
+from functools import cache
 
 from kbroker.api.authorized_operations import NOT_REQUESTED
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.classic.group_state import GroupState
-from kbroker.runtime.slices import Steps, at_once_or_in_slices, each_once
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k15_describe_groups import (
     DescribedGroup,
@@ -21,31 +21,24 @@ from protocol.messages.k15_describe_groups import (
     DescribeGroupsResponse,
 )
 
+# A group may have thousands of members, each with its subscription and assignment.
+RUNS_IN_TURNS = True
+
 NOT_FOUND_VERSION = 6
 # Read, Delete, Describe, DescribeConfigs, AlterConfigs; the bits are explained in authorized_operations.py.
 GROUP_OPERATIONS = 3400
 
 
-def handle(
-    services: Services, context: RequestContext, request: DescribeGroupsRequest
-) -> DescribeGroupsResponse | Awaitable[DescribeGroupsResponse]:
-    return at_once_or_in_slices(context.slices, _groups(services, context.version, request))
-
-
-def is_large(services: Services, context: RequestContext, request: DescribeGroupsRequest) -> bool:
-    """A group may have thousands of members, each with its subscription and assignment."""
-    return True
-
-
-def _groups(services: Services, version: int, request: DescribeGroupsRequest) -> Steps[DescribeGroupsResponse]:
-    def describe(group_id: str) -> Steps[DescribedGroup]:
-        group = _describe(services, version, group_id)
+def handle(services: Services, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    # Equal names have the same result: a large group that is named 10,000 times would otherwise take gigabytes.
+    @cache
+    def describe(group_id: str) -> DescribedGroup:
+        group = _describe(services, context.version, group_id)
         if request.include_authorized_operations:
             group.authorized_operations = GROUP_OPERATIONS if group.error_code == ErrorCode.NONE else NOT_REQUESTED
-        yield
         return group
 
-    return DescribeGroupsResponse(groups=(yield from each_once(describe, request.groups)))
+    return DescribeGroupsResponse(groups=[describe(group_id) for group_id in paced(request.groups)])
 
 
 def _describe(services: Services, version: int, group_id: str) -> DescribedGroup:

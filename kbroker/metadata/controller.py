@@ -43,7 +43,6 @@ from kbroker.metadata.topics.topic_control_manager import (
 )
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
 from kbroker.runtime.mutex import Mutex
-from kbroker.runtime.slices import Slices
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -160,10 +159,7 @@ class Controller:
         await self._replication.set_write_health(broker_id, broker_epoch, health)
 
     async def elect_leaders(
-        self,
-        election_type: ElectionType,
-        requested: Sequence[RequestedElection] | None,
-        slices: Slices | None = None,
+        self, election_type: ElectionType, requested: Sequence[RequestedElection] | None
     ) -> list[ElectionOutcome]:
         """Elect leaders on request (KIP-460); of all partitions if `requested` is None. Raises KafkaError.
 
@@ -172,28 +168,25 @@ class Controller:
         recovered = await self.recovery.force(requested) if election_type is ElectionType.UNCLEAN else []
         if requested is not None:
             requested = [each for each in requested if each not in recovered]
-        outcomes = await self._replication.elect_leaders(election_type, requested, slices)
+        outcomes = await self._replication.elect_leaders(election_type, requested)
         return [*(ElectionOutcome(*each, None) for each in recovered), *outcomes]
 
     async def alter_reassignments(
-        self,
-        requested: Sequence[RequestedReassignment],
-        may_change_factor: bool = True,
-        slices: Slices | None = None,
+        self, requested: Sequence[RequestedReassignment], may_change_factor: bool = True
     ) -> list[ReassignmentOutcome]:
         """Begin, replace or cancel reassignments (KIP-455). Returns the outcome of each. Raises KafkaError.
 
         Without `may_change_factor` a target must have as many replicas as the partition has.
         """
-        return await self._reassignments.alter_reassignments(requested, may_change_factor, slices)
+        return await self._reassignments.alter_reassignments(requested, may_change_factor)
 
     async def check_reassignments_current(self) -> None:
         """Wait until the image has all reassignments that have begun. Raises KafkaError."""
         await self._reassignments.check_current()
 
-    async def create_reassignment_plan(self, requested: RequestedPlan, slices: Slices | None = None) -> int:
+    async def create_reassignment_plan(self, requested: RequestedPlan) -> int:
         """Store a plan of reassignments, which this or a later controller runs. Returns its id. Raises KafkaError."""
-        return await self._plans.create_plan(requested, slices)
+        return await self._plans.create_plan(requested)
 
     async def cancel_reassignment_plan(self, plan_id: int) -> None:
         """Begin to move back everything that the plan has moved. Raises KafkaError if the plan is not running."""
@@ -211,23 +204,19 @@ class Controller:
         """Elect the preferred leader of each partition whose preferred leader can lead."""
         await self._replication.balance_leaders()
 
-    async def create_topics(
-        self, topics: Sequence[NewTopic], validate_only: bool, slices: Slices | None = None
-    ) -> list[CreateTopicResult]:
+    async def create_topics(self, topics: Sequence[NewTopic], validate_only: bool) -> list[CreateTopicResult]:
         """Create each topic independently, and return one result for each name. A repeated name is not created."""
-        return await self._topics.create_topics(topics, validate_only, slices)
+        return await self._topics.create_topics(topics, validate_only)
 
-    async def delete_topics(
-        self, requested: Sequence[TopicNameOrId], slices: Slices | None = None
-    ) -> list[TopicDeletion]:
+    async def delete_topics(self, requested: Sequence[TopicNameOrId]) -> list[TopicDeletion]:
         """Delete topics, and return one result for each name or id."""
-        return await self._topics.delete_topics(requested, slices)
+        return await self._topics.delete_topics(requested)
 
     async def create_partitions(
-        self, topics: Sequence[NewPartitions], validate_only: bool, slices: Slices | None = None
+        self, topics: Sequence[NewPartitions], validate_only: bool
     ) -> list[CreatePartitionsResult]:
         """Add partitions to each topic independently, and return one result for each name."""
-        return await self._topics.create_partitions(topics, validate_only, slices)
+        return await self._topics.create_partitions(topics, validate_only)
 
     async def close_partitions(self, name: str, count: int) -> ClosingPartitions:
         """Make a topic's partitions from `count` on refuse records until `reopen_partitions`. Raises KafkaError."""

@@ -39,7 +39,7 @@ from kbroker.metadata.store.multis import batches
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.metadata.topics.views import check_not_view
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.slices import Slices, step
+from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -332,7 +332,7 @@ class ReplicationControlManager:
     # Elections.
 
     async def elect_leaders(
-        self, election_type: ElectionType, requested: Sequence[RequestedElection] | None, slices: Slices | None
+        self, election_type: ElectionType, requested: Sequence[RequestedElection] | None
     ) -> list[ElectionOutcome]:
         """Elect leaders on request. Raises KafkaError.
 
@@ -360,7 +360,7 @@ class ReplicationControlManager:
                     error = refusal
                 if requested is not None or error is None or error.code != ErrorCode.ELECTION_NOT_NEEDED:
                     outcomes.append(ElectionOutcome(topic, index, error))
-                await step(slices)
+                yield_if_due()
             await self._writer.commit_all(draft.ops())
             return outcomes
 

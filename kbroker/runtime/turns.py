@@ -52,14 +52,14 @@ def is_in_turn() -> bool:
 
 def paced(elements: Iterable[E]) -> Iterable[E]:
     """Return an iterable of the elements that calls `yield_if_due` after each of them, if the caller is in a turn."""
-    stack = getcurrent()
-    return _paced(elements, stack) if type(stack) is _Stack else elements
+    return _paced(elements) if type(getcurrent()) is _Stack else elements
 
 
-def _paced(elements: Iterable[E], stack: _Stack) -> Iterator[E]:
+def _paced(elements: Iterable[E]) -> Iterator[E]:
     for element in elements:
         yield element
-        stack.count_element()
+        # The stack is another one after each `await` of the loop.
+        yield_if_due()
 
 
 def wait_in_turn(awaitable: Awaitable[T]) -> T:

@@ -47,9 +47,8 @@ class ServerContext:
         self.max_gathered_bytes = MAX_GATHERED_BYTES
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self.small_receive_view = self.receive_view[:SMALL_RECEIVE_BUFFER_BYTES]
-        # The turns of clients' requests, one in each iteration of the event loop, and those of brokers.
+        # The turns of clients' requests, one in each iteration of the event loop.
         self.turns = Turns(self._next_turn, clock.mono_ns)
-        self.background_turns = environment.turns
         self.scheduler = FairScheduler(loop.call_soon, loop.call_later, self._data_time_ns)
         self.memory = RequestMemory(loop.call_soon, loop.call_later, clock.mono_ns)
         self.cached_responses = ResponseCache()

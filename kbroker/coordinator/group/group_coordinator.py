@@ -253,10 +253,6 @@ class GroupCoordinator:
         """Return this broker's groups. Raises COORDINATOR_LOAD_IN_PROGRESS while not all are loaded."""
         return [group for shard in self.runtime.loaded_shards() for group in shard.groups.values()]
 
-    def group_count(self) -> int:
-        """Return the number of this broker's groups that are loaded."""
-        return sum(len(context.shard.groups) for context in self.runtime.contexts())
-
     def delete_group(self, group_id: str) -> Future[None]:
         """Delete a group without members, and its offsets."""
         return self.runtime.context(group_id).schedule_write(

@@ -231,10 +231,6 @@ class TransactionCoordinator:
         entries = [(shard, list(shard.entries.values())) for shard in self.runtime.loaded_shards()]
         return (shard.describe(entry) for shard, some in entries for entry in some)
 
-    def transaction_count(self) -> int:
-        """Return the number of this broker's transactional ids that are loaded."""
-        return sum(len(context.shard.entries) for context in self.runtime.contexts())
-
     # Periodic tasks. They handle one partition per iteration of the event loop, so that many transactional ids do not
     # delay requests.
 

@@ -1,6 +1,6 @@
 """Validation of a new plan of reassignments."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker.common import KafkaError
@@ -9,6 +9,7 @@ from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, StoredMove
 from kbroker.metadata.topics.placement.placement_goals import has_fewer_racks
 from kbroker.metadata.topics.replica_assignment import invalid_assignment, validate_replicas
 from kbroker.metadata.topics.replica_placement import Racks
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 
 MAX_MOVES = 10_000
@@ -37,13 +38,8 @@ class RequestedPlan(NamedTuple):
     allow_fewer_racks: bool = False
 
 
-def check_plan(
-    requested: RequestedPlan, topics: Mapping[str, TopicImage], racks: Racks
-) -> Generator[None, None, list[StoredMove]]:
-    """Validate a plan, and return its moves. `racks` has all registered brokers. Raises KafkaError with the reason.
-
-    Runs in steps (runtime/slices.py).
-    """
+def check_plan(requested: RequestedPlan, topics: Mapping[str, TopicImage], racks: Racks) -> list[StoredMove]:
+    """Validate a plan, and return its moves. `racks` has all registered brokers. Raises KafkaError with the reason."""
     if not requested.moves:
         raise _invalid("The plan has no moves.")
     if len(requested.moves) > MAX_MOVES:
@@ -55,13 +51,12 @@ def check_plan(
     if requested.throttle <= 0 and requested.throttle != NO_THROTTLE:
         raise _invalid("The throttle must be at least 1 byte per second, or -1 for none.")
     moves: dict[tuple[str, int], StoredMove] = {}
-    for move in requested.moves:
+    for move in paced(requested.moves):
         if (move.topic, move.partition) in moves:
             raise _invalid(f"The plan has more than one move of {move.topic}-{move.partition}.")
         moves[move.topic, move.partition] = _check_move(move, topics, racks)
         if not requested.allow_fewer_racks:
             _check_racks(move, racks)
-        yield
     return list(moves.values())
 
 

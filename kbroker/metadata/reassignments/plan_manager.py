@@ -25,7 +25,7 @@ from kbroker.metadata.store.config_ops import overrides_op
 from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, NoNode, Op, Set
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.slices import Slices, in_slices
+from kbroker.runtime.turns import Turns
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class ReassignmentPlanManager:
         self._lock = lock
         self._loop = loop
         self._clock = clock
+        self._turns = Turns(lambda: sleep(0), clock.mono_ns)
         # The brokers that have been away so long that self-healing rebuilds their replicas elsewhere.
         self.away: frozenset[int] = frozenset()
         self._is_step_due = False
@@ -89,7 +90,6 @@ class ReassignmentPlanManager:
     async def create_plan(
         self,
         requested: RequestedPlan,
-        slices: Slices | None,
         origin: PlanOrigin = PlanOrigin.REQUEST,
         brokers: Sequence[int] = (),
         is_due: Callable[[], bool] = lambda: True,
@@ -109,7 +109,7 @@ class ReassignmentPlanManager:
                     f"Plan {last.plan_id} is {last.state}: wait for its end, or cancel it.",
                 )
             racks = {broker_id: known.registration.rack for broker_id, known in self._loader.registrations.items()}
-            moves = await in_slices(slices, check_plan(requested, self._image.topics, racks))
+            moves = check_plan(requested, self._image.topics, racks)
             plan = StoredPlan(
                 1 if last is None else last.plan_id + 1, requested.description, PlanState.RUNNING, requested.throttle,
                 requested.max_concurrent_moves, self._clock.now_ms(), tuple(moves), origin=origin,
@@ -177,8 +177,7 @@ class ReassignmentPlanManager:
             plan = self._loader.reassignment_plan.plan
             if plan is None:
                 return None
-            progress = all_statuses(plan, self._find_partition, self._loader.registrations)
-            return PlanProgress(plan, await self._slices().run(progress))
+            return PlanProgress(plan, all_statuses(plan, self._find_partition, self._loader.registrations))
 
     # Steps.
 
@@ -200,7 +199,7 @@ class ReassignmentPlanManager:
             while self._is_step_due and self._writer.is_elected:
                 self._is_step_due = False
                 try:
-                    await self._step()
+                    await self._turns.run(self._step())
                 except KafkaError as error:
                     if self._writer.is_elected:
                         log.warning("the plan waits", reason=error)
@@ -238,7 +237,8 @@ class ReassignmentPlanManager:
     async def _move(self, plan: StoredPlan) -> None:
         known = self._loader.registrations
         alive = acceptable_leaders(known)
-        step = await self._slices().run(next_step(plan, self._find_partition, alive, known, self.away))
+        # The lock is held, so the moves do not change between the turns.
+        step = next_step(plan, self._find_partition, alive, known, self.away)
         draft = ChunkDraft(self._loader.chunks)
         for move in step.begin:
             self._reassignments.alter(draft, move.topic, move.partition, plan.direction(move)[1])
@@ -272,10 +272,6 @@ class ReassignmentPlanManager:
         done = [move for index, move in enumerate(plan.moves) if index not in skipped]
         replicas = Counter(broker for _, partition in self._image.partitions() for broker in partition.replicas)
         return histories_at_end(plan, done, self._loader.registrations, replicas)
-
-    def _slices(self) -> Slices:
-        """Return the slices for work on all moves. The lock is held, so the moves do not change meanwhile."""
-        return Slices(lambda: sleep(0), self._clock.mono_ns)
 
     def _find_partition(self, move: StoredMove) -> PartitionRegistration | None:
         topic = self._image.topics_by_id.get(move.topic_id)

@@ -21,7 +21,7 @@ from kbroker.metadata.replication.leader_elections import balance_leader
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.metadata.topics.views import check_not_view
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.slices import Slices, step
+from kbroker.runtime.turns import paced, yield_if_due
 
 if TYPE_CHECKING:
     from kbroker.metadata.metadata_loader import MetadataLoader
@@ -44,7 +44,7 @@ class ReassignmentControlManager:
         self._lock = lock
 
     async def alter_reassignments(
-        self, requested: Sequence[RequestedReassignment], may_change_factor: bool, slices: Slices | None
+        self, requested: Sequence[RequestedReassignment], may_change_factor: bool
     ) -> list[ReassignmentOutcome]:
         """Begin, replace or cancel reassignments. Returns the outcome of each, in order.
 
@@ -56,14 +56,13 @@ class ReassignmentControlManager:
             await self._writer.prepare()
             draft = ChunkDraft(self._loader.chunks)
             outcomes = []
-            for topic, index, target in requested:
+            for topic, index, target in paced(requested):
                 error = None
                 try:
                     self.alter(draft, topic, index, target, may_change_factor)
                 except KafkaError as refusal:
                     error = refusal
                 outcomes.append(ReassignmentOutcome(topic, index, error))
-                await step(slices)
             await self._writer.commit_all(draft.ops())
         for (topic, index, target), outcome in zip(requested, outcomes, strict=True):
             if outcome.error is None:
@@ -72,7 +71,7 @@ class ReassignmentControlManager:
                     log.info("reassignment cancelled", partition=partition)
                 else:
                     log.info("reassignment requested", partition=partition, replicas=list(target))
-                await step(slices)
+                yield_if_due()
         return outcomes
 
     async def check_current(self) -> None:

@@ -3,7 +3,7 @@
 Error codes, messages and the order of the checks are those of Apache Kafka 4.3.1.
 """
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kbroker.common import KafkaError
@@ -13,6 +13,7 @@ from kbroker.metadata.topics.replica_assignment import check_leader, invalid_ass
 from kbroker.metadata.topics.topic_configs import check_topic_configs
 from kbroker.metadata.topics.topic_names import collision_key, validate_topic_name
 from kbroker.metadata.topics.views import check_new_view
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 
 RESERVED_TOPIC = "__cluster_metadata"
@@ -48,15 +49,14 @@ class TopicPlan:
         return self.topic.name
 
 
-def check_partition_count(topics: Iterable[NewTopic], default_partitions: int) -> Generator[None, None, None]:
-    """Raise KafkaError (POLICY_VIOLATION) if one request creates too many partitions. In steps (runtime/slices.py)."""
+def check_partition_count(topics: Iterable[NewTopic], default_partitions: int) -> None:
+    """Raise KafkaError (POLICY_VIOLATION) if one request creates too many partitions."""
     total = 0
-    for topic in topics:
+    for topic in paced(topics):
         if topic.assignments:
             total += len(topic.assignments)
         else:
             total += default_partitions if topic.partitions == -1 else max(topic.partitions, 0)
-        yield
     if total > MAX_PARTITIONS_PER_REQUEST:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 

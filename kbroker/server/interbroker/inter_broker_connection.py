@@ -161,7 +161,7 @@ class InterBrokerConnection(FrameProtocol):
                 response.on_complete(partial(self._complete, context, request))
             elif response is not None:
                 self._add(context)
-                server.spawn(self._await(context, request, server.background_turns.run(response)))
+                server.spawn(self._await(context, request, server.turns.run(response)))
         except UnsupportedRequest as error:
             self.close(error.reason, api=api_name(error.api_key), version=error.version)
         except Exception as error:

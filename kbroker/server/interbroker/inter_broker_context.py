@@ -37,6 +37,7 @@ class InterBrokerContext:
         self.errors = ErrorReporter(clock.mono_ms, loop.call_later)
         self.write_high_water = WRITE_HIGH_WATER
         self.mono_ns = clock.mono_ns
+        self.turns = environment.turns
         self.offload = environment.offload
         self.direct_socket = environment.direct_socket
         self.call_later = loop.call_later

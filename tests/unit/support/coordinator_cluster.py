@@ -158,7 +158,7 @@ class Node:
         """Return the response of a request's handler. All is encoded and decoded, as on the wire."""
         module = import_module(f"kbroker.api.{APIS[message_info(type(request)).key].module}")
         context = SimpleNamespace(
-            version=version, client_id="client", client_host="/127.0.0.1", peer="127.0.0.1:5", slices=None
+            version=version, client_id="client", client_host="/127.0.0.1", peer="127.0.0.1:5", in_turns=False
         )
         response = module.handle(self.services, context, decode(type(request), encode(request, version), version))
         if isawaitable(response):

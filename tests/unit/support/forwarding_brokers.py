@@ -46,9 +46,7 @@ class FakeController:
 
     async def on_create(self) -> None: ...
 
-    async def create_topics(
-        self, topics: Sequence[NewTopic], validate_only: bool, slices: object = None
-    ) -> list[CreateTopicResult]:
+    async def create_topics(self, topics: Sequence[NewTopic], validate_only: bool) -> list[CreateTopicResult]:
         await self.on_create()
         if not self.is_elected:
             error = KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")

@@ -181,7 +181,10 @@ class Handlers:
         response = handler.handle(
             self.services,
             SimpleNamespace(
-                version=version, slices=None, peer_broker=peer_broker, connection=SimpleNamespace(producer_since=None)
+                version=version,
+                in_turns=False,
+                peer_broker=peer_broker,
+                connection=SimpleNamespace(producer_since=None),
             ),
             request,
         )

@@ -201,7 +201,7 @@ class SelfHealingManager:
             allow_fewer_racks=True,  # a replica there protects better than none
         )  # fmt: skip
         try:
-            await self._plans.create_plan(requested, None, origin, brokers, lambda: self._are_due(brokers))
+            await self._plans.create_plan(requested, origin, brokers, lambda: self._are_due(brokers))
         except KafkaError as error:
             not_rebuilt = len(moves) if origin is PlanOrigin.REBUILD else 0
             return Obstacle(tuple(brokers), str(error.message or error.code.name), not_rebuilt)

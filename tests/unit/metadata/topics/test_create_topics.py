@@ -9,7 +9,6 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.create_topics import NewTopic, check_partition_count, plan_topic
-from kbroker.runtime.slices import run_to_end
 from protocol.errors import ErrorCode
 from tests.unit.support.topic_planning import planning_context
 
@@ -124,8 +123,8 @@ def test_the_view_configs_of_an_ordinary_topic_create_an_ordinary_topic():
 @pytest.mark.parametrize("counts", [(10_001,), (2**31 - 1,), (6000, 6000), (9_999, -1)])
 def test_one_request_can_create_at_most_10_000_partitions(counts: tuple[int, ...]):
     with pytest.raises(KafkaError, match="Excessively large number"):
-        run_to_end(check_partition_count([new_topic(str(count), count) for count in counts], 4))
-    run_to_end(check_partition_count([new_topic("a", 9_996), new_topic("b", -1), new_topic("c", -5)], 4))
+        check_partition_count([new_topic(str(count), count) for count in counts], 4)
+    check_partition_count([new_topic("a", 9_996), new_topic("b", -1), new_topic("c", -5)], 4)
 
 
 def test_the_error_codes_of_the_table_are_known():

@@ -11,7 +11,7 @@ from kbroker.coordinator.group.group_coordinator import SMALL_COMMIT
 from kbroker.coordinator.group.offsets.commit_validation import MIN_RECORD_BYTES, validate_commit_size
 from kbroker.coordinator.group.record_codec import encode_record
 from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
-from kbroker.runtime.slices import release
+from kbroker.runtime.turns import release
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,

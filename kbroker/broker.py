@@ -117,7 +117,7 @@ class Broker:
         self._configure(member)
         assigned = self._assigned = AssignedPartitions(self.environment, replicas, member.image)
         assigned.is_image_older = lambda: member.has_seen_newer
-        await assigned.start(member.deleted_topics)
+        await self.environment.turns.run(assigned.start(member.deleted_topics))
         member.deleted_topics = ()
         self._started += [assigned.stop, extensions.stop]
         self.services = self._services(member, replicas)
@@ -264,7 +264,8 @@ class Broker:
         member.add_roles_listener(change_roles)
         member.add_roles_listener(self.services.groups.on_delta)
         member.add_roles_listener(self.services.transactions.on_delta)
-        member.add_listener(assigned.apply_delta)
+        turns = self.environment.turns
+        member.add_listener(lambda delta: turns.run(assigned.apply_delta(delta)))
 
     async def _start_coordinators(self) -> None:
         groups, transactions = self.services.groups, self.services.transactions

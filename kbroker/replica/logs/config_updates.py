@@ -45,9 +45,10 @@ class ConfigUpdates:
         self.changes += 1
         may_change_min_isr = topics is not None or self._has_new_default()
         outdated = self._replicas.partitions_of(topics)
+        configs: TopicConfigs = {}
         if may_change_min_isr:
-            self._set_min_insync_replicas(outdated)
-        rest = self._environment.turns.call(self._update, outdated)
+            self._set_min_insync_replicas(outdated, configs)
+        rest = self._environment.turns.call(self._update, outdated, configs)
         if rest is not None:
             self._unfinished.append(self._environment.loop.create_task(rest))
 
@@ -76,15 +77,13 @@ class ConfigUpdates:
         former, self._default_min_insync_replicas = self._default_min_insync_replicas, self._default()
         return former != self._default_min_insync_replicas
 
-    def _set_min_insync_replicas(self, partitions: Iterable[Partition]) -> None:
-        configs: TopicConfigs = {}
+    def _set_min_insync_replicas(self, partitions: Iterable[Partition], configs: TopicConfigs) -> None:
         for partition in partitions:
             config = self._config(partition, configs)
             if config is not None and config.min_insync_replicas != partition.state.min_insync_replicas:
                 partition.set_min_insync_replicas(config.min_insync_replicas)
 
-    def _update(self, partitions: Iterable[Partition]) -> None:
-        configs: TopicConfigs = {}
+    def _update(self, partitions: Iterable[Partition], configs: TopicConfigs) -> None:
         changes = self.changes
         for partition in paced(partitions):
             if changes != self.changes:

@@ -77,12 +77,18 @@ def append_transactional(
                     if verification.begin(batches):
                         # The receive buffer is reused while the coordinator is asked.
                         owned = request._replace(topics=copied(topics))
-                        return services.environment.turns.call(append_transactional, services, context, owned)
+                        return services.environment.turns.call(_append_in_turn, services, context, owned)
                 else:
                     wait_in_turn(verification.add_or_verify(producer, batches))
             elif verification.begin(batches):
                 verification.verify_local(producer)
     return services.replicas.append_records(topics, acks, timeout_ms, version, verified, is_in_turn())
+
+
+def _append_in_turn(services: Services, context: RequestContext, request: ProduceRequest) -> Response | DelayedProduce:
+    response = append_transactional(services, context, request)
+    assert not isinstance(response, Coroutine)
+    return response
 
 
 def _is_open(services: Services, keys: Iterable[PartitionKey], producer_id: int, epoch: int) -> bool:

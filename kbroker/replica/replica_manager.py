@@ -259,8 +259,8 @@ class ReplicaManager:
                         if not in_turn:
                             rest = copied_from(topics, partitions, len(results))
                             return self._environment.turns.call(
-                                self.append_records, rest, acks, timeout_ms, produce_version, verified, True, results,
-                                response, unacknowledged,
+                                self._append_rest, rest, acks, timeout_ms, produce_version, verified, results, response,
+                                unacknowledged,
                             )  # fmt: skip
                         append = partial(
                             partition.append_as_leader, records, acks, produce_version,
@@ -280,6 +280,19 @@ class ReplicaManager:
         if unacknowledged and acks != 0:
             return self._delay(response, unacknowledged, timeout_ms)
         return response
+
+    def _append_rest(
+        self,
+        topics: list[TopicRecords],
+        acks: int,
+        timeout_ms: int,
+        produce_version: int,
+        verified: VerifiedPartitions | None,
+        *progress: Any,
+    ) -> ProduceResponse | DelayedProduce:
+        rest = self.append_records(topics, acks, timeout_ms, produce_version, verified, True, *progress)
+        assert not isinstance(rest, Coroutine)
+        return rest
 
     def _append_after_wait(
         self, key: TopicKey, partition: Partition, append: Callable[..., AppendResult], waiting: AppendMustWait

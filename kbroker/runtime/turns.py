@@ -87,10 +87,16 @@ def release(elements: list[Any]) -> None:
 class _Failure:
     """The exception with which a call has ended."""
 
-    __slots__ = ("error",)
+    __slots__ = ("_error",)
 
     def __init__(self, error: BaseException) -> None:
-        self.error = error
+        self._error: BaseException | None = error
+
+    def take(self) -> BaseException:
+        """Return the exception, and forget it: its traceback may have the frame that has this object."""
+        error, self._error = self._error, None
+        assert error is not None
+        return error
 
 
 class _Stack(greenlet):
@@ -103,6 +109,8 @@ class _Stack(greenlet):
     end_ns: int = 0
     # What the call waits for; None while it runs, and after its end.
     awaited: Awaitable[Any] | None = None
+    # The result of the call or _Failure, until it is returned.
+    result: Any = None
 
     def count_element(self) -> None:
         self.elements_left -= 1
@@ -114,7 +122,7 @@ class _Stack(greenlet):
         self.awaited = awaited
         result = self.hub.switch()
         if type(result) is _Failure:
-            raise result.error
+            raise result.take()
         return result
 
     def enter(self, *arguments: Any) -> Any:
@@ -123,7 +131,9 @@ class _Stack(greenlet):
         self.awaited = None
         self.elements_left = TURN_ELEMENTS
         self.end_ns = self.mono_ns() + TURN_NS
-        return self.switch(*arguments)
+        self.switch(*arguments)
+        result, self.result = self.result, None
+        return result
 
 
 class _NextTurn:
@@ -136,18 +146,25 @@ class _NextTurn:
 _NEXT_TURN = _NextTurn()
 
 
-def _serve_calls(function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """Run one call after another on a stack."""
+def _serve_calls() -> None:
+    """Run one call after another on a stack. Nothing of a call is kept until the next one."""
     stack = cast(_Stack, getcurrent())
     while True:
+        function, arguments = stack.hub.switch()
         try:
-            result = function(*arguments)
+            stack.result = function(*arguments)
         except BaseException as error:
-            result = _Failure(error)
-        # Nothing of a call is kept until the next one.
+            stack.result = _Failure(error)
         del function, arguments
-        function, arguments = stack.hub.switch(result)
-        del result
+
+
+def new_stack(mono_ns: Callable[[], int]) -> _Stack:
+    stack = _Stack(_serve_calls)
+    stack.mono_ns = mono_ns
+    stack.hub = getcurrent()
+    # It keeps the arguments of this switch for ever, so these are not those of a call.
+    stack.switch()
+    return stack
 
 
 class Turns:
@@ -166,7 +183,7 @@ class Turns:
             return self._finish(stack)
         self._idle.append(stack)
         if type(result) is _Failure:
-            raise result.error
+            raise result.take()
         return cast(T, result)
 
     async def wait(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -181,15 +198,13 @@ class Turns:
     def _take(self) -> _Stack:
         if self._idle:
             return self._idle.pop()
-        stack = _Stack(_serve_calls)
-        stack.mono_ns = self._mono_ns
-        return stack
+        return new_stack(self._mono_ns)
 
     async def _finish(self, stack: _Stack) -> Any:
         """Continue a paused call until its end."""
         result = await self._continue(stack)
         if type(result) is _Failure:
-            raise result.error
+            raise result.take()
         return result
 
     async def _continue(self, stack: _Stack) -> Any:
@@ -218,10 +233,14 @@ class Turns:
             else:
                 self._idle.append(stack)
             if type(result) is _Failure:
-                error = result.error
-                if isinstance(error, StopIteration):
-                    return cast(T, error.value)
-                raise error
+                error = result.take()
+                try:
+                    if isinstance(error, StopIteration):
+                        return cast(T, error.value)
+                    raise error
+                finally:
+                    # Their tracebacks have this frame.
+                    del error, argument, step
             try:
                 argument = yield result
                 step = coro.send

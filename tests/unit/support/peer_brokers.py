@@ -123,6 +123,7 @@ def _handler(key: ApiKey, version: int, decode: Any, handle: Any, encode: Any, r
         decode=decode,
         handle=handle,
         encode=encode,
+        append=lambda response, version, out, pause: out.append(encode(response, version)),
         report_errors=lambda context, request, response: False,
         response_type=BrokerHeartbeatResponse if response_type is Any else response_type,
         stats=RequestStats(key, version),

@@ -161,6 +161,7 @@ class FakeServer:
             decode=lambda frame, pos, version: bytes(frame[pos:]),
             handle=self.handle,
             encode=lambda response, version: [response[:1], response[1:]] if key == PARTS else response,
+            append=lambda response, version, out, pause: out.append(response),
             report_errors=lambda context, request, response: False,
             response_type=bytes,
             stats=self.stats.setdefault(key, RequestStats(key, 0)),

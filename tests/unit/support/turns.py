@@ -42,11 +42,11 @@ def hold_turns(m: Machine, monkeypatch: pytest.MonkeyPatch, when: Callable[[], b
 def pauses_of(function: Callable[..., T], *arguments: object) -> Generator[None, None, T]:
     """Call a function, and yield whenever it may pause. The value of the generator is its result."""
     moments = count(0, 2 * turns.TURN_NS)
-    stack = turns._Stack(turns._serve_calls)
-    stack.mono_ns = moments.__next__
+    stack = turns.new_stack(moments.__next__)
     result = stack.enter(function, arguments)
     while stack.awaited is not None:
         yield
         result = stack.enter(None)
-    assert not isinstance(result, turns._Failure), result.error
+    if isinstance(result, turns._Failure):
+        raise result.take()
     return cast(T, result)

@@ -1,11 +1,11 @@
-"""Large requests of each API: the response is the same as without slices, and every loop over the elements has them."""
+"""Large requests of each API: the response is the same as without turns, and every loop over the elements pauses."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from kbroker.runtime.slices import SLICE_ELEMENTS, Slices
+from kbroker.runtime.turns import TURN_ELEMENTS
 from protocol.messages import message_classes
 from protocol.messages.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic
@@ -82,8 +82,9 @@ from protocol.messages.k75_describe_topic_partitions import TopicRequest as Desc
 from protocol.messages.k10000_create_reassignment_plan import CreateReassignmentPlanRequest, PlannedMove
 from protocol.schema.message import Message, message_info
 from tests.unit.support.simulated_broker import Machine, broker_test
+from tests.unit.support.turns import count_turns
 
-COUNT = 40 * SLICE_ELEMENTS
+COUNT = 40 * TURN_ELEMENTS
 # The topic has 10 partitions; the others are unknown, and one is repeated.
 INDEXES = [*range(COUNT - 1), 5]
 NAMES = ["t", *(f"n{index}" for index in range(COUNT - 2)), "n7"]
@@ -181,17 +182,14 @@ async def test_responses(
         await client.request(request, 2, FindCoordinatorResponse)
     # All partitions of the coordinators are loaded.
     await asyncio.sleep(1)
-    slices: list[None] = []
-    begin = Slices._begin
-
-    def counted(self: Slices) -> None:
-        slices.append(None)
-        begin(self)
-
-    monkeypatch.setattr(Slices, "_begin", counted)
+    turns = count_turns(monkeypatch)
     response_class: Any = message_classes(message_info(type(request_)).key)[1]
     response = await client.request(request_, version, response_class)
-    assert len(slices) >= passes * (COUNT - 20) // SLICE_ELEMENTS
+    assert turns() >= passes * (COUNT - 20) // TURN_ELEMENTS
     with monkeypatch.context() as patch:
-        patch.setattr("kbroker.server.connection.LARGE_REQUEST_BYTES", 1 << 30)
+        for limit in ("server.connection.LARGE_REQUEST_BYTES", "api.dispatch.MAX_ELEMENTS_AT_ONCE",
+                      "runtime.turns.TURN_ELEMENTS"):  # fmt: skip
+            patch.setattr(f"kbroker.{limit}", 1 << 30)
+        before = turns()
         assert await client.request(request_, version, response_class) == response
+        assert turns() < before + 20

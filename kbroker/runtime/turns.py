@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from greenlet import getcurrent, greenlet
 
 if TYPE_CHECKING:
+    from asyncio import Future
     from collections.abc import Coroutine
 
 T = TypeVar("T")
@@ -63,10 +64,29 @@ def _paced(elements: Iterable[E]) -> Iterator[E]:
 
 
 def wait_in_turn(awaitable: Awaitable[T]) -> T:
-    """Return the result of an awaitable; others run meanwhile. The caller must be in a turn."""
+    """Return the result of an awaitable; others run meanwhile. The caller must be in a turn.
+
+    A coroutine runs in it, too, and others run only while it waits.
+    """
     stack = getcurrent()
     assert type(stack) is _Stack
-    return cast(T, stack.pause(awaitable))
+    if not isinstance(awaitable, CoroutineType):
+        return cast(T, stack.pause(awaitable))
+    step: Callable[..., Any] = awaitable.send
+    argument: Any = None
+    try:
+        while True:
+            awaited = step(argument)
+            try:
+                argument = stack.pause(_Awaited(awaited))
+                step = awaitable.send
+            except BaseException as error:
+                step, argument = awaitable.throw, error
+    except StopIteration as end:
+        return cast(T, end.value)
+    finally:
+        # The traceback of an error has this frame.
+        del argument
 
 
 def drained(elements: list[E]) -> Iterator[E]:
@@ -82,6 +102,25 @@ def release(elements: list[Any]) -> None:
     while elements:
         del elements[-RELEASED_AT_ONCE:]
         yield_if_due()
+
+
+class _Awaited:
+    """What a coroutine has returned to its caller, instead of the task: the future that it waits for, or None.
+
+    The task is handed the future later. Until then, others may wait for it: so its mark of `await` is taken back.
+    """
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: Future[Any] | None) -> None:
+        self._future = future
+        if future is not None:
+            future._asyncio_future_blocking = False
+
+    def __await__(self) -> Generator[Future[Any] | None, None, None]:
+        if self._future is not None:
+            self._future._asyncio_future_blocking = True
+        yield self._future
 
 
 class _Failure:

@@ -80,7 +80,7 @@ def _respond(server: ServerContext, context: RequestContext, request: Any, cache
         response = wait_in_turn(response)
         context.delayed = None
     elif isinstance(response, Coroutine):
-        response = wait_in_turn(server.turns.run(response))
+        response = wait_in_turn(response)
     if response is None:
         return False
     has_errors = handler.report_errors(context, request, response)

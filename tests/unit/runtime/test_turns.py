@@ -263,6 +263,52 @@ def test_calls_and_coroutines_in_a_turn() -> None:
     assert loop.pauses == 4 * LONG // TURN_ELEMENTS
 
 
+def test_a_coroutine_runs_in_the_turn_of_its_caller() -> None:
+    loop = Loop()
+    ended: list[str] = []
+
+    async def inner(futures: list[asyncio.Future[int]]) -> int:
+        assert is_in_turn()
+        total = many()
+        for future in futures:
+            total += await future
+            await asyncio.sleep(0)
+        return total
+
+    def outer(futures: list[asyncio.Future[int]], name: str) -> int:
+        try:
+            return wait_in_turn(inner(futures))
+        finally:
+            ended.append(name)
+
+    async def run() -> None:
+        done, first, second, failed = (asyncio.get_running_loop().create_future() for _ in range(4))
+        done.set_result(1)
+        calls = {
+            name: asyncio.ensure_future(result_of_call(loop, outer, futures, name))
+            for name, futures in (("a", [first, second, done]), ("b", [second]), ("c", [first, failed]), ("d", []))
+        }
+        assert await calls["d"] == LONG
+        first.set_result(10)
+        await asyncio.sleep(0)
+        assert ended == ["d"]
+        second.set_result(100)
+        failed.set_exception(KeyError())
+        assert await calls["a"] == LONG + 111
+        assert await calls["b"] == LONG + 100
+        with pytest.raises(KeyError):
+            await calls["c"]
+
+    asyncio.run(run())
+
+
+def test_a_coroutine_that_does_not_wait_does_not_pause() -> None:
+    async def inner() -> int:
+        return many(3)
+
+    assert Loop().turns.call(lambda: wait_in_turn(inner())) == 3
+
+
 # Coroutines.
 
 

@@ -168,6 +168,7 @@ class FakeServer:
             is_flexible=False,
             has_flexible_response_header=version > 0,
             overlap=OVERLAPS.get(key, Overlap.NONE),
+            is_large_by_size=False,
         )
 
     def handle(self, services: object, context: RequestContext, request: bytes) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER, KafkaError
+from kbroker.coordination.interface import CoordinationError, NoSpace, SessionExpired, Unavailable
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image import (
     BrokerRegistration,
@@ -28,7 +29,6 @@ from kbroker.metadata.recovery.metadata_history import (
 )
 from kbroker.metadata.registration import check_secret, register_broker
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import CoordinationError, NoSpace, SessionExpired, Unavailable
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from asyncio import Future, Task
 
     from kbroker.config import BrokerConfig
+    from kbroker.coordination.interface import Coordination
     from kbroker.metadata.recovery.seen_metadata_file import SeenMetadataFile
-    from kbroker.metadata.store.coordination import Coordination
     from kbroker.runtime.environment import Environment
 
 log = EventLogger("kbroker.metadata")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.coordination.interface import Op, Set
 from kbroker.metadata.features import FeatureUpdate, update_features
 from kbroker.metadata.image import TopicImage, WriteHealth
 from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrChangeQueue, IsrRequest
@@ -28,7 +29,6 @@ from kbroker.metadata.replication.topic_rules import ELECTION_CONFIGS, NewConfig
 from kbroker.metadata.replication_control_manager import ReplicaKey, ReplicationControlManager
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.config_ops import overrides_op
-from kbroker.metadata.store.coordination import Op, Set
 from kbroker.metadata.topics.closing.close_partitions import check_configs
 from kbroker.metadata.topics.closing.closing_control_manager import ClosingControlManager
 from kbroker.metadata.topics.closing.remove_partitions import ClosingPartitions
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from random import Random
 
     from kbroker.config import BrokerConfig
+    from kbroker.coordination.interface import Coordination
     from kbroker.metadata.metadata_loader import MetadataLoader
-    from kbroker.metadata.store.coordination import Coordination
     from kbroker.runtime.environment import Clock, Offload
 
 Overrides = dict[str, str]

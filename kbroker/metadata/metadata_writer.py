@@ -10,10 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.metadata.recovery.deleted_topics import deletion_ops
-from kbroker.metadata.store import znodes
-from kbroker.metadata.store.change_log import Writer, change_ops
-from kbroker.metadata.store.coordination import (
+from kbroker.coordination.interface import (
     BadVersion,
     Check,
     CoordinationError,
@@ -23,15 +20,18 @@ from kbroker.metadata.store.coordination import (
     SessionExpired,
     Set,
     Unavailable,
+    batches,
 )
-from kbroker.metadata.store.multis import batches
+from kbroker.metadata.recovery.deleted_topics import deletion_ops
+from kbroker.metadata.store import znodes
+from kbroker.metadata.store.change_log import Writer, change_ops
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
+    from kbroker.coordination.interface import Coordination
     from kbroker.metadata.metadata_loader import MetadataLoader
-    from kbroker.metadata.store.coordination import Coordination
     from kbroker.runtime.environment import Clock
 
 # After an operation has timed out waiting for the service, others fail immediately for this time in seconds, and while

@@ -6,14 +6,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kbroker.common import format_address
+from kbroker.coordination.interface import BadVersion, Create, NodeExists, NoSpace, Set
 from kbroker.metadata.image import NOTHING_SEEN, BrokerNode, SeenMetadata
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import BadVersion, Create, NodeExists, NoSpace, Set
 from kbroker.runtime.event_log import EventLogger
 
 if TYPE_CHECKING:
+    from kbroker.coordination.interface import Coordination, WatchEvent
     from kbroker.metadata.image import BrokerRegistration
-    from kbroker.metadata.store.coordination import Coordination, WatchEvent
     from kbroker.runtime.environment import Environment
 
 log = EventLogger("kbroker.metadata")

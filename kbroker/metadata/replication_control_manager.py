@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.coordination.interface import CoordinationError, Create, Delete, Op, Set, WatchEvent, batches
 from kbroker.metadata.image import BrokerNode, KnownBroker, WriteHealth
 from kbroker.metadata.recovery.older_metadata import OlderMetadata
 from kbroker.metadata.replication.broker_changes import (
@@ -34,8 +35,6 @@ from kbroker.metadata.replication.topic_rules import NewConfigs, topic_rules
 from kbroker.metadata.replication.write_health import give_up_replica, write_health_by_broker
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.config_ops import removal_ops
-from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, Op, Set, WatchEvent
-from kbroker.metadata.store.multis import batches
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.metadata.topics.views import check_not_view
 from kbroker.runtime.event_log import EventLogger
@@ -46,9 +45,9 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
 
     from kbroker.config import BrokerConfig
+    from kbroker.coordination.interface import Coordination
     from kbroker.metadata.metadata_loader import MetadataLoader
     from kbroker.metadata.metadata_writer import MetadataWriter
-    from kbroker.metadata.store.coordination import Coordination
     from kbroker.runtime.environment import Clock
     from kbroker.runtime.mutex import Mutex
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.coordination.interface import CoordinationError, Create, Delete, NoNode, Op, Set
 from kbroker.metadata.image import BrokerHistory, KnownBroker, MetadataDelta, PartitionRegistration
 from kbroker.metadata.reassignments.plan_checks import RequestedPlan, check_plan
 from kbroker.metadata.reassignments.plan_step import MoveStatus, all_statuses, next_step
@@ -22,7 +23,6 @@ from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanOrigin, 
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
 from kbroker.metadata.store import plan_nodes, znodes
 from kbroker.metadata.store.config_ops import overrides_op
-from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, NoNode, Op, Set
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.slices import Slices, in_slices
@@ -31,10 +31,10 @@ from protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
 
+    from kbroker.coordination.interface import Coordination
     from kbroker.metadata.metadata_loader import MetadataLoader
     from kbroker.metadata.metadata_writer import MetadataWriter
     from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentControlManager
-    from kbroker.metadata.store.coordination import Coordination
     from kbroker.runtime.environment import Clock
     from kbroker.runtime.mutex import Mutex
 

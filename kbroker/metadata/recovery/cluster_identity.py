@@ -11,15 +11,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from kbroker.coordination.interface import Create, NodeExists, Op
 from kbroker.metadata.features import INITIAL_FEATURES
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import RECENT, ChangeLog, encode_change_log, recent_paths
-from kbroker.metadata.store.coordination import Create, NodeExists, Op
 
 if TYPE_CHECKING:
     from random import Random
 
-    from kbroker.metadata.store.coordination import Coordination
+    from kbroker.coordination.interface import Coordination
 
 SECRET_BYTES = 32
 

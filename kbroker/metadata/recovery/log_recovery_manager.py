@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Collection, Container, Mapping,
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
+from kbroker.coordination.interface import CoordinationError
 from kbroker.metadata.recovery.log_recovery import ReadLogs, ReplicaLog, recover
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
 from kbroker.metadata.replication.leader_elections import RequestedElection
 from kbroker.metadata.replication.partition_change import Election
-from kbroker.metadata.store.coordination import CoordinationError
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.runtime.event_log import EventLogger
 

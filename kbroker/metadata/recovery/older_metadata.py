@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
+from kbroker.coordination.interface import Set, batches
 from kbroker.metadata.recovery.log_recovery import begin_recovery
 from kbroker.metadata.recovery.metadata_history import MAX_UNSEEN_CHANGES, needs_recovery, unseen_producer_id
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Set
-from kbroker.metadata.store.multis import batches
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
@@ -18,11 +17,11 @@ from protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
+    from kbroker.coordination.interface import Coordination, Op
     from kbroker.metadata.image import BrokerNode, KnownBroker, SeenMetadata
     from kbroker.metadata.metadata_loader import MetadataLoader
     from kbroker.metadata.metadata_writer import MetadataWriter
     from kbroker.metadata.replication.broker_changes import BrokerChanges
-    from kbroker.metadata.store.coordination import Coordination, Op
 
 log = EventLogger("kbroker.metadata")
 

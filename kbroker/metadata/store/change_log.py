@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from kbroker.coordination.interface import ANY_VERSION, Op, Set
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.store.coordination import ANY_VERSION, Op, Set
 from kbroker.metadata.store.partition_chunks import SetChunk
 from kbroker.metadata.store.znodes import (
     CHANGES,

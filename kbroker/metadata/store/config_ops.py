@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from kbroker.config.config_resource import ConfigResource
+from kbroker.coordination.interface import Create, Delete, Op, Set
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Create, Delete, Op, Set
 
 
 def overrides_op(resource: ConfigResource, current: Mapping[str, str], altered: Mapping[str, str]) -> Op:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from kbroker.coordination.interface import Create, Op, Set
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.store.coordination import Create, Op, Set
 from kbroker.metadata.store.loaded_chunks import LoadedChunks
 from kbroker.metadata.store.znodes import CHUNK_PARTITIONS, Chunk, chunk_path, encode_chunk
 

@@ -36,6 +36,8 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.coordination import interface
+from kbroker.coordination.interface import CoordinationError
 from kbroker.metadata.features import FinalizedFeatures
 from kbroker.metadata.image import (
     BrokerHistory,
@@ -47,10 +49,8 @@ from kbroker.metadata.image import (
     SeenMetadata,
     WriteHealth,
 )
-from kbroker.metadata.store.coordination import CoordinationError
 
-ROOT = "/kbroker"
-CLUSTER_ID = f"{ROOT}/cluster-id"
+ROOT, CLUSTER_ID = interface.ROOT, interface.CLUSTER_ID
 BROKER_EPOCH = f"{ROOT}/broker-epoch"
 BROKERS = f"{ROOT}/brokers"
 REGISTRATIONS = f"{ROOT}/registrations"

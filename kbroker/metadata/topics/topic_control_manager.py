@@ -15,12 +15,11 @@ from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.config.tag_expression import VIEW_OF
 from kbroker.config.topic_config import validate_topic_configs
+from kbroker.coordination.interface import Create, Delete, Op, Set, op_bytes
 from kbroker.metadata.image import PartitionRegistration, WriteHealth
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.replication.alter_partition import ANY_EPOCH
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Create, Delete, Op, Set
-from kbroker.metadata.store.multis import op_bytes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.metadata.topics.closing.close_partitions import check_open, without_forwarding
 from kbroker.metadata.topics.closing.remove_partitions import check_not_closing

@@ -38,8 +38,8 @@ from kbroker.simulation.invariants.stored_log import BatchId, StoredLog
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kbroker.coordination.data_tree import DataTree
     from kbroker.metadata.image import PartitionRegistration
-    from kbroker.metadata.store.data_tree import DataTree
     from kbroker.replica.partition import Partition
     from kbroker.simulation.checker.history import TopicPartition
     from kbroker.simulation.runtime.machine import Machine

@@ -7,14 +7,14 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.coordination.interface import NoNode
 from kbroker.metadata.store import plan_nodes, znodes
 from kbroker.metadata.store.change_log import decode_change_log
-from kbroker.metadata.store.coordination import NoNode
 
 if TYPE_CHECKING:
+    from kbroker.coordination.data_tree import DataTree
     from kbroker.metadata.image import KnownBroker, PartitionRegistration
     from kbroker.metadata.reassignments.stored_plan import StoredPlan
-    from kbroker.metadata.store.data_tree import DataTree
     from kbroker.simulation.checker.history import TopicPartition
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from kbroker.metadata.registration import register_broker
 from kbroker.metadata.replication.alter_partition import RequestedIsr
 from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
 from kbroker.metadata.replication.leader_elections import ElectionType, RequestedElection
-from kbroker.metadata.store.embedded import EmbeddedStore
-from kbroker.metadata.store.embedded_session import EmbeddedSession
+from kbroker.coordination.embedded import EmbeddedStore
+from kbroker.coordination.embedded import EmbeddedSession
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.runtime.environment import Environment
 from scripts.benchmark.scale.counting import CountingSession

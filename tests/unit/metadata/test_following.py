@@ -7,9 +7,9 @@ import pytest
 
 from kbroker.common import NO_LEADER
 from kbroker.config.config_resource import ConfigResourceType
+from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.store import change_log
-from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.metadata.topics.create_partitions import NewPartitions
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.delete_topics import TopicNameOrId

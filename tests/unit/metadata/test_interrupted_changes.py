@@ -9,13 +9,13 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
+from kbroker.coordination.embedded import EmbeddedSession
+from kbroker.coordination.interface import Op, Unavailable
 from kbroker.metadata.reassignments import plan_manager
 from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import PlanState, StoredPlan
 from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
 from kbroker.metadata.store import plan_nodes, znodes
-from kbroker.metadata.store.coordination import Op, Unavailable
-from kbroker.metadata.store.embedded_session import EmbeddedSession
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.delete_topics import TopicNameOrId
 from tests.unit.support.async_test import async_test
@@ -29,7 +29,7 @@ THROTTLED = 1000
 
 @pytest.fixture(autouse=True)
 def _multis_of_one_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbroker.metadata.store.multis.MULTI_BYTES", 0)
+    monkeypatch.setattr("kbroker.coordination.interface.MULTI_BYTES", 0)
     monkeypatch.setattr("kbroker.metadata.topics.topic_control_manager.TOPICS_BYTES", 20_000)
     monkeypatch.setattr(plan_nodes, "MOVES_PER_NODE", 2)
     for interval in ("STEP_INTERVAL_S", "STEP_INTERVAL_PER_MOVE_S", "RETRY_BACKOFF_S"):

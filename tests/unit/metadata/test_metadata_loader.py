@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
+from kbroker.coordination.embedded import EmbeddedStore
+from kbroker.coordination.interface import SessionExpired
 from kbroker.metadata import replication_control_manager
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import SessionExpired
-from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.metadata.topics.create_topics import NewTopic
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
+from kbroker.coordination.interface import Set
 from kbroker.metadata.image import BrokerHistory
 from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
 from kbroker.metadata.reassignments.self_healing.healing_layout import BrokerDisk, healing_layout
@@ -28,7 +29,6 @@ from kbroker.metadata.reassignments.self_healing.obstacles import Obstacle, Obst
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanOrigin
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Set
 from kbroker.metadata.topics.placement.rebuild import Rebuild, rebuild, take_share
 from kbroker.runtime.event_log import EventLogger
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.config.topic_config import TopicConfig
+from kbroker.coordination.interface import MULTI_BYTES, Set
 from kbroker.metadata.image import is_retired
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Set
-from kbroker.metadata.store.multis import MULTI_BYTES
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.metadata.topics.closing.close_partitions import (
     check_forwarding,

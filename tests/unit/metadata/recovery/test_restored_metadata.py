@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
+from kbroker.coordination.data_tree import DataTree
 from kbroker.metadata.image import NOTHING_SEEN, BrokerRegistration
 from kbroker.metadata.recovery import older_metadata
 from kbroker.metadata.recovery.log_recovery import ReplicaLog
@@ -12,7 +13,6 @@ from kbroker.metadata.recovery.log_recovery_manager import Key
 from kbroker.metadata.recovery.metadata_history import MAX_UNSEEN_CHANGES, MAX_UNSEEN_EPOCHS, MAX_UNSEEN_PRODUCER_IDS
 from kbroker.metadata.replication.leader_elections import ElectionType, RequestedElection
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.data_tree import DataTree
 from kbroker.simulation.coordination.service import copy_of
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import settle
@@ -44,7 +44,7 @@ class Logs:
 
 def copy(cluster: Cluster) -> DataTree:
     """Return a copy of the persistent nodes, as if no broker had been running."""
-    tree = copy_of(cluster.store._tree)
+    tree = copy_of(cluster.store.tree)
     for path in [path for path, node in tree.nodes.items() if node.owner]:
         parent, _, name = path.rpartition("/")
         del tree.nodes[path]
@@ -57,7 +57,7 @@ async def restore(cluster: Cluster, tree: DataTree) -> None:
     for broker_id, broker in cluster.brokers.items():
         broker.on_session_lost()
         await cluster.sessions[broker_id].close()
-    cluster.store._tree.nodes = copy_of(tree).nodes
+    cluster.store.tree.nodes = copy_of(tree).nodes
 
 
 async def rejoin(cluster: Cluster, *broker_ids: int) -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from kbroker.coordination.interface import CoordinationError
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import CoordinationError
 from kbroker.metadata.store.znodes import TopicNode, decode_topic, encode_topic
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kbroker.common import TopicPartition
+from kbroker.coordination.interface import Op, WatchEvent
 from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from kbroker.coordinator.runtime.loader import PartitionLoader
@@ -18,7 +19,6 @@ from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.replication import alter_partition as alter_partition_module
 from kbroker.metadata.replication import broker_changes
 from kbroker.metadata.store.change_log import change_ops
-from kbroker.metadata.store.coordination import Op, WatchEvent
 from kbroker.replica import delayed_delete_records
 from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions
 from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState

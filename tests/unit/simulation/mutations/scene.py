@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from kbroker.common import KafkaError
+from kbroker.coordination.interface import Delete, NoNode
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.replication.leader_elections import ElectionType, RequestedElection
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Delete, NoNode
 from kbroker.replica.partition import Partition
 from kbroker.simulation.checker.history import TopicPartition
 from kbroker.simulation.invariants.controller_state import ControllerState

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.store import embedded
-from kbroker.metadata.store.coordination import (
+from kbroker.coordination import embedded
+from kbroker.coordination.embedded import EmbeddedStore
+from kbroker.coordination.interface import (
     BadVersion,
     Check,
     CoordinationError,
@@ -23,8 +24,7 @@ from kbroker.metadata.store.coordination import (
     Unavailable,
     WatchEvent,
 )
-from kbroker.metadata.store.embedded import EmbeddedStore
-from kbroker.metadata.store.journal import JournalCorrupted, unframe
+from kbroker.coordination.journal import JournalCorrupted, unframe
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle
 

@@ -9,22 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from kbroker.metadata.store.coordination import (
+from kbroker.coordination.data_tree import DataTree, Undo, roll_back
+from kbroker.coordination.interface import (
+    ANY_VERSION,
     CoordinationError,
+    Create,
+    Delete,
     Node,
     NoSpace,
     Op,
+    SessionExpired,
     Set,
     Unavailable,
     Watch,
     WatchEvent,
+    WatchManager,
 )
-from kbroker.metadata.store.data_tree import DataTree, roll_back
-from kbroker.metadata.store.embedded_session import EmbeddedSession, PendingCommit, StoreOperation
-from kbroker.metadata.store.journal import Journal, JournalFailed, encode_snapshot
-from kbroker.metadata.store.watch_manager import WatchManager
+from kbroker.coordination.journal import Journal, JournalFailed, encode_snapshot
 from kbroker.runtime.event_log import EventLogger
 from kbroker.storage.shortage import NO_SPACE
 
@@ -33,19 +36,161 @@ if TYPE_CHECKING:
 
     from kbroker.runtime.environment import Environment
 
+
 log = EventLogger("kbroker.metadata")
 
 # The interval at which the store checks that its files exist.
 FILE_CHECK_INTERVAL_S = 600.0
 
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
-class OperationOutcome(NamedTuple):
-    """The result or the error of an operation, and the end index of its changes in the watch changes of the commit."""
 
-    future: Future[Any]
-    result: Any
-    error: CoordinationError | None
-    watch_changes_end: int
+class PendingCommit:
+    """Operations that become durable together: functions that undo them, and their operations for the journal.
+
+    `watch_changes`: sets and fires watches, in the order of the operations, once they are durable. So an operation does
+    not fire a watch that a later one sets.
+    """
+
+    __slots__ = ("persistent_ops", "undo", "watch_changes")
+
+    def __init__(self) -> None:
+        self.undo: list[Undo] = []
+        self.persistent_ops: list[Op] = []
+        self.watch_changes: list[Callable[[], None]] = []
+
+
+class QueuedOperation(Generic[T_co]):
+    """A call that waits for its commit, then its result or error, and the future of its caller.
+
+    `watch_changes_end`: the end index of its changes in the watch changes of the commit.
+    """
+
+    __slots__ = ("_error", "_future", "_operation", "_result", "watch_changes_end")
+
+    def __init__(self, operation: Callable[[PendingCommit], T_co], future: Future[T_co]) -> None:
+        self._operation = operation
+        self._future = future
+        self._result: T_co | None = None
+        self._error: CoordinationError | None = None
+        self.watch_changes_end = 0
+
+    def run(self, commit: PendingCommit) -> None:
+        try:
+            self._result = self._operation(commit)
+        except CoordinationError as error:
+            self._error = error
+        self.watch_changes_end = len(commit.watch_changes)
+
+    def complete(self, commit_error: CoordinationError | None) -> None:
+        """Set the outcome, unless the caller has been cancelled."""
+        if self._future.done():
+            return
+        if (error := commit_error or self._error) is not None:
+            self._future.set_exception(error)
+        else:
+            self._future.set_result(cast(T_co, self._result))
+
+
+class EmbeddedSession:
+    """One session. It never expires by itself; `expire` is for tests and simulation."""
+
+    def __init__(self, store: EmbeddedStore, session_id: int) -> None:
+        self._store = store
+        self._id = session_id
+        self._is_closed = False
+        self._on_expired: list[Callable[[], None]] = []
+
+    @property
+    def session_id(self) -> int:
+        return self._id
+
+    @property
+    def is_connected(self) -> bool:
+        return True
+
+    @property
+    def timeout_ms(self) -> int:
+        return 0
+
+    async def get(self, path: str, watch: Watch | None = None) -> Node:
+        def operation(commit: PendingCommit) -> Node:
+            node = self._store.tree.get(path)
+            self._store.watch(commit, self, path, watch)
+            return node
+
+        return await self.submit(operation)
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        def operation(commit: PendingCommit) -> list[Node | None]:
+            nodes = map(self._store.tree.nodes.get, paths)
+            return [None if node is None else Node(node.data, node.version, node.owner) for node in nodes]
+
+        return await self.submit(operation)
+
+    async def exists(self, path: str, watch: Watch | None = None) -> int | None:
+        def operation(commit: PendingCommit) -> int | None:
+            self._store.watch(commit, self, path, watch)
+            return self._store.tree.version(path)
+
+        return await self.submit(operation)
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        def operation(commit: PendingCommit) -> list[str]:
+            names = self._store.tree.children(path)
+            self._store.watch(commit, self, path, watch, children=True)
+            return names
+
+        return await self.submit(operation)
+
+    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
+        await self.multi([Create(path, data, ephemeral)])
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        def operation(commit: PendingCommit) -> int:
+            (node,) = self._store.apply(commit, [Set(path, data, version)], self._id)
+            return node.version if node is not None else 0
+
+        return await self.submit(operation)
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self.multi([Delete(path, version)])
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        await self.submit(lambda commit: self._store.apply(commit, ops, self._id))
+
+    async def sync(self) -> None:
+        """Reads always have every change."""
+
+    def on_expired(self, callback: Callable[[], None]) -> None:
+        self._on_expired.append(callback)
+
+    async def close(self) -> None:
+        if not self._is_closed:
+            await self.submit(self._end)
+
+    async def expire(self) -> None:
+        """Expire the session, as ZooKeeper does after its timeout without a heartbeat."""
+        await self.close()
+        for callback in self._on_expired:
+            callback()
+
+    def _end(self, commit: PendingCommit) -> None:
+        self._is_closed = True
+        self._store.remove_watches(commit, self)
+        owned = self._store.tree.ephemerals(self._id)
+        self._store.apply(commit, [Delete(path) for path in owned], self._id)
+
+    def submit(self, operation: Callable[[PendingCommit], T]) -> Future[T]:
+        """Run an operation after the earlier ones, unless the session has ended by then."""
+
+        def guarded(commit: PendingCommit) -> T:
+            if self._is_closed:
+                raise SessionExpired
+            return operation(commit)
+
+        return self._store.submit(guarded)
 
 
 class EmbeddedStore:
@@ -63,8 +208,8 @@ class EmbeddedStore:
         self._environment = environment
         self._on_failure = on_failure
         self._journal = journal
-        self._tree = tree
-        self._queue: list[tuple[StoreOperation, Future[Any]]] = []
+        self.tree = tree
+        self._queue: list[QueuedOperation[object]] = []
         self._draining = False
         self._failure: CoordinationError | None = None
         # Changes that are only in memory because the disk is full. The next record of the journal begins with them.
@@ -101,7 +246,7 @@ class EmbeddedStore:
     @property
     def is_empty(self) -> bool:
         """Whether the tree has no nodes, because the store is new or its files were removed."""
-        return self._tree.is_empty
+        return self.tree.is_empty
 
     def session(self) -> EmbeddedSession:
         self._last_session += 1
@@ -113,21 +258,20 @@ class EmbeddedStore:
             self._timer.cancel()
         # The next start needs the files, which may have been removed.
         self._file_check_due = True
-        await self.run(lambda commit: None)
+        await self.submit(lambda commit: None)
         await self._environment.offload(self._journal.close)
         self._failure = Unavailable("", "the store is closed")
 
-    async def run(self, operation: StoreOperation) -> Any:
-        """Run an operation after the earlier ones. Returns its result once all changes that it saw are durable."""
-        return await self.submit(operation)
+    def submit(self, operation: Callable[[PendingCommit], T]) -> Future[T]:
+        """Run an operation after the earlier ones. Its result is returned once all changes that it saw are durable.
 
-    def submit(self, operation: StoreOperation) -> Future[Any]:
-        """Run an operation after the earlier ones. Futures are done in the order of the calls."""
-        future: Future[Any] = self._environment.loop.create_future()
+        Futures are done in the order of the calls.
+        """
+        future: Future[T] = self._environment.loop.create_future()
         if self._failure is not None:
             future.set_exception(self._failure)
         else:
-            self._queue.append((operation, future))
+            self._queue.append(QueuedOperation[T](operation, future))
             self._start_draining()
         return future
 
@@ -147,33 +291,27 @@ class EmbeddedStore:
 
     def apply(self, commit: PendingCommit, ops: Sequence[Op], session: int) -> list[Node | None]:
         """Apply all operations or none. Returns the node after each operation, None if it was deleted or checked."""
-        applied = self._tree.apply(ops, session)
+        applied = self.tree.apply(ops, session)
         commit.watch_changes.append(partial(self._notify, applied.events))
         commit.undo += applied.undo
         commit.persistent_ops += applied.persistent_ops
         return applied.nodes
 
-    @property
-    def tree(self) -> DataTree:
-        return self._tree
-
     async def _drain(self) -> None:
         while self._queue or self._file_check_due:
             waiting, self._queue = self._queue, []
             commit = PendingCommit()
-            outcomes = [
-                OperationOutcome(future, *self._attempt(operation, commit), len(commit.watch_changes))
-                for operation, future in waiting
-            ]
+            for operation in waiting:
+                operation.run(commit)
             commit_error = await self._persist(commit)
             await self._restore_files()
-            self._report(outcomes, commit, commit_error)
+            self._report(waiting, commit, commit_error)
             if self._journal.wants_snapshot and self._failure is None:
                 await self._compact()
         self._draining = False
 
     def _report(
-        self, outcomes: list[OperationOutcome], commit: PendingCommit, commit_error: CoordinationError | None
+        self, operations: list[QueuedOperation[object]], commit: PendingCommit, commit_error: CoordinationError | None
     ) -> None:
         """Set, fire and remove watches, and complete the futures, in the order of the operations.
 
@@ -181,23 +319,12 @@ class EmbeddedStore:
         that has set the watch: kazoo drops an event for which it has no watch yet.
         """
         begin = 0
-        for outcome in outcomes:
+        for operation in operations:
             if commit_error is None:
-                for change_watches in commit.watch_changes[begin : outcome.watch_changes_end]:
+                for change_watches in commit.watch_changes[begin : operation.watch_changes_end]:
                     change_watches()
-            begin = outcome.watch_changes_end
-            if outcome.future.done():
-                continue
-            if (error := commit_error or outcome.error) is not None:
-                outcome.future.set_exception(error)
-            else:
-                outcome.future.set_result(outcome.result)
-
-    def _attempt(self, operation: StoreOperation, commit: PendingCommit) -> tuple[Any, CoordinationError | None]:
-        try:
-            return operation(commit), None
-        except CoordinationError as error:
-            return None, error
+            begin = operation.watch_changes_end
+            operation.complete(commit_error)
 
     async def _persist(self, commit: PendingCommit) -> CoordinationError | None:
         if self._failure is not None:
@@ -228,7 +355,7 @@ class EmbeddedStore:
         missing = self._journal.missing
         if not missing or self._failure is not None:
             return
-        files, snapshot = ", ".join(missing), encode_snapshot(self._tree, self._journal.number)
+        files, snapshot = ", ".join(missing), encode_snapshot(self.tree, self._journal.number)
         try:
             await self._environment.offload(self._journal.compact, snapshot)
         except OSError as error:
@@ -248,7 +375,7 @@ class EmbeddedStore:
         return self._failure
 
     async def _compact(self) -> None:
-        snapshot = encode_snapshot(self._tree, self._journal.number)
+        snapshot = encode_snapshot(self.tree, self._journal.number)
         try:
             await self._environment.offload(self._journal.compact, snapshot)
         except OSError as error:

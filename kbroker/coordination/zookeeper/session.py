@@ -19,7 +19,7 @@ from kazoo.protocol.serialization import Exists, GetChildren, GetData, Sync
 from kazoo.protocol.states import ZnodeStat
 
 from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
-from kbroker.metadata.store.coordination import (
+from kbroker.coordination.interface import (
     ANY_VERSION,
     Create,
     Delete,
@@ -31,10 +31,10 @@ from kbroker.metadata.store.coordination import (
     Unavailable,
     Watch,
     WatchEvent,
+    WatchManager,
 )
-from kbroker.metadata.store.watch_manager import WatchManager
-from kbroker.metadata.store.zookeeper.client import SessionClient
-from kbroker.metadata.store.zookeeper.requests import acl, coordination_error, transaction, transaction_results
+from kbroker.coordination.zookeeper.client import SessionClient
+from kbroker.coordination.zookeeper.requests import acl, coordination_error, transaction, transaction_results
 from kbroker.runtime.event_log import EventLogger
 
 log = EventLogger("kbroker.metadata")

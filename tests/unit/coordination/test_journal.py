@@ -6,10 +6,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, Op, Set
-from kbroker.metadata.store.embedded import EmbeddedStore
-from kbroker.metadata.store.embedded_session import EmbeddedSession
-from kbroker.metadata.store.journal import decode_ops, encode_ops
+from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
+from kbroker.coordination.interface import CoordinationError, Create, Delete, Op, Set
+from kbroker.coordination.journal import decode_ops, encode_ops
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import MemoryDisk, make_environment
 

@@ -9,14 +9,14 @@ from contextlib import suppress
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Protocol
 
-from kbroker.metadata.store.coordination import CoordinationError
-from kbroker.metadata.store.embedded import EmbeddedStore
-from kbroker.metadata.store.embedded_session import EmbeddedSession, PendingCommit
-from kbroker.metadata.store.zookeeper_server.messages import PASSWORD_BYTES, SessionRequest
+from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore, PendingCommit
+from kbroker.coordination.interface import CoordinationError
+from kbroker.coordination.zookeeper_server.messages import PASSWORD_BYTES, SessionRequest
 from kbroker.runtime.event_log import EventLogger
 
 if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
+
 
 log = EventLogger("kbroker.metadata")
 

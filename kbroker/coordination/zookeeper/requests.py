@@ -9,7 +9,7 @@ from kazoo import exceptions
 from kazoo.protocol import serialization
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from kbroker.metadata.store.coordination import (
+from kbroker.coordination.interface import (
     BadVersion,
     Check,
     CoordinationError,

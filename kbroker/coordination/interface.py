@@ -9,14 +9,21 @@ Reads of a session never go back, and they have every change that the session ha
 failed on (such as the version of a BadVersion). They may not have other changes of other sessions yet: see `sync`.
 
 Implementations: embedded.py (in the broker's process, with a journal), zookeeper/ (an ensemble, through kazoo), and
-kbroker.simulation.coordination (over a simulated network).
+kbroker.simulation.coordination (over a simulated network). WatchManager has the watches of each of them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+K = TypeVar("K")
 
 ANY_VERSION = -1
+# A cluster's metadata is below ROOT. CLUSTER_ID exists from the first start of the cluster on.
+ROOT = "/kbroker"
+CLUSTER_ID = f"{ROOT}/cluster-id"
+# The size at which another multi is begun, well below ZooKeeper's limit of about 1 MiB.
+MULTI_BYTES = 400_000
 
 
 class CoordinationError(Exception):
@@ -188,3 +195,62 @@ class Coordination(Protocol):
     async def close(self) -> None:
         """End the session and delete its ephemeral nodes."""
         ...
+
+
+class WatchManager(Generic[K]):
+    """Watches that fire once, in the order in which they were set. `K` identifies a watcher."""
+
+    def __init__(self) -> None:
+        # By path; a dict keeps the order of registration.
+        self._node_watches: dict[str, dict[K, None]] = {}
+        self._child_watches: dict[str, dict[K, None]] = {}
+
+    def add(self, path: str, watcher: K, *, children: bool = False) -> None:
+        """Watch a node, or its list of children."""
+        watches = self._child_watches if children else self._node_watches
+        watches.setdefault(path, {})[watcher] = None
+
+    def remove(self, is_closed: Callable[[K], bool]) -> None:
+        """Remove the watches of closed watchers."""
+        for watches in (self._node_watches, self._child_watches):
+            for path in list(watches):
+                remaining = {watcher: None for watcher in watches[path] if not is_closed(watcher)}
+                if remaining:
+                    watches[path] = remaining
+                else:
+                    del watches[path]
+
+    def fire(self, events: Iterable[WatchEvent]) -> Iterator[tuple[K, WatchEvent]]:
+        """Yield (watcher, event) for each watch that the events fire, and remove these watches."""
+        for event in events:
+            watches = self._child_watches if event.kind == "children" else self._node_watches
+            watchers = watches.pop(event.path, {})
+            if event.kind == "deleted":
+                watchers |= self._child_watches.pop(event.path, {})
+            for watcher in watchers:
+                yield watcher, event
+
+    def lose_all(self) -> Iterator[tuple[K, WatchEvent]]:
+        """Remove all watches, and yield (watcher, event) for each: the service no longer reports changes to them."""
+        for path in dict.fromkeys((*self._node_watches, *self._child_watches)):
+            watchers = self._node_watches.pop(path, {}) | self._child_watches.pop(path, {})
+            for watcher in watchers:
+                yield watcher, WatchEvent("lost", path)
+
+
+def op_bytes(op: Op) -> int:
+    return len(op.path) + (len(op.data) if isinstance(op, Create | Set) else 0)
+
+
+def batches(ops: Iterable[Op]) -> Iterator[list[Op]]:
+    """Split operations into multis of about MULTI_BYTES."""
+    batch: list[Op] = []
+    size = 0
+    for op in ops:
+        batch.append(op)
+        size += op_bytes(op)
+        if size > MULTI_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

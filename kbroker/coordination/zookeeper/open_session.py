@@ -8,9 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
-from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import CoordinationError, NodeExists, SessionExpired, Unavailable
-from kbroker.metadata.store.zookeeper.session import ZooKeeperSession
+from kbroker.coordination.interface import CLUSTER_ID, ROOT, CoordinationError, NodeExists, SessionExpired, Unavailable
+from kbroker.coordination.zookeeper.session import ZooKeeperSession
 
 # Nodes of an Apache Kafka cluster with ZooKeeper. Kafka creates all of them.
 KAFKA_NODES = ("/brokers/ids", "/cluster/id", "/controller_epoch")
@@ -85,25 +84,25 @@ async def check_chroot(
                 f"another chroot, such as zookeeper.connect={','.join(settings.hosts)}/kbroker"
             )
     for path in _enclosing_clusters(settings.chroot):
-        if await session.exists(path + znodes.CLUSTER_ID) is not None:
+        if await session.exists(path + CLUSTER_ID) is not None:
             raise ZooKeeperUnusable(
                 f"{place} is inside the metadata of the kbroker cluster with "
                 f"zookeeper.connect={','.join(settings.hosts)}{path}: use that one, or choose another chroot"
             )
     # Before the cluster id: a broker that starts at the same time creates both in one multi.
-    has_root = await session.exists(settings.chroot + znodes.ROOT) is not None
-    if await session.exists(settings.chroot + znodes.CLUSTER_ID) is not None:
+    has_root = await session.exists(settings.chroot + ROOT) is not None
+    if await session.exists(settings.chroot + CLUSTER_ID) is not None:
         return
     if has_root:
         raise ZooKeeperUnusable(
-            f"{place} has a node {znodes.ROOT} of another program, without a kbroker cluster: choose another chroot"
+            f"{place} has a node {ROOT} of another program, without a kbroker cluster: choose another chroot"
         )
     check_new(place)
 
 
 def _enclosing_clusters(chroot: str) -> list[str]:
     """Return the chroots of clusters whose metadata would contain this one."""
-    return [chroot[: match.start()] for match in re.finditer(f"{znodes.ROOT}(?=/|$)", chroot)]
+    return [chroot[: match.start()] for match in re.finditer(f"{ROOT}(?=/|$)", chroot)]
 
 
 async def _create_chroot(session: ZooKeeperSession, settings: ZooKeeperSettings) -> None:

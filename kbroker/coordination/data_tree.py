@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kbroker.metadata.store.coordination import (
+from kbroker.coordination.interface import (
     ANY_VERSION,
     BadVersion,
     Check,

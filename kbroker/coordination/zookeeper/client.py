@@ -9,7 +9,8 @@ kazoo promises less than the coordination interface. The differences that are ha
   `SessionClient` fails them, so that no request is sent after its caller has received an error.
 - kazoo detects a server that does not respond only while it sends no requests: `disconnect` is for the adapter, whose
   calls have deadlines.
-- kazoo sends heartbeats while the event loop hangs: loop_watchdog.py.
+- kazoo's thread sends heartbeats while the event loop hangs, so a broker that hangs would keep its registration and its
+  leaderships forever: `LoopWatchdog` ends its session.
 - kazoo does not tell which session timeout ZooKeeper has chosen, within its minSessionTimeout and maxSessionTimeout.
   `SessionClient` takes it from the response to the connection's first request.
 - kazoo's delay between attempts to connect grows up to an hour; here it is at most a second.
@@ -31,6 +32,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from errno import EBUSY
+from time import monotonic
 from typing import Any
 
 from kazoo.client import CLOSED_STATES, KazooClient
@@ -41,13 +43,13 @@ from kazoo.protocol.states import Callback, EventType, KeeperState
 from kazoo.retry import KazooRetry
 
 from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
-from kbroker.metadata.store.zookeeper.loop_watchdog import LoopWatchdog
 
 # The delay before an attempt to connect begins with the first and grows to the second, in seconds.
 RECONNECT_DELAYS_S = (0.05, 1.0)
 # The size of the buffer of the socket that wakes kazoo's thread, which blocks the event loop when it is full: it has
 # space for several hundred requests.
 WAKEUP_BUFFER_BYTES = 1 << 20
+CHECKS_PER_TIMEOUT = 4
 # A session without requests can be closed within this time, in seconds.
 STOP_S = 10.0
 
@@ -264,3 +266,45 @@ def _tls_context(settings: ZooKeeperSettings) -> ssl.SSLContext | None:
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), file) from None
     return context
+
+
+class LoopWatchdog:
+    """A thread that expects a sign of life of the event loop in every `timeout_s` seconds, the session timeout.
+
+    Without one, `hangs` is true, and this thread calls `on_hang` at each check until the loop runs again. The session
+    then expires, unless a new connection is opened. Any thread may change `timeout_s`.
+    """
+
+    def __init__(self, loop: AbstractEventLoop, timeout_s: float, on_hang: Callable[[], None]) -> None:
+        self._loop = loop
+        self.timeout_s = timeout_s
+        self._on_hang = on_hang
+        self._last_beat_s = monotonic()
+        self._stopped = threading.Event()
+
+    @property
+    def hangs(self) -> bool:
+        return monotonic() - self._last_beat_s > self.timeout_s
+
+    def start(self) -> None:
+        self._last_beat_s = monotonic()
+        threading.Thread(target=self._run, name="loop watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _beat(self) -> None:
+        self._last_beat_s = monotonic()
+
+    def _run(self) -> None:
+        checked_s = monotonic()
+        while not self._stopped.wait(interval_s := self.timeout_s / CHECKS_PER_TIMEOUT):
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._beat)
+            now_s, checked_before_s = monotonic(), checked_s
+            checked_s = now_s
+            if now_s - checked_before_s > 2 * interval_s:
+                # The whole process was paused: the loop may still run in this check's interval.
+                self._last_beat_s = max(self._last_beat_s, now_s - self.timeout_s + interval_s)
+            elif self.hangs:
+                self._on_hang()

@@ -5,10 +5,15 @@ from kazoo.exceptions import BadVersionError, RolledBackError, RuntimeInconsiste
 from kazoo.protocol import serialization
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from kbroker.metadata.store.coordination import BadVersion, Check, Create, Delete, Node, Set, Unavailable, WatchEvent
-from kbroker.metadata.store.zookeeper_server import messages
-from kbroker.metadata.store.zookeeper_server.jute import JuteReader, MalformedRequest
-from kbroker.metadata.store.zookeeper_server.messages import RequestRefused, RequestType, ZooKeeperError
+from kbroker.coordination.interface import BadVersion, Check, Create, Delete, Node, Set, Unavailable, WatchEvent
+from kbroker.coordination.zookeeper_server import messages
+from kbroker.coordination.zookeeper_server.messages import (
+    JuteReader,
+    MalformedRequest,
+    RequestRefused,
+    RequestType,
+    ZooKeeperError,
+)
 
 REQUESTS = [
     (serialization.Create("/a", b"data", OPEN_ACL_UNSAFE, 0), Create("/a", b"data")),

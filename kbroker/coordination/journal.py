@@ -16,11 +16,12 @@ from collections.abc import Iterable, Sequence
 from errno import ENOSPC
 from typing import TYPE_CHECKING
 
-from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, Op, Set
-from kbroker.metadata.store.data_tree import DataNode, DataTree
+from kbroker.coordination.data_tree import DataNode, DataTree
+from kbroker.coordination.interface import CoordinationError, Create, Delete, Op, Set
 
 if TYPE_CHECKING:
     from kbroker.runtime.disk import Disk, DiskFile
+
 
 FRAME = struct.Struct(">II")
 NUMBER = struct.Struct(">Q")

@@ -7,7 +7,7 @@
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.large_responses import MAX_ALTERED_AT_ONCE
-from kbroker.metadata.topics.create_partitions import NewPartitions
+from kbroker.metadata.topics.create_topics import NewPartitions
 from kbroker.metadata.topics.topic_control_manager import CreatePartitionsResult
 from kbroker.runtime.slices import each, in_slices
 from protocol.errors import ErrorCode

@@ -14,7 +14,7 @@ from itertools import islice
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.replication.alter_reassignments import ReassignmentOutcome, RequestedReassignment
+from kbroker.metadata.reassignments.alter_reassignments import ReassignmentOutcome, RequestedReassignment
 from kbroker.runtime.slices import Steps, each, in_slices, run_to_end
 from protocol.errors import ErrorCode
 from protocol.messages.k45_alter_partition_reassignments import (

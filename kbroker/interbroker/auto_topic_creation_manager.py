@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.create_topics import NewTopic
-from kbroker.metadata.topics.internal_topics import new_internal_topic
+from kbroker.metadata.topics.create_topics import NewTopic, new_internal_topic
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
 from protocol.errors import ErrorCode, known_error
 

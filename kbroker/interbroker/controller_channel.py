@@ -3,22 +3,28 @@
 The controller is a broker. If the network between it and this broker is cut, but both still reach the coordination
 service, no session expires and no broker is replaced. Without ISR changes, no record of a partition with both brokers
 in its ISR could be committed until the cut ends. So a third broker relays requests that name their broker.
+
+A client's request is forwarded in an Envelope (KIP-590), which has the request with its header; the response has the
+controller's response with its header.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
-from kbroker.common import KafkaError
-from kbroker.interbroker.envelope import encode_envelope, encode_in_steps_to_bytes, response_of_envelope
+from kbroker.common import Buffer, KafkaError
 from kbroker.interbroker.peers import PeerUnavailable
-from protocol.errors import ErrorCode, known_error
+from protocol.errors import ErrorCode, MalformedError, known_error
+from protocol.framing import decode_response_header, encode_request_header
+from protocol.messages import message_classes
 from protocol.messages.k56_alter_partition import AlterPartitionRequest
-from protocol.messages.k58_envelope import EnvelopeResponse
+from protocol.messages.k58_envelope import EnvelopeRequest, EnvelopeResponse
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest
 from protocol.messages.k73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
+from protocol.schema.codec import decode_in_steps, encode_in_steps
 from protocol.schema.message import Message, message_info
 
 if TYPE_CHECKING:
@@ -26,6 +32,9 @@ if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.runtime.environment import Environment
 
+
+# DefaultPrincipalData in version 0 with its version before it: User:ANONYMOUS, not authenticated by a token.
+ANONYMOUS_PRINCIPAL = b"\0\0" + b"\x05User" + b"\x0aANONYMOUS" + b"\0" + b"\0"
 # The backoff between two attempts, in seconds. Kafka's retry.backoff.ms of this channel is 100 ms.
 MIN_BACKOFF_S = 0.02
 MAX_BACKOFF_S = 0.5
@@ -38,6 +47,57 @@ RELAY_TIMEOUT_S = 3.0
 RELAYED = (AlterPartitionRequest, AssignReplicasToDirsRequest, BrokerHeartbeatRequest)
 # The relaying broker could not reach the controller.
 _NOT_RELAYED = (ErrorCode.NOT_CONTROLLER, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def encode_envelope(
+    api_key: int, version: int, client_id: str | None, client_host: str, body: bytes
+) -> EnvelopeRequest:
+    header = encode_request_header(api_key, version, 0, client_id)
+    return EnvelopeRequest(
+        request_data=header + body,
+        request_principal=ANONYMOUS_PRINCIPAL,
+        client_host_address=encode_address(client_host),
+    )
+
+
+def encode_address(host: str) -> bytes:
+    """Return the 4 or 16 bytes of an address; none for a name."""
+    try:
+        return ip_address(host.partition("%")[0]).packed
+    except ValueError:
+        return b""
+
+
+def decode_address(data: bytes) -> str:
+    """Return the text of an address. Raises ValueError."""
+    return str(ip_address(data)) if data else "?"
+
+
+async def encode_in_steps_to_bytes(environment: Environment, request: Message, version: int) -> bytes:
+    """Encode a request, which may be large, without keeping the event loop busy."""
+    out: list[Buffer] = []
+    for _ in encode_in_steps(request, version, out):
+        await environment.yield_to_loop()
+    return b"".join(out)
+
+
+async def response_of_envelope(
+    environment: Environment, api_key: int, version: int, envelope: EnvelopeResponse
+) -> Message:
+    """Decode the response in an Envelope. Raises KafkaError."""
+    data = envelope.response_data or b""
+    try:
+        _, pos = decode_response_header(data, api_key, version)
+        steps = decode_in_steps(message_classes(api_key)[1], data, version, pos)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                response: Message = end.value[0]
+                return response
+            await environment.yield_to_loop()
+    except MalformedError as error:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller's response is malformed: {error}") from error
 
 
 def _has_succeeded(task: asyncio.Task[Message]) -> bool:

@@ -19,15 +19,14 @@ from kbroker.metadata.image import (
 )
 from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.producer_id_manager import ProducerIdManager
-from kbroker.metadata.recovery.cluster_identity import check_same_cluster, create_layout, read_secret
 from kbroker.metadata.recovery.deleted_topics import read_deleted_topics
-from kbroker.metadata.recovery.metadata_history import (
+from kbroker.metadata.recovery.log_recovery import (
     advanced,
     diverges,
     needs_recovery,
     unseen_producer_id,
 )
-from kbroker.metadata.registration import check_secret, register_broker
+from kbroker.metadata.registration import check_same_cluster, check_secret, create_layout, read_secret, register_broker
 from kbroker.metadata.store import znodes
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask

@@ -16,26 +16,28 @@ from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.coordination.interface import Op, Set
 from kbroker.metadata.features import FeatureUpdate, update_features
 from kbroker.metadata.image import TopicImage, WriteHealth
-from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrChangeQueue, IsrRequest
 from kbroker.metadata.metadata_writer import MetadataWriter
+from kbroker.metadata.reassignments.alter_reassignments import ReassignmentOutcome, RequestedReassignment
 from kbroker.metadata.reassignments.plan_checks import RequestedPlan
 from kbroker.metadata.reassignments.plan_manager import PlanProgress, ReassignmentPlanManager
 from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentControlManager
-from kbroker.metadata.reassignments.self_healing.self_healing_manager import SelfHealingManager
+from kbroker.metadata.reassignments.self_healing_manager import SelfHealingManager
 from kbroker.metadata.recovery.log_recovery_manager import LogRecoveryManager
-from kbroker.metadata.replication.alter_reassignments import ReassignmentOutcome, RequestedReassignment
-from kbroker.metadata.replication.leader_elections import ElectionOutcome, ElectionType, RequestedElection
-from kbroker.metadata.replication.topic_rules import ELECTION_CONFIGS, NewConfigs
-from kbroker.metadata.replication_control_manager import ReplicaKey, ReplicationControlManager
+from kbroker.metadata.replication.isr_change_queue import AlterPartitionResult, IsrChangeQueue, IsrRequest
+from kbroker.metadata.replication.leader_elections import (
+    ELECTION_CONFIGS,
+    ElectionOutcome,
+    ElectionType,
+    NewConfigs,
+    RequestedElection,
+)
+from kbroker.metadata.replication.replication_control_manager import ReplicaKey, ReplicationControlManager
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.config_ops import overrides_op
-from kbroker.metadata.topics.closing.close_partitions import check_configs
-from kbroker.metadata.topics.closing.closing_control_manager import ClosingControlManager
-from kbroker.metadata.topics.closing.remove_partitions import ClosingPartitions
-from kbroker.metadata.topics.create_partitions import NewPartitions
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.store.znodes import overrides_op
+from kbroker.metadata.topics.closing_control_manager import ClosingControlManager
+from kbroker.metadata.topics.closing_partitions import ClosingPartitions, check_configs
+from kbroker.metadata.topics.create_topics import NewPartitions, NewTopic, new_internal_topic
 from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId
-from kbroker.metadata.topics.internal_topics import new_internal_topic
 from kbroker.metadata.topics.topic_control_manager import (
     CreatePartitionsResult,
     CreateTopicResult,

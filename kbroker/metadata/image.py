@@ -33,7 +33,7 @@ class BrokerRegistration(NamedTuple):
 
     `host` and `port` are for clients, those of the inter-broker listener for other brokers; a lone broker has no such
     listener. `directory_id`: the id of its log directory (KIP-858), as meta.properties has it. `write_health`: see
-    replication/write_health.py.
+    replication/alter_partition.py.
     """
 
     id: int
@@ -79,7 +79,7 @@ class BrokerNode(NamedTuple):
 
 
 class BrokerHistory(NamedTuple):
-    """The history of a broker that self-healing depends on (reassignments/self_healing). The controller stores it.
+    """The history of a broker that self-healing depends on (reassignments/). The controller stores it.
 
     `since_ms`: the wall clock when the broker was last fenced or unfenced, -1 if that is unknown. `rebuilt`: how many
     of its replicas were rebuilt elsewhere and not given back since. `is_given_up`: a user has cancelled the rebuild of
@@ -102,7 +102,7 @@ class KnownBroker(NamedTuple):
 
 
 class Forwarding(NamedTuple):
-    """The forwarding of a closing partition's records (metadata/topics/closing/close_partitions.py).
+    """The forwarding of a closing partition's records (metadata/topics/closing_partitions.py).
 
     Producers' records from the leader epoch `first_epoch` on are hidden, and forwarded to partition `target` of the
     topic. `end_epoch`: the leader epoch in which the closing was cancelled, -1 if it was not. `again_epoch`: the one in

@@ -33,6 +33,14 @@ _INT = Struct(">i")
 _LONG = Struct(">q")
 # czxid, mzxid, ctime, mtime, version, cversion, aversion, ephemeralOwner, dataLength, numChildren, pzxid.
 _STAT = Struct(">qqqqiiiqiiq")
+_REPLY_HEADER = Struct(">iqi")
+_MULTI_HEADER = Struct(">i?i")
+_CONNECT_RESPONSE = Struct(">iiq")
+PASSWORD_BYTES = 16
+# Numbers of messages that belong to no request of the client's count.
+EVENT_XID, PING_XID, AUTH_XID = -1, -2, -4
+CONNECTED_STATE = 3
+_EVENT_TYPES = {"created": 1, "deleted": 2, "changed": 3, "children": 4}
 
 
 class MalformedRequest(Exception):
@@ -105,17 +113,6 @@ def encode_string(value: str) -> bytes:
 def encode_stat(version: int, owner: int, data_bytes: int, children: int) -> bytes:
     """Encode the attributes of a node. The service stores neither transaction ids nor times: they are 0."""
     return _STAT.pack(0, 0, 0, 0, version, 0, 0, owner, data_bytes, children, 0)
-
-
-_REPLY_HEADER = Struct(">iqi")
-_MULTI_HEADER = Struct(">i?i")
-_CONNECT_RESPONSE = Struct(">iiq")
-PASSWORD_BYTES = 16
-
-# Numbers of messages that belong to no request of the client's count.
-EVENT_XID, PING_XID, AUTH_XID = -1, -2, -4
-CONNECTED_STATE = 3
-_EVENT_TYPES = {"created": 1, "deleted": 2, "changed": 3, "children": 4}
 
 
 class RequestType(IntEnum):

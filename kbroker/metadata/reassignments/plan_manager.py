@@ -15,15 +15,21 @@ from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.coordination.interface import CoordinationError, Create, Delete, NoNode, Op, Set
 from kbroker.metadata.image import BrokerHistory, KnownBroker, MetadataDelta, PartitionRegistration
-from kbroker.metadata.reassignments.plan_checks import RequestedPlan, check_plan
+from kbroker.metadata.reassignments import stored_plan as plan_nodes
+from kbroker.metadata.reassignments.healing_states import histories_at_cancellation, histories_at_end
+from kbroker.metadata.reassignments.plan_checks import (
+    RequestedPlan,
+    check_plan,
+    check_throttle,
+    with_throttle,
+    without_throttle,
+)
 from kbroker.metadata.reassignments.plan_step import MoveStatus, all_statuses, next_step
-from kbroker.metadata.reassignments.plan_throttle import check_throttle, with_throttle, without_throttle
-from kbroker.metadata.reassignments.self_healing.broker_histories import histories_at_cancellation, histories_at_end
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanOrigin, PlanState, StoredMove, StoredPlan
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
-from kbroker.metadata.store import plan_nodes, znodes
-from kbroker.metadata.store.config_ops import overrides_op
+from kbroker.metadata.store import znodes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
+from kbroker.metadata.store.znodes import overrides_op
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.slices import Slices, in_slices
 from protocol.errors import ErrorCode

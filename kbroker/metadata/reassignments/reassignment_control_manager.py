@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.metadata.replication.alter_reassignments import (
+from kbroker.metadata.reassignments.alter_reassignments import (
     ReassignmentOutcome,
     RequestedReassignment,
     alter_reassignment,
@@ -26,7 +26,7 @@ from kbroker.runtime.slices import Slices, step
 if TYPE_CHECKING:
     from kbroker.metadata.metadata_loader import MetadataLoader
     from kbroker.metadata.metadata_writer import MetadataWriter
-    from kbroker.metadata.replication_control_manager import ReplicationControlManager
+    from kbroker.metadata.replication.replication_control_manager import ReplicationControlManager
     from kbroker.runtime.mutex import Mutex
 
 log = EventLogger("kbroker.metadata")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kbroker.metadata.metadata_loader import MetadataLoader
     from kbroker.metadata.metadata_writer import MetadataWriter
-    from kbroker.metadata.replication_control_manager import ReplicationControlManager
+    from kbroker.metadata.replication.replication_control_manager import ReplicationControlManager
     from kbroker.runtime.mutex import Mutex
 
 log = EventLogger("kbroker.metadata")

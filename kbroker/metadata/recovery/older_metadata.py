@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.coordination.interface import Set, batches
-from kbroker.metadata.recovery.log_recovery import begin_recovery
-from kbroker.metadata.recovery.metadata_history import MAX_UNSEEN_CHANGES, needs_recovery, unseen_producer_id
+from kbroker.metadata.recovery.log_recovery import (
+    MAX_UNSEEN_CHANGES,
+    begin_recovery,
+    needs_recovery,
+    unseen_producer_id,
+)
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.runtime.event_log import EventLogger

@@ -16,10 +16,10 @@ from kbroker.metadata.image import (
     PartitionRegistration,
     TopicImage,
 )
+from kbroker.metadata.reassignments.stored_plan import LoadedPlan
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import ChunkRows
-from kbroker.metadata.store.loaded_chunks import LoadedChunks
-from kbroker.metadata.store.plan_nodes import LoadedPlan
+from kbroker.metadata.store.partition_chunks import LoadedChunks
 
 # The data of nodes by path, None for a node that does not exist.
 NodeData = Mapping[str, bytes | None]

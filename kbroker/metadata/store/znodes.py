@@ -19,8 +19,8 @@
     /kbroker/configs/DIRECTORY/NAME  {config: value}; DIRECTORY is topics, brokers, client-metrics or groups
     /kbroker/features                {"epoch", "levels": {feature: finalized level}}
     /kbroker/producer-ids            {"next": first id of the next block}
-    /kbroker/deleted-topics/N        [topic id in hex]: the last topics that were deleted, see deleted_topics.py
-    /kbroker/reassignment-plan       the plan that moves partitions, see plan_nodes.py
+    /kbroker/deleted-topics/N        [topic id in hex]: the last topics that were deleted: recovery/deleted_topics.py
+    /kbroker/reassignment-plan       the plan that moves partitions, see reassignments/stored_plan.py
 
 Brokers watch /kbroker/changes. Each change of the controller has a number, and names the paths that it wrote, relative
 to /kbroker; of chunks it has the rows instead, if they are few. A broker that misses more than 32 changes reads all
@@ -37,7 +37,7 @@ from urllib.parse import quote, unquote
 
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.coordination import interface
-from kbroker.coordination.interface import CoordinationError
+from kbroker.coordination.interface import CoordinationError, Create, Delete, Op, Set
 from kbroker.metadata.features import FinalizedFeatures
 from kbroker.metadata.image import (
     BrokerHistory,
@@ -79,6 +79,7 @@ DEFAULT_BROKER = "<default>"
 CHUNK_PARTITIONS = 128
 
 Chunk = dict[bytes, dict[int, PartitionRegistration]]
+KAFKA_KEY_HASH = "kafka"
 
 
 class InvalidNodeData(CoordinationError):
@@ -255,9 +256,6 @@ def decode_features(data: bytes) -> FinalizedFeatures:
         return FinalizedFeatures(int(fields["epoch"]), levels)
 
 
-KAFKA_KEY_HASH = "kafka"
-
-
 @dataclass(slots=True)
 class TopicNode:
     """The fields with defaults: see TopicImage. Nodes of internal topics of former versions lack the hash."""
@@ -373,3 +371,16 @@ def _forwarding(
     first_epoch: int, target: int, end_epoch: int, again_epoch: int, is_retired: bool = False
 ) -> Forwarding:
     return Forwarding(int(first_epoch), int(target), int(end_epoch), int(again_epoch), bool(is_retired))
+
+
+def overrides_op(resource: ConfigResource, current: Mapping[str, str], altered: Mapping[str, str]) -> Op:
+    """Return the operation that replaces the overrides of a resource. It has no node without overrides."""
+    path, data = config_path(resource), encode(altered)
+    return Delete(path) if not altered else Set(path, data) if current else Create(path, data)
+
+
+def removal_ops(resource: ConfigResource, current: Mapping[str, str], name: str) -> list[Op]:
+    """Return the operation that removes one override of a resource, none if it is not set."""
+    if name not in current:
+        return []
+    return [overrides_op(resource, current, {other: value for other, value in current.items() if other != name})]

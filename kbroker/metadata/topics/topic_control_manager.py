@@ -21,13 +21,17 @@ from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.replication.alter_partition import ANY_EPOCH
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
-from kbroker.metadata.topics.closing.close_partitions import check_open, without_forwarding
-from kbroker.metadata.topics.closing.remove_partitions import check_not_closing
-from kbroker.metadata.topics.create_partitions import NewPartitions, plan_partitions
-from kbroker.metadata.topics.create_topics import NewTopic, TopicPlan, check_partition_count, plan_topic
+from kbroker.metadata.topics.closing_partitions import check_not_closing, check_open, without_forwarding
+from kbroker.metadata.topics.create_topics import (
+    NewPartitions,
+    NewTopic,
+    TopicPlan,
+    check_partition_count,
+    plan_partitions,
+    plan_topic,
+)
 from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId, plan_deletions
-from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
-from kbroker.metadata.topics.replica_placement import no_leader
+from kbroker.metadata.topics.replica_placement import MAX_PARTITIONS_PER_REQUEST, PlanningContext, no_leader
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID, repeated_names
 from kbroker.metadata.topics.views import check_not_view, check_source, check_views_deleted
 from kbroker.runtime.mutex import Mutex

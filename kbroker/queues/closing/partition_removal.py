@@ -14,8 +14,12 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER, KafkaError
-from kbroker.metadata.topics.closing.close_partitions import first_closing, is_closing_error
-from kbroker.metadata.topics.closing.remove_partitions import ClosingPartitions, too_many_partitions
+from kbroker.metadata.topics.closing_partitions import (
+    ClosingPartitions,
+    first_closing,
+    is_closing_error,
+    too_many_partitions,
+)
 from kbroker.queues.closing.leader_offsets import LeaderOffsetLookup, LeaderOffsets
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode

@@ -13,7 +13,7 @@ from kbroker.api.dispatch import BROKER_LISTENER_APIS, Dispatch
 from kbroker.api.local_requests import handle_locally
 from kbroker.interbroker.controller_channel import ControllerChannel
 from kbroker.interbroker.fencing_check import FencingCheck
-from kbroker.interbroker.identity import BrokerIdentity
+from kbroker.interbroker.handshake import BrokerIdentity
 from kbroker.interbroker.peers import Peers, PeerUnavailable
 from kbroker.replica.fetcher.remote_leader_end_point import RemoteLeaderEndPoint
 from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.coordination.interface import NoNode
-from kbroker.metadata.store import plan_nodes, znodes
+from kbroker.metadata.reassignments import stored_plan as plan_nodes
+from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import decode_change_log
 
 if TYPE_CHECKING:

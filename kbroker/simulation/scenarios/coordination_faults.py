@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from kbroker.coordination.data_tree import DataTree
-from kbroker.metadata.recovery.cluster_identity import layout_ops
+from kbroker.metadata.registration import layout_ops
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import decode_change_log
 from kbroker.simulation.runtime.machine import DATA

@@ -8,15 +8,14 @@ import asyncio
 from collections.abc import Callable
 
 from kbroker.config import BrokerConfig
+from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration, PartitionRegistration
-from kbroker.metadata.isr_change_queue import IsrRequest
+from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
 from kbroker.metadata.registration import register_broker
 from kbroker.metadata.replication.alter_partition import RequestedIsr
-from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
+from kbroker.metadata.replication.isr_change_queue import IsrRequest
 from kbroker.metadata.replication.leader_elections import ElectionType, RequestedElection
-from kbroker.coordination.embedded import EmbeddedStore
-from kbroker.coordination.embedded import EmbeddedSession
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.runtime.environment import Environment
 from scripts.benchmark.scale.counting import CountingSession

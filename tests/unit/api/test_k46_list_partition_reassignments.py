@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
+from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
 from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode

@@ -15,8 +15,7 @@ from kbroker.metadata.image import BrokerRegistration, MetadataDelta, MetadataIm
 from kbroker.metadata.registration import BrokerIdInUse, WrongSecret
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import RECENT_CHANGES
-from kbroker.metadata.topics.create_partitions import NewPartitions
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.create_topics import NewPartitions, NewTopic
 from kbroker.metadata.topics.delete_topics import TopicNameOrId
 from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test

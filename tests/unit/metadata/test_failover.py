@@ -7,8 +7,8 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
-from kbroker.metadata.isr_change_queue import IsrRequest
 from kbroker.metadata.replication.alter_partition import RequestedIsr
+from kbroker.metadata.replication.isr_change_queue import IsrRequest
 from kbroker.metadata.store import znodes
 from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.errors import ErrorCode

@@ -10,8 +10,7 @@ from kbroker.config.config_resource import ConfigResourceType
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.store import change_log
-from kbroker.metadata.topics.create_partitions import NewPartitions
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.create_topics import NewPartitions, NewTopic
 from kbroker.metadata.topics.delete_topics import TopicNameOrId
 from scripts.benchmark.scale.metadata_cluster import CONTROLLER, FOLLOWER, MetadataCluster
 from tests.sampling import third_of
@@ -62,7 +61,7 @@ def content(image: MetadataImage) -> tuple[Any, ...]:
 @async_test
 async def test_a_follower_has_the_image_of_a_broker_that_reads_all_nodes(seed: int, monkeypatch: Any) -> None:
     """The follower reads each change immediately or some changes later; changes have all sizes."""
-    monkeypatch.setattr("kbroker.metadata.isr_change_queue.GATHER_S", 0.0)
+    monkeypatch.setattr("kbroker.metadata.replication.isr_change_queue.GATHER_S", 0.0)
     random = Random(seed)
     monkeypatch.setattr(change_log, "MAX_INLINE_BYTES", random.choice((0, 300, 2_000)))
     monkeypatch.setattr(change_log, "RECENT_CHANGES", random.choice((4, 32)))

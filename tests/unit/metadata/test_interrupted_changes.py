@@ -12,10 +12,11 @@ from kbroker.config.config_resource import ConfigResourceType
 from kbroker.coordination.embedded import EmbeddedSession
 from kbroker.coordination.interface import Op, Unavailable
 from kbroker.metadata.reassignments import plan_manager
+from kbroker.metadata.reassignments import stored_plan as plan_nodes
+from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
 from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import PlanState, StoredPlan
-from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
-from kbroker.metadata.store import plan_nodes, znodes
+from kbroker.metadata.store import znodes
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.delete_topics import TopicNameOrId
 from tests.unit.support.async_test import async_test
@@ -34,7 +35,7 @@ def _multis_of_one_operation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_nodes, "MOVES_PER_NODE", 2)
     for interval in ("STEP_INTERVAL_S", "STEP_INTERVAL_PER_MOVE_S", "RETRY_BACKOFF_S"):
         monkeypatch.setattr(plan_manager, interval, 0)
-    monkeypatch.setattr("kbroker.metadata.replication_control_manager.RETRY_BACKOFF_S", 0)
+    monkeypatch.setattr("kbroker.metadata.replication.replication_control_manager.RETRY_BACKOFF_S", 0)
     monkeypatch.setattr("kbroker.metadata.metadata_writer.RETRY_BACKOFF_S", 0)
 
 

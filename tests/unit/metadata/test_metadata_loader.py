@@ -6,9 +6,9 @@ import pytest
 
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.coordination.interface import SessionExpired
-from kbroker.metadata import replication_control_manager
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
+from kbroker.metadata.replication import replication_control_manager
 from kbroker.metadata.store import znodes
 from kbroker.metadata.topics.create_topics import NewTopic
 from tests.unit.support.async_test import async_test

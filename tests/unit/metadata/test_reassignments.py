@@ -4,11 +4,11 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrRequest
+from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
 from kbroker.metadata.replication.alter_partition import RequestedIsr
-from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
+from kbroker.metadata.replication.isr_change_queue import AlterPartitionResult, IsrRequest
 from kbroker.metadata.store.znodes import decode_chunk, encode_chunk
-from kbroker.metadata.topics.create_partitions import NewPartitions
+from kbroker.metadata.topics.create_topics import NewPartitions
 from kbroker.metadata.topics.delete_topics import TopicNameOrId
 from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test

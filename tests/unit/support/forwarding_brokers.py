@@ -18,8 +18,8 @@ from kbroker.config import BrokerConfig
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.interbroker.controller_channel import ControllerChannel
 from kbroker.metadata.image import MetadataDelta, TopicImage
-from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrRequest
-from kbroker.metadata.replication_control_manager import ReplicaKey
+from kbroker.metadata.replication.isr_change_queue import AlterPartitionResult, IsrRequest
+from kbroker.metadata.replication.replication_control_manager import ReplicaKey
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.topic_control_manager import CreateTopicResult
 from protocol.apis import ApiKey

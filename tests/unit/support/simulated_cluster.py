@@ -10,7 +10,7 @@ from kbroker.broker import Broker
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
+from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.replica.partition import Partition
 from kbroker.simulation.coordination.service import SimCoordination

@@ -3,10 +3,15 @@
 import pytest
 
 from kbroker.metadata.image import BrokerHistory, BrokerRegistration, KnownBroker, PartitionRegistration, TopicImage
-from kbroker.metadata.reassignments.self_healing.broker_histories import histories_at_cancellation, histories_at_end
-from kbroker.metadata.reassignments.self_healing.dropped_moves import drop_reason
-from kbroker.metadata.reassignments.self_healing.healing_layout import BrokerDisk, healing_layout
-from kbroker.metadata.reassignments.self_healing.observed_brokers import BrokerState, ObservedBrokers
+from kbroker.metadata.reassignments import stored_plan as plan_nodes
+from kbroker.metadata.reassignments.healing_states import (
+    BrokerState,
+    ObservedBrokers,
+    histories_at_cancellation,
+    histories_at_end,
+)
+from kbroker.metadata.reassignments.plan_step import drop_reason
+from kbroker.metadata.reassignments.rebuild import BrokerDisk, healing_layout
 from kbroker.metadata.reassignments.stored_plan import (
     NO_THROTTLE,
     PlanOrigin,
@@ -15,7 +20,7 @@ from kbroker.metadata.reassignments.stored_plan import (
     StoredMove,
     StoredPlan,
 )
-from kbroker.metadata.store import plan_nodes, znodes
+from kbroker.metadata.store import znodes
 from kbroker.server.interbroker.disk_reports import disk_of
 from protocol.errors import ErrorCode
 from protocol.messages.k35_describe_log_dirs import (

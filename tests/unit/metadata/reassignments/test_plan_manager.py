@@ -9,9 +9,10 @@ from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.coordination.interface import Create
 from kbroker.metadata.reassignments import plan_manager
+from kbroker.metadata.reassignments import stored_plan as plan_nodes
 from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import PlanState, StoredPlan
-from kbroker.metadata.store import plan_nodes, znodes
+from kbroker.metadata.store import znodes
 from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import settle

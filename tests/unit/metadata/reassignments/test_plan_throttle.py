@@ -5,7 +5,7 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.metadata.image import MetadataDelta, MetadataImage
-from kbroker.metadata.reassignments.plan_throttle import check_throttle, with_throttle, without_throttle
+from kbroker.metadata.reassignments.plan_checks import check_throttle, with_throttle, without_throttle
 from kbroker.metadata.reassignments.stored_plan import PlanState, StoredMove, StoredPlan
 from protocol.errors import ErrorCode
 

@@ -8,10 +8,9 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.reassignments import plan_manager
+from kbroker.metadata.reassignments.healing_states import HOMELESS, OUTAGE, HealingState
 from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
-from kbroker.metadata.reassignments.self_healing.healing_layout import BrokerDisk
-from kbroker.metadata.reassignments.self_healing.healing_states import HealingState
-from kbroker.metadata.reassignments.self_healing.obstacles import HOMELESS, OUTAGE
+from kbroker.metadata.reassignments.rebuild import BrokerDisk
 from kbroker.metadata.reassignments.stored_plan import PlanOrigin, PlanState, StoredPlan
 from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test

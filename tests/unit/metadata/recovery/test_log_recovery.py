@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kbroker.metadata.image import PartitionRegistration, SeenMetadata
-from kbroker.metadata.recovery.log_recovery import ReadLogs, ReplicaLog, begin_recovery, recover
-from kbroker.metadata.recovery.metadata_history import MAX_UNSEEN_EPOCHS
+from kbroker.metadata.recovery.log_recovery import MAX_UNSEEN_EPOCHS, ReadLogs, ReplicaLog, begin_recovery, recover
 from kbroker.metadata.replication.partition_change import Election, TopicRules, change_partition
 from kbroker.metadata.store.znodes import decode_partition, partition_fields
 
@@ -86,7 +85,7 @@ def test_a_broker_that_may_not_lead_is_not_elected() -> None:
 
 
 def test_a_reassignment_does_not_elect() -> None:
-    from kbroker.metadata.replication.reassignment import Assignment
+    from kbroker.metadata.replication.partition_change import Assignment
 
     changed = change_partition(WAITING, lambda _: True, TopicRules(), assignment=Assignment([4, 2, 3, 1], [4], [1]))
     assert changed == replace(

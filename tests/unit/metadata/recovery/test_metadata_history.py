@@ -3,7 +3,7 @@
 import pytest
 
 from kbroker.metadata.image import NOTHING_SEEN, SeenMetadata
-from kbroker.metadata.recovery.metadata_history import diverges, needs_recovery
+from kbroker.metadata.recovery.log_recovery import diverges, needs_recovery
 from kbroker.metadata.store.change_log import ChangeLog, Writer, decode_change_log, encode_change_log
 
 A, B, C = Writer(1, "a", 0, 1), Writer(2, "b", 50, 51), Writer(3, "c", 80, 81)

@@ -8,9 +8,13 @@ import pytest
 from kbroker.coordination.data_tree import DataTree
 from kbroker.metadata.image import NOTHING_SEEN, BrokerRegistration
 from kbroker.metadata.recovery import older_metadata
-from kbroker.metadata.recovery.log_recovery import ReplicaLog
+from kbroker.metadata.recovery.log_recovery import (
+    MAX_UNSEEN_CHANGES,
+    MAX_UNSEEN_EPOCHS,
+    MAX_UNSEEN_PRODUCER_IDS,
+    ReplicaLog,
+)
 from kbroker.metadata.recovery.log_recovery_manager import Key
-from kbroker.metadata.recovery.metadata_history import MAX_UNSEEN_CHANGES, MAX_UNSEEN_EPOCHS, MAX_UNSEEN_PRODUCER_IDS
 from kbroker.metadata.replication.leader_elections import ElectionType, RequestedElection
 from kbroker.metadata.store import znodes
 from kbroker.simulation.coordination.service import copy_of

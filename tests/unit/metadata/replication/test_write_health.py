@@ -4,10 +4,15 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration, WriteHealth
-from kbroker.metadata.replication.alter_partition import RequestedIsr, alter_partition
+from kbroker.metadata.replication.alter_partition import (
+    RequestedIsr,
+    alter_partition,
+    give_up_replica,
+    may_join,
+    write_health_by_broker,
+)
 from kbroker.metadata.replication.leader_elections import ElectionType, balance_leader, elect_on_request
 from kbroker.metadata.replication.partition_change import Election, ElectionResult, TopicRules, elect_leader
-from kbroker.metadata.replication.write_health import give_up_replica, may_join, write_health_by_broker
 from protocol.errors import ErrorCode
 
 OK, PROBATION, FAILING = WriteHealth

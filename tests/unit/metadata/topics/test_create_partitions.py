@@ -6,7 +6,7 @@ The table was recorded with CreatePartitions version 3 and broker 1 alone.
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.create_partitions import NewPartitions, plan_partitions
+from kbroker.metadata.topics.create_topics import NewPartitions, plan_partitions
 from protocol.errors import ErrorCode
 from tests.unit.support.topic_planning import planning_context
 

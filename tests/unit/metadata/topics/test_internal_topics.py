@@ -3,8 +3,7 @@
 import pytest
 
 from kbroker.config import BrokerConfig
-from kbroker.metadata.topics.create_topics import plan_topic
-from kbroker.metadata.topics.internal_topics import new_internal_topic
+from kbroker.metadata.topics.create_topics import new_internal_topic, plan_topic
 from tests.unit.support.topic_planning import planning_context
 
 

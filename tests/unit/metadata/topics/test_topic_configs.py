@@ -3,8 +3,7 @@
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.create_topics import NewTopic, plan_topic
-from kbroker.metadata.topics.topic_configs import check_topic_configs
+from kbroker.metadata.topics.create_topics import NewTopic, check_topic_configs, plan_topic
 from protocol.errors import ErrorCode
 from tests.unit.support.topic_planning import planning_context
 

@@ -7,7 +7,7 @@ import pytest
 
 from kbroker.coordination.data_tree import DataTree
 from kbroker.coordination.interface import Create, Delete, Set
-from kbroker.metadata.recovery.cluster_identity import ForeignCluster, layout_ops
+from kbroker.metadata.registration import ForeignCluster, layout_ops
 from kbroker.metadata.store import znodes
 from kbroker.replica.logs.data_directory import ForeignDirectory
 from kbroker.simulation.runtime.machine import DATA

@@ -5,8 +5,9 @@ import pytest
 from kbroker.coordination.data_tree import DataTree
 from kbroker.coordination.interface import Create, Delete, Op, Set
 from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration
+from kbroker.metadata.reassignments import stored_plan as plan_nodes
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanState, SkipReason, StoredMove, StoredPlan
-from kbroker.metadata.store import plan_nodes, znodes
+from kbroker.metadata.store import znodes
 from kbroker.simulation.invariants.controller_state import ControllerState
 from kbroker.simulation.invariants.plans import Plans
 

@@ -12,12 +12,11 @@ from kbroker.coordination.interface import Op, WatchEvent
 from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from kbroker.coordinator.runtime.loader import PartitionLoader
-from kbroker.metadata import isr_change_queue, replication_control_manager
 from kbroker.metadata.image import KnownBroker
 from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.replication import alter_partition as alter_partition_module
-from kbroker.metadata.replication import broker_changes
+from kbroker.metadata.replication import broker_changes, isr_change_queue, replication_control_manager
 from kbroker.metadata.store.change_log import change_ops
 from kbroker.replica import delayed_delete_records
 from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions

@@ -8,12 +8,10 @@ import pytest
 
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
 from kbroker.interbroker.fencing_check import FencingCheck
-from kbroker.metadata import replication_control_manager
 from kbroker.metadata.image import UNKNOWN_REPLICA, PartitionRegistration, SeenMetadata, WriteHealth
 from kbroker.metadata.recovery import log_recovery, older_metadata
-from kbroker.metadata.recovery.log_recovery import ReadLogs, ReplicaLog
-from kbroker.metadata.recovery.metadata_history import MAX_UNSEEN_EPOCHS
-from kbroker.metadata.replication import alter_partition
+from kbroker.metadata.recovery.log_recovery import MAX_UNSEEN_EPOCHS, ReadLogs, ReplicaLog
+from kbroker.metadata.replication import alter_partition, replication_control_manager
 from kbroker.replica.fetch import follower_fetch, partition_reads
 from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
 from kbroker.replica.isr import isr_manager

@@ -13,13 +13,13 @@ from kbroker.coordination.interface import Op
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.reassignments import plan_step, reassignment_control_manager
+from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
 from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
 from kbroker.metadata.reassignments.plan_manager import ReassignmentPlanManager
 from kbroker.metadata.reassignments.plan_step import MoveState, MoveStatus
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, StoredPlan
-from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
 from kbroker.metadata.store.change_log import change_ops
-from kbroker.metadata.topics.create_partitions import NewPartitions
+from kbroker.metadata.topics.create_topics import NewPartitions
 from kbroker.metadata.topics.topic_control_manager import TopicControlManager
 from kbroker.simulation.runtime.machine import Machine
 from kbroker.simulation.scenarios.simulation import Simulation

@@ -10,9 +10,10 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.replication import alter_reassignments, partition_change
-from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
-from kbroker.metadata.replication.reassignment import Assignment, CancelledReassignment, CompletedReassignment
+from kbroker.metadata.reassignments import alter_reassignments
+from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
+from kbroker.metadata.replication import partition_change
+from kbroker.metadata.replication.partition_change import Assignment, CancelledReassignment, CompletedReassignment
 from kbroker.replica.fetch import leader_throttle
 from kbroker.replica.fetcher import follower_throttle
 from kbroker.replica.quota.replication_quota import ReplicationQuota

@@ -139,7 +139,7 @@ class Broker:
             await cluster.serve(self.services, replicas)
             self._sessions.resign = partial(self._resign, member, assigned, cluster)
         else:
-            member.controller.recovery.read_logs = self._read_own_logs
+            member.controller.use_reports(self._read_own_logs)
         # A broker that could still be opening its logs must not be elected as a leader.
         try:
             await self._sessions.register(member, node, logs.previous_broker_epoch)

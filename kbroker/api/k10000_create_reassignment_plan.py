@@ -29,7 +29,7 @@ async def handle(
         request.allow_fewer_racks,
     )  # fmt: skip
     try:
-        plan_id = await services.controller.create_reassignment_plan(plan, context.slices)
+        plan_id = await services.controller.plans.create_plan(plan, context.slices)
     except KafkaError as error:
         await in_slices(context.slices, release(moves))
         return CreateReassignmentPlanResponse(error_code=error.code, error_message=error.message)

@@ -36,7 +36,7 @@ async def handle(
     services: Services, context: RequestContext, request: DescribeReassignmentPlanRequest
 ) -> DescribeReassignmentPlanResponse:
     try:
-        progress = await services.controller.describe_reassignment_plan()
+        progress = await services.controller.plans.describe_plan()
         healing = [_described_healing(broker) for broker in await services.controller.self_healing.describe()]
     except KafkaError as error:
         return DescribeReassignmentPlanResponse(error_code=error.code, error_message=error.message)

@@ -31,7 +31,7 @@ FIRST_WITH_CONFIGS = 5
 async def handle(services: Services, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     slices = context.slices
     topics = await in_slices(slices, _new_topics(request.topics))
-    results = await services.controller.create_topics(topics, request.validate_only, slices)
+    results = await services.controller.topics.create_topics(topics, request.validate_only, slices)
     await in_slices(slices, release(topics))
     response = await in_slices(slices, each(partial(_result, services, context.version), drained(results)))
     return CreateTopicsResponse(topics=response)

@@ -30,7 +30,7 @@ async def handle(services: Services, context: RequestContext, request: DeleteTop
     else:
         requested = await in_slices(slices, each(TopicNameOrId, request.topic_names))
     if services.config.delete_topic_enable:
-        deletions = await services.controller.delete_topics(requested, slices)
+        deletions = await services.controller.topics.delete_topics(requested, slices)
         await in_slices(slices, release(requested))
     else:
         disabled = KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")

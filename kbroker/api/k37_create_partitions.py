@@ -24,7 +24,7 @@ async def handle(
 ) -> CreatePartitionsResponse:
     slices = context.slices
     topics = await in_slices(slices, each(_new_partitions, request.topics))
-    results = await services.controller.create_partitions(topics, request.validate_only, slices)
+    results = await services.controller.topics.create_partitions(topics, request.validate_only, slices)
     return CreatePartitionsResponse(results=await in_slices(slices, each(_result, results)))
 
 

@@ -35,7 +35,9 @@ async def handle(
     may_change_factor = request.allow_replication_factor_change
     requested = await in_slices(context.slices, _requested(request))
     try:
-        outcomes = await services.controller.alter_reassignments(requested, may_change_factor, context.slices)
+        outcomes = await services.controller.reassignments.alter_reassignments(
+            requested, may_change_factor, context.slices
+        )
     except KafkaError as error:
         return failed_response(request, error)
     return AlterPartitionReassignmentsResponse(

@@ -38,7 +38,9 @@ async def handle(services: Services, context: RequestContext, request: AlterPart
         for partition in topic.partitions
     ]
     try:
-        results = await services.controller.alter_partitions(request.broker_id, request.broker_epoch, isr_requests)
+        results = await services.controller.isr_changes.alter_partitions(
+            request.broker_id, request.broker_epoch, isr_requests
+        )
     except KafkaError as error:
         return AlterPartitionResponse(error_code=error.code)
     remaining = iter(results)

@@ -70,10 +70,7 @@ class ClusterMember:
         """
         self.image = MetadataImage()
         self.loader = MetadataLoader(coordination, environment.loop, self.image, on_failure)
-        self.controller = Controller(
-            node_id, coordination, self.loader, environment.loop, environment.random, config, environment.clock,
-            environment.offload,
-        )  # fmt: skip
+        self.controller = Controller(environment, node_id, coordination, self.loader, config)
         self.producer_ids = ProducerIdManager(coordination, environment.loop)
         # The secret with which brokers prove to each other that they belong to this cluster.
         self.secret = b""
@@ -105,7 +102,7 @@ class ClusterMember:
             environment,
             "leader balance",
             lambda: config().leader_imbalance_check_interval_seconds * 1000,
-            self.controller.balance_leaders,
+            self.controller.replication.balance_leaders,
             lambda: (
                 self.controller.is_elected and len(self.image.brokers) > 1 and config().auto_leader_rebalance_enable
             ),
@@ -228,12 +225,12 @@ class ClusterMember:
     async def renew_epochs(self) -> bool:
         """Start new leader epochs for the partitions that this broker leads. Returns False if the disk is full."""
         try:
-            await self.controller.reconcile()
+            await self.controller.replication.reconcile()
         except NoSpace:
             return False
         except (KafkaError, CoordinationError) as error:
             log.warning("brokers not reconciled", reason=error)
-            self.controller.start_reconciling()
+            self.controller.replication.start_reconciling()
         return True
 
     async def _wait_until_unfenced(self) -> None:
@@ -284,7 +281,7 @@ class ClusterMember:
             while self._registration is not None and self.image.controller_id == NO_LEADER:
                 try:
                     if await self.controller.campaign(self.seen.writer_epoch):
-                        self.controller.start_reconciling()
+                        self.controller.replication.start_reconciling()
                         return
                     await self.loader.read_controller()
                 except SessionExpired:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.coordination.interface import CoordinationError, Create, Delete, NoNode, Op, Set
+from kbroker.metadata.control_manager import ControllerContext, ControlManager
 from kbroker.metadata.image import BrokerHistory, KnownBroker, MetadataDelta, PartitionRegistration
-from kbroker.metadata.reassignments import stored_plan as plan_nodes
 from kbroker.metadata.reassignments.healing_states import histories_at_cancellation, histories_at_end
 from kbroker.metadata.reassignments.plan_checks import (
     RequestedPlan,
@@ -25,7 +25,16 @@ from kbroker.metadata.reassignments.plan_checks import (
     without_throttle,
 )
 from kbroker.metadata.reassignments.plan_step import MoveStatus, all_statuses, next_step
-from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanOrigin, PlanState, StoredMove, StoredPlan
+from kbroker.metadata.reassignments.stored_plan import (
+    NO_THROTTLE,
+    PlanOrigin,
+    PlanState,
+    StoredMove,
+    StoredPlan,
+    encode_header,
+    encode_moves,
+    moves_paths,
+)
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
@@ -35,14 +44,9 @@ from kbroker.runtime.slices import Slices, in_slices
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Task
+    from asyncio import Task
 
-    from kbroker.coordination.interface import Coordination
-    from kbroker.metadata.metadata_loader import MetadataLoader
-    from kbroker.metadata.metadata_writer import MetadataWriter
     from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentControlManager
-    from kbroker.runtime.environment import Clock
-    from kbroker.runtime.mutex import Mutex
 
 log = EventLogger("kbroker.metadata")
 
@@ -60,42 +64,22 @@ class PlanProgress(NamedTuple):
     moves: list[MoveStatus]
 
 
-class ReassignmentPlanManager:
-    """Part of the controller, with which it shares the lock and the writer. It acts only on the elected controller."""
-
-    def __init__(
-        self,
-        coordination: Coordination,
-        loader: MetadataLoader,
-        writer: MetadataWriter,
-        reassignments: ReassignmentControlManager,
-        lock: Mutex,
-        loop: AbstractEventLoop,
-        clock: Clock,
-    ) -> None:
-        self._coordination = coordination
-        self._loader = loader
-        self._image = loader.image
-        self._writer = writer
+class ReassignmentPlanManager(ControlManager):
+    def __init__(self, context: ControllerContext, reassignments: ReassignmentControlManager) -> None:
+        super().__init__(context)
         self._reassignments = reassignments
-        self._lock = lock
-        self._loop = loop
-        self._clock = clock
         # The brokers that have been away so long that self-healing rebuilds their replicas elsewhere.
         self.away: frozenset[int] = frozenset()
         self._is_step_due = False
         self._running: Task[None] | None = None
-        loader.roles_listeners.append(self._on_delta)
-
-    def use_session(self, coordination: Coordination) -> None:
-        self._coordination = coordination
+        self._loader.roles_listeners.append(self._on_delta)
 
     # Requests.
 
     async def create_plan(
         self,
         requested: RequestedPlan,
-        slices: Slices | None,
+        slices: Slices | None = None,
         origin: PlanOrigin = PlanOrigin.REQUEST,
         brokers: Sequence[int] = (),
         is_due: Callable[[], bool] = lambda: True,
@@ -139,12 +123,12 @@ class ReassignmentPlanManager:
             stored = {f"{znodes.REASSIGNMENT_PLAN}/{name}" for name in await self._stored_nodes()}
         except NoNode:
             stored, create = set(), [Create(znodes.REASSIGNMENT_PLAN, b"")]
-        of_last_plan = stored.intersection([] if last is None else plan_nodes.moves_paths(last))
+        of_last_plan = stored.intersection([] if last is None else moves_paths(last))
         await self._writer.commit_all(
             [
                 *create,
                 *(Delete(path) for path in sorted(stored - of_last_plan)),
-                *(Create(path, data) for path, data in plan_nodes.encode_moves(plan.plan_id, plan.moves)),
+                *(Create(path, data) for path, data in encode_moves(plan.plan_id, plan.moves)),
                 _plan_op(plan),
                 *(Delete(path) for path in sorted(of_last_plan)),
             ]
@@ -153,7 +137,7 @@ class ReassignmentPlanManager:
     async def _stored_nodes(self) -> list[str]:
         """Return the paths of the stored nodes of moves. Raises NoNode, KafkaError."""
         try:
-            return await self._coordination.children(znodes.REASSIGNMENT_PLAN)
+            return await self._writer.coordination.children(znodes.REASSIGNMENT_PLAN)
         except NoNode:
             raise
         except CoordinationError as error:
@@ -305,4 +289,4 @@ def _history_ops(histories: Mapping[int, BrokerHistory], known: Mapping[int, Kno
 
 
 def _plan_op(plan: StoredPlan) -> Op:
-    return Set(znodes.REASSIGNMENT_PLAN, plan_nodes.encode_header(plan))
+    return Set(znodes.REASSIGNMENT_PLAN, encode_header(plan))

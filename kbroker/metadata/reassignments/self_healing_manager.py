@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.coordination.interface import Set
+from kbroker.metadata.control_manager import ControllerContext, ControlManager
 from kbroker.metadata.image import BrokerHistory
 from kbroker.metadata.reassignments.healing_states import (
     HealedBroker,
@@ -35,14 +36,10 @@ from kbroker.metadata.store import znodes
 from kbroker.runtime.event_log import EventLogger
 
 if TYPE_CHECKING:
-    from kbroker.config import BrokerConfig
-    from kbroker.metadata.metadata_loader import MetadataLoader
-    from kbroker.metadata.metadata_writer import MetadataWriter
     from kbroker.metadata.reassignments.placement.cluster_layout import ClusterLayout
     from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
     from kbroker.metadata.reassignments.plan_manager import ReassignmentPlanManager
-    from kbroker.runtime.environment import Clock, Offload
-    from kbroker.runtime.mutex import Mutex
+    from kbroker.runtime.environment import Offload
 
 
 log = EventLogger("kbroker.metadata")
@@ -67,27 +64,11 @@ async def _no_disks(brokers: Collection[int]) -> Mapping[int, BrokerDisk]:
     return {broker: BrokerDisk({}) for broker in brokers}
 
 
-class SelfHealingManager:
-    """Part of the controller, with which it shares the lock and the writer. It acts only on the elected controller."""
-
-    def __init__(
-        self,
-        loader: MetadataLoader,
-        writer: MetadataWriter,
-        plans: ReassignmentPlanManager,
-        lock: Mutex,
-        clock: Clock,
-        offload: Offload,
-        config: Callable[[], BrokerConfig],
-    ) -> None:
-        self._loader = loader
-        self._image = loader.image
-        self._writer = writer
+class SelfHealingManager(ControlManager):
+    def __init__(self, context: ControllerContext, plans: ReassignmentPlanManager, offload: Offload) -> None:
+        super().__init__(context)
         self._plans = plans
-        self._lock = lock
-        self._clock = clock
         self._offload = offload
-        self._config = config
         self.read_disks: ReadDisks = _no_disks
         self._observed = ObservedBrokers()
         # The number of replicas by broker, and the version of the image that has them.

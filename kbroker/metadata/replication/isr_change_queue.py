@@ -12,19 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
+from kbroker.metadata.control_manager import ControllerContext, ControlManager
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.replication.alter_partition import RequestedIsr, alter_partition
-from kbroker.metadata.replication.broker_changes import acceptable_leaders
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future, Task
-
-    from kbroker.metadata.metadata_loader import MetadataLoader
-    from kbroker.metadata.metadata_writer import MetadataWriter
-    from kbroker.metadata.replication.replication_control_manager import ReplicationControlManager
-    from kbroker.runtime.mutex import Mutex
+    from asyncio import Future, Task
 
 
 GATHER_S = 0.05
@@ -49,22 +44,11 @@ class _AlterPartitionCall:
     done: Future[list[AlterPartitionResult]]
 
 
-class IsrChangeQueue:
-    """Part of the controller, with which it shares the lock and the writer."""
+class IsrChangeQueue(ControlManager):
+    """Gathers the AlterPartition requests of all brokers."""
 
-    def __init__(
-        self,
-        loader: MetadataLoader,
-        writer: MetadataWriter,
-        replication: ReplicationControlManager,
-        lock: Mutex,
-        loop: AbstractEventLoop,
-    ) -> None:
-        self._loader = loader
-        self._writer = writer
-        self._replication = replication
-        self._lock = lock
-        self._loop = loop
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
         self._calls: list[_AlterPartitionCall] = []
         self._altering: Task[None] | None = None
         self._altered_at = float("-inf")
@@ -117,10 +101,10 @@ class IsrChangeQueue:
     def _decide(self, call: _AlterPartitionCall, draft: ChunkDraft) -> list[AlterPartitionResult] | Exception:
         known = self._loader.registrations
         try:
-            self._replication.check_broker_epoch(call.broker_id, call.broker_epoch)
+            self._check_broker_epoch(call.broker_id, call.broker_epoch)
         except KafkaError as error:
             return error
-        is_acceptable = acceptable_leaders(known).__contains__
+        is_acceptable = self._is_acceptable()
         results: list[AlterPartitionResult] = []
         for topic_id, index, proposal in ((item.topic_id, item.index, item.proposal) for item in call.proposals):
             found = draft.find(topic_id, index)
@@ -131,7 +115,7 @@ class IsrChangeQueue:
             else:
                 number, partition = found
                 result = alter_partition(
-                    partition, call.broker_id, proposal, known, is_acceptable, self._replication.rules(topic_id)
+                    partition, call.broker_id, proposal, known, is_acceptable, self._rules(topic_id)
                 )
                 if isinstance(result, PartitionRegistration) and result is not partition:
                     draft.replace(number, topic_id, index, result)

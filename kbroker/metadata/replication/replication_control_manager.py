@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.coordination.interface import CoordinationError, Create, Delete, Op, Set, WatchEvent, batches
+from kbroker.metadata.control_manager import ControllerContext, ControlManager
 from kbroker.metadata.image import BrokerNode, KnownBroker, WriteHealth
-from kbroker.metadata.recovery.older_metadata import OlderMetadata
-from kbroker.metadata.replication.alter_partition import give_up_replica, write_health_by_broker
+from kbroker.metadata.recovery.log_recovery_manager import OlderMetadata
+from kbroker.metadata.replication.alter_partition import give_up_replica
 from kbroker.metadata.replication.broker_changes import (
     BrokerChanges,
     acceptable_leaders,
@@ -30,7 +31,6 @@ from kbroker.metadata.replication.leader_elections import (
     RequestedElection,
     balance_leader,
     elect_on_request,
-    topic_rules,
     unknown_partition,
 )
 from kbroker.metadata.replication.partition_change import TopicRules, remove_failed_replica, waits_for
@@ -43,14 +43,7 @@ from kbroker.runtime.slices import Slices, step
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Task
-
-    from kbroker.config import BrokerConfig
-    from kbroker.coordination.interface import Coordination
-    from kbroker.metadata.metadata_loader import MetadataLoader
-    from kbroker.metadata.metadata_writer import MetadataWriter
-    from kbroker.runtime.environment import Clock
-    from kbroker.runtime.mutex import Mutex
+    from asyncio import Task
 
 
 log = EventLogger("kbroker.metadata")
@@ -64,36 +57,17 @@ MAX_BALANCED = 1000
 ReplicaKey = tuple[bytes, int]
 
 
-class ReplicationControlManager:
-    """Part of the controller, with which it shares the lock and the writer. It acts only on the elected controller."""
+class ReplicationControlManager(ControlManager):
+    """`on_reconciled` is called after each reconciliation."""
 
-    def __init__(
-        self,
-        coordination: Coordination,
-        loader: MetadataLoader,
-        writer: MetadataWriter,
-        lock: Mutex,
-        loop: AbstractEventLoop,
-        config: Callable[[], BrokerConfig],
-        clock: Clock,
-    ) -> None:
-        self._coordination = coordination
-        self._loader = loader
-        self._writer = writer
-        self._lock = lock
-        self._loop = loop
-        self._config = config
-        self._clock = clock
-        # Called after each reconciliation.
-        self.on_reconciled: Callable[[], None] = lambda: None
+    def __init__(self, context: ControllerContext, on_reconciled: Callable[[], None] = lambda: None) -> None:
+        super().__init__(context)
+        self._on_reconciled = on_reconciled
         # The controller epoch in which all partitions have been checked.
         self._reconciled_epoch = 0
-        self._older_metadata = OlderMetadata(loader, writer, loop)
+        self._older_metadata = OlderMetadata(context)
         self._brokers_changed = False
         self._reconciling: Task[None] | None = None
-
-    def use_session(self, coordination: Coordination) -> None:
-        self._coordination = coordination
 
     # Brokers.
 
@@ -145,22 +119,20 @@ class ReplicationControlManager:
                 # Brokers are fenced first: a failure between two multis may have left their partitions unsettled.
                 self._reconciled_epoch = 0
                 if newer:
-                    await self._older_metadata.begin_recovery(
-                        self._coordination, newer, *self._registration_ops(changes, after)
-                    )
+                    await self._older_metadata.begin_recovery(newer, *self._registration_ops(changes, after))
                 else:
                     await self._write(changes, after, only_changed=is_reconciled)
                 self._reconciled_epoch = epoch
                 if len(after) > 1:
                     log_changes(changes)
-        self.on_reconciled()
+        self._on_reconciled()
 
     async def _read_broker_nodes(self) -> dict[int, BrokerNode]:
-        children = await self._coordination.children(znodes.BROKERS, self._on_brokers_change)
+        children = await self._writer.coordination.children(znodes.BROKERS, self._on_brokers_change)
         names = [name for name in children if name.isdecimal()]
         if len(names) < len(children):
             log.warning("not the nodes of brokers", path=znodes.BROKERS, names=sorted({*children} - {*names}))
-        nodes = await self._coordination.get_many([f"{znodes.BROKERS}/{name}" for name in names])
+        nodes = await self._writer.coordination.get_many([f"{znodes.BROKERS}/{name}" for name in names])
         return {
             int(name): znodes.decode_broker(int(name), node.data)
             for name, node in zip(names, nodes, strict=True)
@@ -205,14 +177,14 @@ class ReplicationControlManager:
         draft = ChunkDraft(self._loader.chunks)
         topic = None
         if new_configs is not None and new_configs.resource.type == ConfigResourceType.TOPIC:
-            topic = self._loader.image.topics.get(new_configs.resource.name)
+            topic = self._image.topics.get(new_configs.resource.name)
         for number, topic_id, index, partition in (
             draft.partitions() if topic is None else draft.partitions_of(topic.topic_id)
         ):
             if brokers is not None and brokers.isdisjoint(partition.replicas):
                 continue
             if topic_id not in rules:
-                rules[topic_id] = self.rules(topic_id, new_configs, after)
+                rules[topic_id] = self._rules(topic_id, new_configs, after)
             settled = settle_partition(partition, changes, is_acceptable, rules[topic_id])
             if settled is not None:
                 draft.replace(number, topic_id, index, settled)
@@ -238,7 +210,7 @@ class ReplicationControlManager:
         """
         async with self._lock:
             await self._writer.prepare()
-            self.check_broker_epoch(broker_id, broker_epoch)
+            self._check_broker_epoch(broker_id, broker_epoch)
             known = self._loader.registrations
             if acceptable_leaders(known) <= {broker_id}:
                 return 0  # no other broker could lead
@@ -267,7 +239,7 @@ class ReplicationControlManager:
             self._check_not_awaited(broker_id, after)
             draft = self._settle(BrokerChanges(unclean={broker_id}, replaced_disks={broker_id}), after)
             resource = ConfigResource(ConfigResourceType.BROKER, str(broker_id))
-            uncordon = removal_ops(resource, self._loader.image.overrides(*resource), "cordoned.log.dirs")
+            uncordon = removal_ops(resource, self._image.overrides(*resource), "cordoned.log.dirs")
             await self._writer.commit_all([*draft.ops(), *uncordon, Delete(znodes.registration_path(broker_id))])
         log.info("broker unregistered", broker=broker_id)
         self.start_reconciling()
@@ -277,7 +249,7 @@ class ReplicationControlManager:
         draft = self._settle(BrokerChanges(), after, brokers=frozenset((broker_id,)))
         for _, topic_id, index, partition in draft.partitions():
             if waits_for(partition, broker_id):
-                name = f"{self._loader.image.topics_by_id[topic_id].name}-{index}"
+                name = f"{self._image.topics_by_id[topic_id].name}-{index}"
                 text = (
                     "start it. To give records up, elect another leader (unclean), or delete the topic with all of them"
                 )
@@ -288,15 +260,15 @@ class ReplicationControlManager:
         """End the ISR memberships of replicas whose logs have failed, if other replicas can lead. Raises KafkaError."""
         async with self._lock:
             await self._writer.prepare()
-            self.check_broker_epoch(broker_id, broker_epoch)
-            is_acceptable = acceptable_leaders(self._loader.registrations).__contains__
+            self._check_broker_epoch(broker_id, broker_epoch)
+            is_acceptable = self._is_acceptable()
             draft = ChunkDraft(self._loader.chunks)
             for topic_id, index in failed:
                 found = draft.find(topic_id, index)
                 if found is None:
                     continue
                 number, partition = found
-                changed = remove_failed_replica(partition, broker_id, is_acceptable, self.rules(topic_id))
+                changed = remove_failed_replica(partition, broker_id, is_acceptable, self._rules(topic_id))
                 if changed is not None:
                     draft.replace(number, topic_id, index, changed)
             await self._writer.commit_all(draft.ops())
@@ -309,7 +281,7 @@ class ReplicationControlManager:
         """
         async with self._lock:
             await self._writer.prepare()
-            self.check_broker_epoch(broker_id, broker_epoch)
+            self._check_broker_epoch(broker_id, broker_epoch)
             known = self._loader.registrations
             broker = known[broker_id]
             registration = broker.registration._replace(write_health=health)
@@ -319,7 +291,7 @@ class ReplicationControlManager:
                 is_acceptable = acceptable_leaders(after).__contains__
                 for number, topic_id, index, partition in draft.partitions():
                     if broker_id in partition.isr:
-                        rules = self.rules(topic_id, None, after)
+                        rules = self._rules(topic_id, None, after)
                         changed = give_up_replica(partition, broker_id, is_acceptable, rules)
                         if changed is not None:
                             draft.replace(number, topic_id, index, changed)
@@ -333,7 +305,7 @@ class ReplicationControlManager:
     # Elections.
 
     async def elect_leaders(
-        self, election_type: ElectionType, requested: Sequence[RequestedElection] | None, slices: Slices | None
+        self, election_type: ElectionType, requested: Sequence[RequestedElection] | None, slices: Slices | None = None
     ) -> list[ElectionOutcome]:
         """Elect leaders on request. Raises KafkaError.
 
@@ -341,8 +313,8 @@ class ReplicationControlManager:
         """
         async with self._lock:
             await self._writer.prepare()
-            is_acceptable = acceptable_leaders(self._loader.registrations).__contains__
-            topics = self._loader.image.topics
+            is_acceptable = self._is_acceptable()
+            topics = self._image.topics
             draft = ChunkDraft(self._loader.chunks)
             outcomes = []
             for topic, index in self._all_partitions() if requested is None else requested:
@@ -354,7 +326,7 @@ class ReplicationControlManager:
                         raise unknown_partition(topics, topic, index)
                     number, partition = found
                     elected = elect_on_request(
-                        partition, election_type, is_acceptable, self.rules(topics[topic].topic_id)
+                        partition, election_type, is_acceptable, self._rules(topics[topic].topic_id)
                     )
                     draft.replace(number, topics[topic].topic_id, index, elected)
                 except KafkaError as refusal:
@@ -366,7 +338,7 @@ class ReplicationControlManager:
             return outcomes
 
     def _all_partitions(self) -> list[RequestedElection]:
-        topics = self._loader.image.topics.values()
+        topics = self._image.topics.values()
         return [RequestedElection(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
 
     async def balance_leaders(self) -> None:
@@ -387,37 +359,13 @@ class ReplicationControlManager:
         """Return the number of elections. Raises KafkaError."""
         async with self._lock:
             await self._writer.prepare()
-            is_acceptable = acceptable_leaders(self._loader.registrations).__contains__
+            is_acceptable = self._is_acceptable()
             draft = ChunkDraft(self._loader.chunks)
             count = 0
             for number, topic_id, index, partition in draft.partitions():
-                balanced = balance_leader(partition, is_acceptable, self.rules(topic_id))
+                balanced = balance_leader(partition, is_acceptable, self._rules(topic_id))
                 if balanced is not None and count < MAX_BALANCED:
                     draft.replace(number, topic_id, index, balanced)
                     count += 1
             await self._writer.commit_all(draft.ops())
         return count
-
-    def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> None:
-        """Raise KafkaError (STALE_BROKER_EPOCH) unless a broker is registered with this epoch."""
-        broker = self._loader.registrations.get(broker_id)
-        if broker is None:
-            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED)
-        if broker.registration.epoch != broker_epoch:
-            raise KafkaError(
-                ErrorCode.STALE_BROKER_EPOCH,
-                f"Expected broker epoch {broker.registration.epoch}, but got broker epoch {broker_epoch}",
-            )
-
-    def rules(
-        self,
-        topic_id: bytes,
-        new_configs: NewConfigs | None = None,
-        known: Mapping[int, KnownBroker] | None = None,
-    ) -> TopicRules:
-        """Return what affects the elections of a topic's partitions.
-
-        `new_configs` replace those of their resource. `known`: the brokers, if they differ from the loaded ones.
-        """
-        write_health = write_health_by_broker(self._loader.registrations if known is None else known)
-        return topic_rules(self._loader.image, self._config(), topic_id, new_configs, write_health)

@@ -6,15 +6,14 @@ The decisions are in closing_partitions.py.
 from __future__ import annotations
 
 from asyncio import sleep
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.config.topic_config import TopicConfig
 from kbroker.coordination.interface import MULTI_BYTES, Set
+from kbroker.metadata.control_manager import ControllerContext, ControlManager
 from kbroker.metadata.image import is_retired
-from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.metadata.topics.closing_partitions import (
@@ -29,15 +28,12 @@ from kbroker.metadata.topics.closing_partitions import (
     without_forwarding,
 )
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.mutex import Mutex
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Task
+    from asyncio import Task
 
-    from kbroker.config import BrokerConfig
     from kbroker.metadata.image import Forwarding, TopicImage
-    from kbroker.metadata.metadata_loader import MetadataLoader
 
 
 log = EventLogger("kbroker.controller")
@@ -46,23 +42,9 @@ log = EventLogger("kbroker.controller")
 RETRY_BACKOFF_S = 0.5
 
 
-class ClosingControlManager:
-    """Part of the controller, with which it shares the lock and the writer. It acts only on the elected controller."""
-
-    def __init__(
-        self,
-        loader: MetadataLoader,
-        writer: MetadataWriter,
-        lock: Mutex,
-        loop: AbstractEventLoop,
-        config: Callable[[], BrokerConfig],
-    ) -> None:
-        self._config = config
-        self._loader = loader
-        self._image = loader.image
-        self._writer = writer
-        self._lock = lock
-        self._loop = loop
+class ClosingControlManager(ControlManager):
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
         # The topics whose partitions this controller is removing.
         self._running: set[bytes] = set()
         self._reopening: set[Task[None]] = set()

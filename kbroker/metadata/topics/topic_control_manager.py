@@ -6,7 +6,7 @@ The decisions are in kbroker/metadata/topics. Each topic is written in one multi
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Collection, Container, Sequence
+from collections.abc import Awaitable, Collection, Container, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,8 +16,8 @@ from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.config.tag_expression import VIEW_OF
 from kbroker.config.topic_config import validate_topic_configs
 from kbroker.coordination.interface import Create, Delete, Op, Set, op_bytes
+from kbroker.metadata.control_manager import ControllerContext, ControlManager
 from kbroker.metadata.image import PartitionRegistration, WriteHealth
-from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.replication.alter_partition import ANY_EPOCH
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
@@ -34,15 +34,11 @@ from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId, 
 from kbroker.metadata.topics.replica_placement import MAX_PARTITIONS_PER_REQUEST, PlanningContext, no_leader
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID, repeated_names
 from kbroker.metadata.topics.views import check_not_view, check_source, check_views_deleted
-from kbroker.runtime.mutex import Mutex
 from kbroker.runtime.slices import Slices, Steps, each, in_slices, step
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from random import Random
-
-    from kbroker.config import BrokerConfig
-    from kbroker.metadata.metadata_loader import MetadataLoader
 
 
 Overrides = dict[str, str]
@@ -71,23 +67,10 @@ class CreatePartitionsResult:
     error: KafkaError | None = None
 
 
-class TopicControlManager:
-    """Part of the controller, with which it shares the lock and the writer. It acts only on the elected controller."""
-
-    def __init__(
-        self,
-        loader: MetadataLoader,
-        writer: MetadataWriter,
-        lock: Mutex,
-        random: Random,
-        config: Callable[[], BrokerConfig],
-    ) -> None:
-        self._loader = loader
-        self._image = loader.image
-        self._writer = writer
-        self._lock = lock
+class TopicControlManager(ControlManager):
+    def __init__(self, context: ControllerContext, random: Random) -> None:
+        super().__init__(context)
         self._random = random
-        self._config = config
 
     async def create_topics(
         self, topics: Sequence[NewTopic], validate_only: bool, slices: Slices | None = None

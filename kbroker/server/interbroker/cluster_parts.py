@@ -102,11 +102,11 @@ class ClusterParts:
         ]
         for reporter in self._log_reporters:
             reporter.start()
-        self._member.controller.self_healing.read_disks = lambda brokers: read_disks(
-            brokers, self._config().node_id, self.peers, self._serve_locally
-        )
-        self._member.controller.recovery.read_logs = lambda brokers, keys: read_replica_logs(
-            brokers, keys, self._config().node_id, self.peers, self._serve_locally
+        self._member.controller.use_reports(
+            lambda brokers, keys: read_replica_logs(
+                brokers, keys, self._config().node_id, self.peers, self._serve_locally
+            ),
+            lambda brokers: read_disks(brokers, self._config().node_id, self.peers, self._serve_locally),
         )
         await self.server.serve(services)
 

@@ -82,7 +82,7 @@ class MetadataCluster:
             await self.create([NewTopic(f"{prefix}-{number}", partitions, REPLICAS) for number in numbers])
 
     async def create(self, topics: list[NewTopic]) -> None:
-        for result in await self.controller.controller.create_topics(topics, False):
+        for result in await self.controller.controller.topics.create_topics(topics, False):
             if result.error is not None:
                 raise result.error
 
@@ -99,7 +99,7 @@ class MetadataCluster:
         image, partition = self.controller.image, self.partition(topic, index)
         with_epochs = [(broker_id, image.brokers[broker_id].epoch) for broker_id in isr]
         requested = RequestedIsr(partition.leader_epoch, partition.partition_epoch, with_epochs)
-        (result,) = await self.controller.controller.alter_partitions(
+        (result,) = await self.controller.controller.isr_changes.alter_partitions(
             partition.leader,
             image.brokers[partition.leader].epoch,
             [IsrRequest(image.topics[topic].topic_id, index, requested)],
@@ -111,7 +111,7 @@ class MetadataCluster:
         """Make the second replica the preferred leader, with a reassignment to the same brokers in another order."""
         first, second, *others = self.partition(topic, index).replicas
         target = RequestedReassignment(topic, index, [second, first, *others])
-        (outcome,) = await self.controller.controller.alter_reassignments([target])
+        (outcome,) = await self.controller.controller.reassignments.alter_reassignments([target])
         if outcome.error is not None:
             raise outcome.error
 
@@ -144,7 +144,7 @@ class MetadataCluster:
             )
         )
         # Returns when a failover of several multis has ended, and does nothing itself.
-        await self.controller.controller.reconcile()
+        await self.controller.controller.replication.reconcile()
 
     async def close(self) -> None:
         for member in self.members.values():

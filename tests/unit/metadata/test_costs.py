@@ -74,7 +74,7 @@ async def create(cluster: MetadataCluster) -> None:
 
 
 async def delete(cluster: MetadataCluster) -> None:
-    (deletion,) = await cluster.controller.controller.delete_topics([TopicNameOrId("topic-1")])
+    (deletion,) = await cluster.controller.controller.topics.delete_topics([TopicNameOrId("topic-1")])
     assert deletion.error is None
 
 

@@ -36,10 +36,10 @@ async def change_something(cluster: MetadataCluster, random: Random, number: int
     index = random.randrange(len(image.topics[name].partitions))
     partition = cluster.partition(name, index)
     if action == 1:
-        await controller.delete_topics([TopicNameOrId(name)])
+        await controller.topics.delete_topics([TopicNameOrId(name)])
     elif action == 2:
         count = len(image.topics[name].partitions)
-        await controller.create_partitions([NewPartitions(name, count + random.choice((1, 40)))], False)
+        await controller.topics.create_partitions([NewPartitions(name, count + random.choice((1, 40)))], False)
     elif action == 3:
         overrides = {"retention.ms": str(number)}
         await controller.alter_configs(ConfigResourceType.TOPIC, name, overrides)

@@ -49,7 +49,7 @@ async def test_an_image_has_whole_changes_only():
         """Read each node in turn, with a change after the first one."""
         session.get_many = read
         nodes = await read(paths[:1])
-        await cluster.controller.controller.create_topics([NewTopic("b", assignments=[(0, [1, 2])])], False)
+        await cluster.controller.controller.topics.create_topics([NewTopic("b", assignments=[(0, [1, 2])])], False)
         return nodes + await read(paths[1:])
 
     session.get_many = read_while_others_write  # type: ignore[method-assign]

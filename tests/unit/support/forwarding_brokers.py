@@ -31,10 +31,11 @@ CLIENT = "10.0.0.7:5000"
 
 
 class FakeController:
-    """A controller whose topics have consecutive ids. `on_create` may raise or wait."""
+    """A controller and its managers, whose topics have consecutive ids. `on_create` may raise or wait."""
 
     def __init__(self, broker: ForwardingBroker) -> None:
         self.is_elected = False
+        self.topics = self.isr_changes = self.replication = self
         self.created: list[str] = []
         self.altered: list[tuple[int, str]] = []
         # (broker id, broker epoch, topic id) of each change of an ISR, which takes `delay_s`.

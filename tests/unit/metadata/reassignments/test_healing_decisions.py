@@ -3,7 +3,7 @@
 import pytest
 
 from kbroker.metadata.image import BrokerHistory, BrokerRegistration, KnownBroker, PartitionRegistration, TopicImage
-from kbroker.metadata.reassignments import stored_plan as plan_nodes
+from kbroker.metadata.reassignments import stored_plan
 from kbroker.metadata.reassignments.healing_states import (
     BrokerState,
     ObservedBrokers,
@@ -179,10 +179,10 @@ def test_what_a_broker_reports_of_its_disk():
 
 def test_the_nodes_of_plans_and_registrations_have_it_and_those_of_former_versions_do_not():
     plan = plan_of(REBUILD, ([1, 2, 3], [1, 2, 4]))
-    header = plan_nodes.decode_header(plan_nodes.encode_header(plan))
+    header = stored_plan.decode_header(stored_plan.encode_header(plan))
     assert header is not None
     assert (header.plan.origin, header.plan.brokers) == (REBUILD, (3,))
-    assert b"origin" not in plan_nodes.encode_header(plan._replace(origin=REQUEST, brokers=()))
+    assert b"origin" not in stored_plan.encode_header(plan._replace(origin=REQUEST, brokers=()))
     broker = KnownBroker(BrokerRegistration(3, "h", 1), True, BrokerHistory(12, 4, True, True))
     assert znodes.decode_registration(3, znodes.encode_registration(broker)) == broker
     former = znodes.encode_registration(broker._replace(history=BrokerHistory()))

@@ -328,7 +328,7 @@ async def test_drained_brokers_get_nothing_and_do_not_count_as_an_outage():
     cluster, controller = story.cluster, story.cluster.controller.controller
     await cluster.create("u", [4, 5, 6])
     moves = [RequestedMove("u", 0, (4, 5, 6), (1, 2, 6))]
-    await controller.create_reassignment_plan(RequestedPlan("drain 4, 5", -1, 10, moves))
+    await controller.plans.create_plan(RequestedPlan("drain 4, 5", -1, 10, moves))
     await story.until_no_plan()
     assert [cluster.controller.loader.registrations[node].history.is_drained for node in (4, 5, 6)] == [
         True,
@@ -355,7 +355,7 @@ async def test_a_plan_on_request_has_precedence():
     cluster, controller = story.cluster, story.cluster.controller.controller
     await cluster.vanish(3)
     moves = [RequestedMove("t", 0, (1, 2, 3), (4, 2, 3)), RequestedMove("t", 1, (2, 3, 1), (2, 4, 1))]
-    await controller.create_reassignment_plan(RequestedPlan("p", -1, 1, moves))
+    await controller.plans.create_plan(RequestedPlan("p", -1, 1, moves))
     await story.pass_minutes(40)
     assert story.plan is not None
     assert story.plan.origin is PlanOrigin.REQUEST
@@ -364,7 +364,7 @@ async def test_a_plan_on_request_has_precedence():
     await story.pass_minutes(1)
     assert story.plan.origin is PlanOrigin.REBUILD
     with pytest.raises(KafkaError, match=r"Plan 2 is running"):
-        await controller.create_reassignment_plan(RequestedPlan("p", -1, 1, moves))
+        await controller.plans.create_plan(RequestedPlan("p", -1, 1, moves))
 
 
 @async_test
@@ -374,7 +374,7 @@ async def test_a_rebuild_that_a_user_cancels_stops_and_does_not_begin_again_unti
     await cluster.vanish(3)
     await story.pass_minutes(30)
     assert story.plan is not None
-    await controller.cancel_reassignment_plan(story.plan.plan_id)
+    await controller.plans.cancel_plan(story.plan.plan_id)
     await settle()
     # It does not wait for the broker that is away, to move anything back to it.
     assert (story.plan.state, dict(story.plan.skipped)) == (PlanState.CANCELLED, {"cancelled": (0, 1, 2)})

@@ -7,7 +7,7 @@ import pytest
 
 from kbroker.coordination.data_tree import DataTree
 from kbroker.metadata.image import NOTHING_SEEN, BrokerRegistration
-from kbroker.metadata.recovery import older_metadata
+from kbroker.metadata.recovery import log_recovery_manager
 from kbroker.metadata.recovery.log_recovery import (
     MAX_UNSEEN_CHANGES,
     MAX_UNSEEN_EPOCHS,
@@ -28,7 +28,7 @@ T = "t"
 @pytest.fixture(autouse=True)
 def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers that do not return are waited for only shortly."""
-    monkeypatch.setattr(older_metadata, "FORMER_BROKERS_S", 0.1)
+    monkeypatch.setattr(log_recovery_manager, "FORMER_BROKERS_S", 0.1)
 
 
 class Logs:
@@ -152,7 +152,7 @@ async def test_lost_changes_count_though_their_numbers_are_in_use_again():
 @async_test
 async def test_brokers_that_were_registered_are_waited_for_before_anybody_leads(monkeypatch: pytest.MonkeyPatch):
     """Broker 2 was down when the lost changes were made, and starts first."""
-    monkeypatch.setattr(older_metadata, "FORMER_BROKERS_S", 30.0)
+    monkeypatch.setattr(log_recovery_manager, "FORMER_BROKERS_S", 30.0)
     cluster, older = await cluster_with_older_copy()
     Logs(cluster, b1=ReplicaLog(1, 8, 0), b2=ReplicaLog(0, 9, 0), b3=ReplicaLog(1, 7, 0))
     await restore(cluster, older)

@@ -66,7 +66,7 @@ async def listed(client: Client) -> int:
 
 async def create(s: SimulatedCluster, count: int, assignments: list[list[int]] | None = None) -> KafkaError | None:
     controller = s.broker(s.controller).services.controller
-    adding = controller.create_partitions([NewPartitions("t", count, assignments)], validate_only=False)
+    adding = controller.topics.create_partitions([NewPartitions("t", count, assignments)], validate_only=False)
     [result] = await s.machines[s.controller].loop.run(adding)
     return result.error
 

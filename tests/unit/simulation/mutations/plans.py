@@ -46,7 +46,7 @@ class Drain:
                 return False
         replicas = [self.drained, self.kept]
         await self.at_controller(
-            lambda controller: controller.alter_reassignments(
+            lambda controller: controller.reassignments.alter_reassignments(
                 [RequestedReassignment(*scene.tp, replicas) for scene in self.scenes]
             )
         )
@@ -55,7 +55,7 @@ class Drain:
     async def create_plan(self) -> None:
         moves = [RequestedMove(*scene.tp, tuple(scene.stored.replicas), tuple(self.target)) for scene in self.scenes]
         plan = RequestedPlan("drain", NO_THROTTLE, 1, moves, allow_fewer_racks=True)
-        await self.at_controller(lambda controller: controller.create_reassignment_plan(plan))
+        await self.at_controller(lambda controller: controller.plans.create_plan(plan))
 
     async def at_controller(self, operation: Callable[..., Awaitable[object]]) -> None:
         controller = self.scenes[0].controller

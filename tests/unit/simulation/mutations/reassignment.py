@@ -48,7 +48,7 @@ async def _reassign(scene: Scene, target: Sequence[int] | None) -> None:
     if controller is not None and controller.services is not None:
         requested = [RequestedReassignment(*scene.tp, target)]
         with suppress(KafkaError):
-            await controller.loop.run(controller.services.controller.alter_reassignments(requested))
+            await controller.loop.run(controller.services.controller.reassignments.alter_reassignments(requested))
 
 
 @mutation("cluster", [INVARIANT], replicated(reassignment_is_cancelled))

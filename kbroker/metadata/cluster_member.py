@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.coordination.interface import CoordinationError, NoSpace, SessionExpired, Unavailable
 from kbroker.metadata.controller import Controller
+from kbroker.metadata.features import OWN_FEATURES
 from kbroker.metadata.image import (
     BrokerRegistration,
     DeltaListener,
@@ -177,7 +178,7 @@ class ClusterMember:
         await self.loader.wait_for_listeners()
         # An attempt in another session continues with it: the logs are as they were.
         self._last_epoch = previous_epoch
-        broker = broker._replace(write_health=self.write_health())
+        broker = broker._replace(write_health=self.write_health(), features=OWN_FEATURES)
         self._check_history()
         epoch = await register_broker(
             self._environment, self._coordination, broker, previous_epoch, max_wait_s, self.seen

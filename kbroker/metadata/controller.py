@@ -164,6 +164,7 @@ class Controller(ControlManager):
         """Change levels of finalized features, all or none (KIP-584). Raises KafkaError."""
         async with self._lock:
             await self._writer.prepare()
-            features = update_features(self._image.features, updates, self.node_id)
+            brokers = {id: known.registration.features for id, known in self._loader.registrations.items()}
+            features = update_features(self._image.features, updates, self.node_id, brokers)
             if features != self._image.features and not validate_only:
                 await self._writer.commit([Set(znodes.FEATURES, znodes.encode_features(features))])

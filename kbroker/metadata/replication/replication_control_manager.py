@@ -161,7 +161,8 @@ class ReplicationControlManager(ControlManager):
     ) -> tuple[Sequence[Op], Sequence[Op]]:
         """Return the operations that fence brokers, and those that unfence brokers."""
         leaving = [self._registration_op(broker_id, after) for broker_id in changes.fenced]
-        entering = [self._registration_op(broker_id, after) for broker_id in (*changes.restarted, *changes.unfenced)]
+        entered = (*changes.restarted, *changes.unfenced, *changes.completed)
+        entering = [self._registration_op(broker_id, after) for broker_id in entered]
         return leaving, entering
 
     def _settle(

@@ -2,8 +2,9 @@
 
     /kbroker/cluster-id              {"id": text}
     /kbroker/broker-epoch            empty; its version is the broker epoch of the last registration
-    /kbroker/brokers/ID              a broker's address and epoch, {"write_health"} if it is not OK, and {"seen"}: how
-                                     new the metadata are that it knows; ephemeral
+    /kbroker/brokers/ID              a broker's address and epoch, {"write_health"} if it is not OK, {"endpoints"} and
+                                     {"features"} as rows, and {"seen"}: how new the metadata are that it knows;
+                                     ephemeral
     /kbroker/registrations/ID        the same as the controller knows it, with {"fenced", "in_controlled_shutdown"} and
                                      {"history": [fields of BrokerHistory]}
     /kbroker/secret                  {"secret": hex}; brokers prove with it that they belong to this cluster
@@ -38,8 +39,9 @@ from urllib.parse import quote, unquote
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.coordination import interface
 from kbroker.coordination.interface import CoordinationError, Create, Delete, Op, Set
-from kbroker.metadata.features import FinalizedFeatures
+from kbroker.metadata.features import FORMER_FEATURES, BrokerFeature, FinalizedFeatures
 from kbroker.metadata.image import (
+    BrokerEndpoint,
     BrokerHistory,
     BrokerNode,
     BrokerRegistration,
@@ -197,8 +199,12 @@ def _history(
 
 
 def _registration_fields(broker: BrokerRegistration) -> dict[str, object]:
-    write_health = {"write_health": broker.write_health} if broker.write_health else {}
-    return write_health | {
+    optional: dict[str, object] = {"write_health": broker.write_health} if broker.write_health else {}
+    if broker.endpoints:
+        optional["endpoints"] = broker.endpoints
+    if broker.features != FORMER_FEATURES:
+        optional["features"] = broker.features
+    return optional | {
         "host": broker.host,
         "port": broker.port,
         "rack": broker.rack,
@@ -224,7 +230,17 @@ def _registration(broker_id: int, fields: Mapping[str, Any]) -> BrokerRegistrati
         fields.get("inter_broker_port", 0),
         fields.get("directory_id", ""),
         write_health=WriteHealth(fields.get("write_health", WriteHealth.OK)),
+        endpoints=tuple(_endpoint(*row) for row in fields.get("endpoints", ())),
+        features=tuple(_feature(*row) for row in fields.get("features", FORMER_FEATURES)),
     )
+
+
+def _endpoint(listener: str, host: str, port: int, security_protocol: str, *_later: object) -> BrokerEndpoint:
+    return BrokerEndpoint(str(listener), str(host), int(port), str(security_protocol))
+
+
+def _feature(name: str, lowest: int, highest: int, *_later: object) -> BrokerFeature:
+    return BrokerFeature(str(name), int(lowest), int(highest))
 
 
 def encode_secret(secret: bytes) -> bytes:

@@ -4,6 +4,7 @@ Brokers and partitions are numbered from 0. Decisions consider partitions in a s
 to a new broker belong to all topics, and not only to the first ones by name.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from kbroker.metadata.reassignments.placement.cluster_layout import ClusterBroker, ClusterLayout
@@ -16,7 +17,8 @@ class ReplicaTable:
     """Replicas of partitions by number, and what each broker has.
 
     `racks`, `accepts`, `counts`, `leaders` and `sizes` are by the number of a broker, `replicas` and `partition_sizes`
-    by that of a partition. `is_movable`: see PlacedPartition.
+    by that of a partition. `is_movable`: see PlacedPartition. `held`: the partitions of each broker. `led`: the movable
+    partitions by leader and follower, where both accept replicas.
     """
 
     def __init__(self, layout: ClusterLayout) -> None:
@@ -35,11 +37,38 @@ class ReplicaTable:
         self.counts = [0] * len(self.ids)
         self.leaders = [0] * len(self.ids)
         self.sizes = [0] * len(self.ids)
-        for replicas, size_bytes in zip(self.replicas, self.partition_sizes, strict=True):
-            self.leaders[replicas[0]] += 1
-            for broker in replicas:
-                self.counts[broker] += 1
-                self.sizes[broker] += size_bytes
+        self.held: list[dict[int, None]] = [{} for _ in self.ids]
+        self.led: defaultdict[tuple[int, int], dict[int, None]] = defaultdict(dict)
+        for partition in range(len(self.partitions)):
+            self._enter(partition)
+
+    def _enter(self, partition: int) -> None:
+        """Add the replicas of a partition to what the brokers have."""
+        leader, *followers = self.replicas[partition]
+        self.leaders[leader] += 1
+        for broker in (leader, *followers):
+            self.counts[broker] += 1
+            self.sizes[broker] += self.partition_sizes[partition]
+            self.held[broker][partition] = None
+        for pair in self._transfers(partition):
+            self.led[pair][partition] = None
+
+    def _leave(self, partition: int) -> None:
+        """The inverse of _enter."""
+        replicas = self.replicas[partition]
+        self.leaders[replicas[0]] -= 1
+        for broker in replicas:
+            self.counts[broker] -= 1
+            self.sizes[broker] -= self.partition_sizes[partition]
+            del self.held[broker][partition]
+        for pair in self._transfers(partition):
+            del self.led[pair][partition]
+
+    def _transfers(self, partition: int) -> list[tuple[int, int]]:
+        leader, *followers = self.replicas[partition]
+        if not self.is_movable[partition] or not self.accepts[leader]:
+            return []
+        return [(leader, follower) for follower in followers if self.accepts[follower]]
 
     def result(self) -> dict[tuple[str, int], tuple[int, ...]]:
         """Return the replicas of all partitions by topic and partition."""
@@ -50,39 +79,29 @@ class ReplicaTable:
 
     def move(self, partition: int, source: int, target: int) -> None:
         """Replace the broker `source` among the replicas of a partition by `target`, in the same place."""
-        replicas = self.replicas[partition]
-        place = replicas.index(source)
-        replicas[place] = target
-        self._count(source, partition, -1)
-        self._count(target, partition, 1)
-        if place == 0:
-            self.leaders[source] -= 1
-            self.leaders[target] += 1
+        self._replace(partition, [target if broker == source else broker for broker in self.replicas[partition]])
 
     def add(self, partition: int, broker: int) -> None:
         """Add a broker as the last of the replicas of a partition."""
-        self.replicas[partition].append(broker)
-        self._count(broker, partition, 1)
+        self._replace(partition, [*self.replicas[partition], broker])
 
     def remove(self, partition: int, broker: int) -> None:
         """Remove a broker from the replicas of a partition, which has others."""
-        replicas = self.replicas[partition]
-        if replicas[0] == broker:
-            self.prefer(partition, replicas[1])
-        replicas.remove(broker)
-        self._count(broker, partition, -1)
+        if self.replicas[partition][0] == broker:
+            self.prefer(partition, self.replicas[partition][1])
+        self._replace(partition, [other for other in self.replicas[partition] if other != broker])
 
     def prefer(self, partition: int, broker: int) -> None:
         """Make one of the replicas of a partition its preferred leader. The former one takes its place."""
-        replicas = self.replicas[partition]
+        replicas = list(self.replicas[partition])
         place = replicas.index(broker)
-        self.leaders[replicas[0]] -= 1
-        self.leaders[broker] += 1
         replicas[0], replicas[place] = broker, replicas[0]
+        self._replace(partition, replicas)
 
-    def _count(self, broker: int, partition: int, change: int) -> None:
-        self.counts[broker] += change
-        self.sizes[broker] += change * self.partition_sizes[partition]
+    def _replace(self, partition: int, replicas: list[int]) -> None:
+        self._leave(partition)
+        self.replicas[partition][:] = replicas
+        self._enter(partition)
 
     def replicas_in_rack(self, partition: int, rack: int) -> int:
         racks = self.racks
@@ -94,6 +113,14 @@ class ReplicaTable:
         if rack == target_rack:
             return True
         return self.replicas_in_rack(partition, target_rack) < self.replicas_in_rack(partition, rack)
+
+    def may_move(self, partition: int, source: int, target: int) -> bool:
+        """Return whether a replica may move without a worse spread over the racks."""
+        return (
+            self.is_movable[partition]
+            and target not in self.replicas[partition]
+            and self.keeps_racks(partition, source, target)
+        )
 
     def best_broker(self, replicas: list[int], excluded: frozenset[int] = frozenset()) -> int | None:
         """Return the broker that should get a further replica of a partition with these ones, None if no broker can.

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
+from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.plan_checks import RequestedPlan
 from kbroker.runtime.slices import each, in_slices, release
 from protocol.messages.k10000_create_reassignment_plan import (
     CreateReassignmentPlanRequest,
@@ -37,7 +38,5 @@ async def handle(
     return CreateReassignmentPlanResponse(plan_id=plan_id)
 
 
-def _requested_move(move: PlannedMove) -> RequestedMove:
-    return RequestedMove(
-        move.topic_name, move.partition_index, tuple(move.original_replicas), tuple(move.target_replicas)
-    )
+def _requested_move(move: PlannedMove) -> GivenMove:
+    return GivenMove(move.topic_name, move.partition_index, tuple(move.original_replicas), tuple(move.target_replicas))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.interbroker.peers import PeerUnavailable
@@ -100,6 +100,12 @@ async def response_of_envelope(
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller's response is malformed: {error}") from error
 
 
+def _error_code(response: Message) -> int:
+    """All responses to brokers have an error_code."""
+    code: int = response.error_code  # type: ignore[attr-defined]
+    return code
+
+
 def _has_succeeded(task: asyncio.Task[Message]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
@@ -165,9 +171,7 @@ class ControllerChannel:
                 response = await self._request_peer(controller_id, request, version, deadline_s)
         except PeerUnavailable as error:
             return None, error.message or error.code.name
-        # All responses to brokers have an error_code.
-        code: int = response.error_code  # type: ignore[attr-defined]
-        if code == ErrorCode.NOT_CONTROLLER:
+        if _error_code(response) == ErrorCode.NOT_CONTROLLER:
             return None, f"broker {controller_id} is not the controller"
         return response, ""
 
@@ -181,7 +185,7 @@ class ControllerChannel:
             tasks.append(self._loop.create_task(self._relay(direct, controller_id, request, version)))
         try:
             while waiting := [task for task in tasks if not task.done()]:
-                either: list[asyncio.Future[Any]] = [*waiting, changed]
+                either: list[asyncio.Future[Message] | asyncio.Future[None]] = [*waiting, changed]
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 for task in tasks:
                     if _has_succeeded(task):
@@ -211,7 +215,7 @@ class ControllerChannel:
                 response = await self._peers.request(broker_id, request, version, timeout_ms=2 * timeout_ms)
             except PeerUnavailable:
                 continue
-            if response.error_code not in _NOT_RELAYED:  # type: ignore[attr-defined]
+            if _error_code(response) not in _NOT_RELAYED:
                 return response
         raise PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, "no broker can relay the request")
 

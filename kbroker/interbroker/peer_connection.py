@@ -6,7 +6,7 @@ Responses are found by their correlation ids.
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, Future, TimerHandle
+from asyncio import AbstractEventLoop, Future, TimerHandle, WriteTransport
 from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import NamedTuple
@@ -211,5 +211,5 @@ class PeerConnection(FrameProtocol):
             on_end(self)
 
 
-def _send_frame(transport: object, payload: bytes) -> None:
-    transport.write(len(payload).to_bytes(4, "big") + payload)  # type: ignore[attr-defined]
+def _send_frame(transport: WriteTransport, payload: bytes) -> None:
+    transport.write(len(payload).to_bytes(4, "big") + payload)

@@ -11,7 +11,7 @@ from asyncio import AbstractEventLoop, Future, Task, TimerHandle, sleep, wait
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from kazoo.client import KazooState
 from kazoo.exceptions import ConnectionLoss
@@ -39,6 +39,9 @@ from kbroker.runtime.event_log import EventLogger
 
 log = EventLogger("kbroker.metadata")
 
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
 # Requests that have no response yet. More wait in the session: kazoo's queue blocks the event loop when it is full.
 MAX_IN_FLIGHT = 64
 # kazoo drops a connection on which nothing is received for this part of the session timeout, unless it sends requests.
@@ -49,30 +52,43 @@ CLOSE_S = 3.0
 PROBE_INTERVAL = 1 / 3
 
 
-class Call:
-    """A request with the future of its outcome. `watch` is set if the request succeeds."""
+class Call(Generic[T_co]):
+    """A request with the future of its outcome. `convert` makes it from kazoo's result; it may raise.
 
-    __slots__ = ("convert", "deadline", "future", "path", "request", "watch")
+    `deadline`: the loop's time. `watch` is set if the request succeeds.
+    """
+
+    __slots__ = ("_convert", "_future", "deadline", "path", "request", "watch")
 
     def __init__(
         self,
-        request: Any,
+        request: object,
         path: str,
-        future: Future[Any],
+        future: Future[T_co],
         deadline: float,
-        convert: Callable[[Any], Any],
+        convert: Callable[[Any], T_co],
         watch: Watch | None,
     ) -> None:
         self.request = request
         self.path = path
-        self.future = future
         self.deadline = deadline
-        self.convert = convert
         self.watch = watch
+        self._future = future
+        self._convert = convert
+
+    @property
+    def is_done(self) -> bool:
+        return self._future.done()
+
+    def complete(self, result: object) -> None:
+        try:
+            self._future.set_result(self._convert(result))
+        except Exception as error:
+            self._future.set_exception(error)
 
     def fail(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
+        if not self.is_done:
+            self._future.set_exception(error)
 
 
 class ZooKeeperSession:
@@ -95,8 +111,8 @@ class ZooKeeperSession:
         self._on_expired: list[Callable[[], None]] = []
         self._watches: WatchManager[Watch] = WatchManager()
         # Both in the order of their deadlines.
-        self._unsent: deque[Call] = deque()
-        self._in_flight: dict[Call, None] = {}
+        self._unsent: deque[Call[object]] = deque()
+        self._in_flight: dict[Call[object], None] = {}
         self._timer: TimerHandle | None = None
         # Runs while the session is not connected.
         self._refusal_check: Task[None] | None = None
@@ -125,7 +141,7 @@ class ZooKeeperSession:
     # Coordination.
 
     async def get(self, path: str, watch: Watch | None = None) -> Node:
-        return await self._get(path, watch)  # type: ignore[no-any-return]
+        return await self._get(path, watch)
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         futures = [self._get(path) for path in paths]
@@ -144,18 +160,18 @@ class ZooKeeperSession:
 
     async def exists(self, path: str, watch: Watch | None = None) -> int | None:
         request = Exists(self.chroot + path, watch and self._client.watch)
-        return await self._start(request, path, lambda stat: stat and stat.version, watch)  # type: ignore[no-any-return]
+        return await self._start(request, path, _version, watch)
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         request = GetChildren(self.chroot + path, watch and self._client.watch)
-        return await self._start(request, path, sorted, watch)  # type: ignore[no-any-return]
+        return await self._start(request, path, _names, watch)
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
         await self._write([Create(path, data, ephemeral)])
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
         (stat,) = await self._write([Set(path, data, version)])
-        return stat.version  # type: ignore[no-any-return]
+        return int(stat.version)
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         await self._write([Delete(path, version)])
@@ -183,7 +199,7 @@ class ZooKeeperSession:
 
     # Requests.
 
-    def _get(self, path: str, watch: Watch | None = None) -> Future[Any]:
+    def _get(self, path: str, watch: Watch | None = None) -> Future[Node]:
         return self._start(GetData(self.chroot + path, watch and self._client.watch), path, _node, watch)
 
     async def _write(self, ops: Sequence[Op]) -> Sequence[Any]:
@@ -192,14 +208,13 @@ class ZooKeeperSession:
         for result in results:
             if isinstance(result, ZnodeStat):
                 self.on_server_time(result.mtime)
-        return results  # type: ignore[no-any-return]
+        return results
 
-    def _start(self, request: Any, path: str, convert: Callable[[Any], Any], watch: Watch | None = None) -> Future[Any]:
+    def _start(self, request: object, path: str, convert: Callable[[Any], T], watch: Watch | None = None) -> Future[T]:
         if self._is_over:
             raise SessionExpired
-        deadline = self._loop.time() + self._timeout_s
-        self._unsent.append(Call(request, path, self._loop.create_future(), deadline, convert, watch))
-        future = self._unsent[-1].future
+        future: Future[T] = self._loop.create_future()
+        self._unsent.append(Call[T](request, path, future, self._loop.time() + self._timeout_s, convert, watch))
         self._send_all()
         self._set_timer()
         return future
@@ -208,31 +223,24 @@ class ZooKeeperSession:
         """Send the requests that wait, as long as the session is connected."""
         while self._unsent and self._is_connected and len(self._in_flight) < MAX_IN_FLIGHT:
             call = self._unsent.popleft()
-            if not call.future.done():
+            if not call.is_done:
                 call.deadline = self._loop.time() + self._timeout_s
                 self._in_flight[call] = None
                 self._client.send(call.request, partial(self._on_outcome, call))
 
-    def _on_outcome(self, call: Call, result: Any, error: Exception | None) -> None:
+    def _on_outcome(self, call: Call[object], result: object, error: Exception | None) -> None:
         self._in_flight.pop(call, None)
         if isinstance(error, ConnectionLoss):
             # The change of the state is reported after the outcomes of all requests.
             self._is_connected = False
-        if not call.future.done():
+        if error is not None:
+            call.fail(coordination_error(error, call.path))
+        elif not call.is_done:
             # kazoo sets the watch of `exists` if there is no node, too; it has no error then.
-            if error is not None:
-                call.future.set_exception(coordination_error(error, call.path))
-            else:
-                self._complete(call, result)
+            if call.watch is not None:
+                self._watches.add(call.path, call.watch, children=isinstance(call.request, GetChildren))
+            call.complete(result)
         self._send_all()
-
-    def _complete(self, call: Call, result: Any) -> None:
-        if call.watch is not None:
-            self._watches.add(call.path, call.watch, children=isinstance(call.request, GetChildren))
-        try:
-            call.future.set_result(call.convert(result))
-        except Exception as error:
-            call.future.set_exception(error)
 
     # What kazoo reports.
 
@@ -338,6 +346,14 @@ class ZooKeeperSession:
             # Until kazoo has found the connection closed, the requests of later calls would be lost with it.
             self._is_connected = False
         self._set_timer()
+
+
+def _version(stat: ZnodeStat | None) -> int | None:
+    return None if stat is None else int(stat.version)
+
+
+def _names(names: Sequence[str]) -> list[str]:
+    return sorted(names)
 
 
 def _node(result: Any) -> Node:

@@ -91,11 +91,11 @@ class JuteReader:
 
     def _unpack(self, struct: Struct) -> int:
         try:
-            (value,) = struct.unpack_from(self._data, self._position)
+            value: int = struct.unpack_from(self._data, self._position)[0]
         except StructError:
             raise MalformedRequest from None
         self._position += struct.size
-        return value  # type: ignore[no-any-return]
+        return value
 
 
 def encode_int(value: int) -> bytes:

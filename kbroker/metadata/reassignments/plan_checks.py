@@ -12,6 +12,7 @@ from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.metadata.reassignments.placement.cluster_layout import has_fewer_racks
+from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, StoredMove, StoredPlan
 from kbroker.metadata.topics.replica_placement import Racks, invalid_assignment, validate_replicas
 from protocol.errors import ErrorCode
@@ -28,15 +29,6 @@ MAX_CONFIG_BYTES = 500_000
 Overrides = dict[str, str]
 
 
-class RequestedMove(NamedTuple):
-    """A move in a request. `target[0]` is the preferred leader afterwards."""
-
-    topic: str
-    partition: int
-    original: tuple[int, ...]
-    target: tuple[int, ...]
-
-
 class RequestedPlan(NamedTuple):
     """A plan in a request. `throttle`: bytes per second for each broker, or NO_THROTTLE.
 
@@ -46,7 +38,7 @@ class RequestedPlan(NamedTuple):
     description: str
     throttle: int
     max_concurrent_moves: int
-    moves: Sequence[RequestedMove]
+    moves: Sequence[GivenMove]
     allow_fewer_racks: bool = False
 
 
@@ -70,7 +62,7 @@ def check_plan(
     moves: dict[tuple[str, int], StoredMove] = {}
     for move in requested.moves:
         if (move.topic, move.partition) in moves:
-            raise _invalid(f"The plan has more than one move of {move.topic}-{move.partition}.")
+            raise _invalid(f"The plan has more than one move of {move}.")
         moves[move.topic, move.partition] = _check_move(move, topics, racks)
         if not requested.allow_fewer_racks:
             _check_racks(move, racks)
@@ -78,35 +70,32 @@ def check_plan(
     return list(moves.values())
 
 
-def _check_move(move: RequestedMove, topics: Mapping[str, TopicImage], racks: Racks) -> StoredMove:
-    name = f"{move.topic}-{move.partition}"
+def _check_move(move: GivenMove, topics: Mapping[str, TopicImage], racks: Racks) -> StoredMove:
     topic = topics.get(move.topic)
     if topic is None or not 0 <= move.partition < len(topic.partitions):
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The partition {name} does not exist.")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The partition {move} does not exist.")
     partition = topic.partitions[move.partition]
     if partition.is_reassigning:
-        raise KafkaError(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"The partition {name} is already being reassigned.")
+        raise KafkaError(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"The partition {move} is already being reassigned.")
     if list(move.original) != partition.replicas:
         raise invalid_assignment(
-            f"The partition {name} has the replicas {partition.replicas}, not {list(move.original)} as in the plan."
+            f"The partition {move} has the replicas {partition.replicas}, not {list(move.original)} as in the plan."
         )
     if move.target == move.original:
-        raise invalid_assignment(f"The partition {name} already has the replicas {list(move.target)}.")
+        raise invalid_assignment(f"The partition {move} already has the replicas {list(move.target)}.")
     try:
         validate_replicas(move.target, racks, None)
     except KafkaError as error:
-        raise invalid_assignment(f"The partition {name}: {error.message}") from None
+        raise invalid_assignment(f"The partition {move}: {error.message}") from None
     return StoredMove(move.topic, topic.topic_id, move.partition, move.original, move.target)
 
 
-def _check_racks(move: RequestedMove, racks: Racks) -> None:
+def _check_racks(move: GivenMove, racks: Racks) -> None:
     """Raise KafkaError if a move spreads its partition worse. A broker that is no longer registered has no rack."""
     before, after = ([racks.get(broker) for broker in replicas] for replicas in (move.original, move.target))
     if has_fewer_racks(before, after):
         names = (", ".join(rack or "none" for rack in replicas) for replicas in (before, after))
-        raise invalid_assignment(
-            f"The partition {move.topic}-{move.partition} would be in fewer racks: from {' to '.join(names)}."
-        )
+        raise invalid_assignment(f"The partition {move} would be in fewer racks: from {' to '.join(names)}.")
 
 
 def _invalid(message: str) -> KafkaError:

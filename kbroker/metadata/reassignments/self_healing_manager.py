@@ -28,7 +28,8 @@ from kbroker.metadata.reassignments.healing_states import (
     long_away,
     obstacles_of,
 )
-from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
+from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.plan_checks import RequestedPlan
 from kbroker.metadata.reassignments.rebuild import BrokerDisk, Rebuild, healing_layout, rebuild, take_share
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanOrigin
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
@@ -181,7 +182,7 @@ class SelfHealingManager(ControlManager):
         rate = self._value(THROTTLED_RATE)
         requested = RequestedPlan(
             description(origin, brokers), rate if rate > 0 else NO_THROTTLE, CONCURRENT_MOVES,
-            [RequestedMove(move.topic, move.partition, move.original, move.target) for move in ordered],
+            [GivenMove(move.topic, move.partition, move.original, move.target) for move in ordered],
             allow_fewer_racks=True,  # a replica there protects better than none
         )  # fmt: skip
         try:

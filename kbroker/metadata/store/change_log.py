@@ -20,6 +20,7 @@ from kbroker.metadata.store.znodes import (
     chunk_path,
     decode,
     decode_partition,
+    decode_row,
     decoding,
     encode,
     number_of,
@@ -145,10 +146,7 @@ def decode_change_log(data: bytes) -> ChangeLog:
     with decoding(CHANGES):
         fields = decode(CHANGES, data)
         last = fields.get("last")
-        writers = tuple(
-            Writer(int(epoch), str(name), int(after), int(first))
-            for epoch, name, after, first in fields.get("writers", ())
-        )
+        writers = tuple(decode_row(Writer, row) for row in fields.get("writers", ()))
         return ChangeLog(int(fields["number"]), None if last is None else _decode_fields(CHANGES, last), writers)
 
 

@@ -29,11 +29,11 @@ nodes again. See change_log.py.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 from urllib.parse import quote, unquote
 
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
@@ -83,6 +83,8 @@ CHUNK_PARTITIONS = 128
 Chunk = dict[bytes, dict[int, PartitionRegistration]]
 KAFKA_KEY_HASH = "kafka"
 
+Row = TypeVar("Row")
+
 
 class InvalidNodeData(CoordinationError):
     """A node has data that kbroker did not write."""
@@ -107,6 +109,14 @@ def decoding(path: str) -> Iterator[None]:
 def decode(path: str, data: bytes) -> Any:
     with decoding(path):
         return json.loads(data)
+
+
+def decode_row(kind: Callable[..., Row], values: Iterable[object]) -> Row:
+    """Return a NamedTuple of numbers, texts and booleans. Raises ValueError, TypeError.
+
+    Values that are missing have their defaults, and later versions may add values.
+    """
+    return kind(*(convert(value) for convert, value in zip(get_type_hints(kind).values(), values, strict=False)))
 
 
 def escape(name: str) -> str:
@@ -161,16 +171,8 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerNode:
     path = broker_path(broker_id)
     with decoding(path):
         fields = decode(path, data)
-        seen = decode_seen(fields.get("seen", ()))
+        seen = decode_row(SeenMetadata, fields.get("seen", ()))
         return BrokerNode(_registration(broker_id, fields), fields.get("previous_epoch", -1), seen)
-
-
-def decode_seen(values: Sequence[Any]) -> SeenMetadata:
-    """Raises ValueError, TypeError. Later versions may add values."""
-    number, writer_epoch, writer, broker_epoch, leader_epoch, producer_ids_end = SeenMetadata(*values[:6])
-    return SeenMetadata(
-        int(number), int(writer_epoch), str(writer), int(broker_epoch), int(leader_epoch), int(producer_ids_end)
-    )
 
 
 def encode_registration(known: KnownBroker) -> bytes:
@@ -189,13 +191,7 @@ def decode_registration(broker_id: int, data: bytes) -> KnownBroker:
         broker = _registration(broker_id, fields)
         in_controlled_shutdown = bool(fields["in_controlled_shutdown"])
         broker = broker._replace(in_controlled_shutdown=in_controlled_shutdown)
-        return KnownBroker(broker, bool(fields["fenced"]), _history(*fields.get("history", ())))
-
-
-def _history(
-    since_ms: int = -1, rebuilt: int = 0, is_given_up: bool = False, is_drained: bool = False
-) -> BrokerHistory:
-    return BrokerHistory(int(since_ms), int(rebuilt), bool(is_given_up), bool(is_drained))
+        return KnownBroker(broker, bool(fields["fenced"]), decode_row(BrokerHistory, fields.get("history", ())))
 
 
 def _registration_fields(broker: BrokerRegistration) -> dict[str, object]:
@@ -230,17 +226,9 @@ def _registration(broker_id: int, fields: Mapping[str, Any]) -> BrokerRegistrati
         fields.get("inter_broker_port", 0),
         fields.get("directory_id", ""),
         write_health=WriteHealth(fields.get("write_health", WriteHealth.OK)),
-        endpoints=tuple(_endpoint(*row) for row in fields.get("endpoints", ())),
-        features=tuple(_feature(*row) for row in fields.get("features", FORMER_FEATURES)),
+        endpoints=tuple(decode_row(BrokerEndpoint, row) for row in fields.get("endpoints", ())),
+        features=tuple(decode_row(BrokerFeature, row) for row in fields.get("features", FORMER_FEATURES)),
     )
-
-
-def _endpoint(listener: str, host: str, port: int, security_protocol: str, *_later: object) -> BrokerEndpoint:
-    return BrokerEndpoint(str(listener), str(host), int(port), str(security_protocol))
-
-
-def _feature(name: str, lowest: int, highest: int, *_later: object) -> BrokerFeature:
-    return BrokerFeature(str(name), int(lowest), int(highest))
 
 
 def encode_secret(secret: bytes) -> bytes:
@@ -379,14 +367,8 @@ def decode_partition(
         adding_replicas or [],
         removing_replicas or [],
         bool(is_closing),
-        None if forwarding is None else _forwarding(*forwarding),
+        None if forwarding is None else decode_row(Forwarding, forwarding),
     )
-
-
-def _forwarding(
-    first_epoch: int, target: int, end_epoch: int, again_epoch: int, is_retired: bool = False
-) -> Forwarding:
-    return Forwarding(int(first_epoch), int(target), int(end_epoch), int(again_epoch), bool(is_retired))
 
 
 def overrides_op(resource: ConfigResource, current: Mapping[str, str], altered: Mapping[str, str]) -> Op:

@@ -105,11 +105,11 @@ def plan_topic(topic: NewTopic, context: PlanningContext, existing_names: Mappin
 
 
 def _overrides(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    if None in [value for _, value in configs]:
-        without_value = [name for name, value in configs if value is None]
+    without_value = [name for name, value in configs if value is None]
+    if without_value:
         message = f"Null value not supported for topic configs: {','.join(without_value)}"
         raise KafkaError(ErrorCode.INVALID_CONFIG, message)
-    return without_empty_view(dict(configs))  # type: ignore[arg-type]
+    return without_empty_view({name: value for name, value in configs if value is not None})
 
 
 def _placed_replicas(topic: NewTopic, context: PlanningContext) -> list[list[int]]:

@@ -14,7 +14,8 @@ from kbroker.coordination.interface import Op, Unavailable
 from kbroker.metadata.reassignments import plan_manager
 from kbroker.metadata.reassignments import stored_plan as stored_plan_module
 from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
-from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
+from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.plan_checks import RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import PlanState, StoredPlan
 from kbroker.metadata.store import znodes
 from kbroker.metadata.topics.create_topics import NewTopic
@@ -126,7 +127,7 @@ async def check_nothing_is_left(cluster: Cluster, replicas: list[int]) -> None:
     assert image.resources_with_overrides(ConfigResourceType.BROKER) == []
 
 
-PLAN = RequestedPlan("p", THROTTLED, 10, [RequestedMove("t", index, (2,), (3,)) for index in range(3)])
+PLAN = RequestedPlan("p", THROTTLED, 10, [GivenMove("t", index, (2,), (3,)) for index in range(3)])
 
 
 @async_test

@@ -6,7 +6,8 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.metadata.image import PartitionRegistration, TopicImage
-from kbroker.metadata.reassignments.plan_checks import MAX_MOVES, RequestedMove, RequestedPlan, check_plan
+from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.plan_checks import MAX_MOVES, RequestedPlan, check_plan
 from kbroker.metadata.reassignments.stored_plan import StoredMove
 from kbroker.runtime.slices import run_to_end
 from protocol.errors import ErrorCode
@@ -25,11 +26,11 @@ TOPICS = {
 }
 
 
-def move(topic: str = "t", partition: int = 0, original: Any = (1, 2), target: Any = (3, 2)) -> RequestedMove:
-    return RequestedMove(topic, partition, original, target)
+def move(topic: str = "t", partition: int = 0, original: Any = (1, 2), target: Any = (3, 2)) -> GivenMove:
+    return GivenMove(topic, partition, original, target)
 
 
-def check(*moves: RequestedMove, description: str = "", throttle: int = -1, concurrent: int = 1) -> list[StoredMove]:
+def check(*moves: GivenMove, description: str = "", throttle: int = -1, concurrent: int = 1) -> list[StoredMove]:
     return run_to_end(check_plan(RequestedPlan(description, throttle, concurrent, moves), TOPICS, RACKS))
 
 
@@ -96,7 +97,7 @@ def test_a_partition_may_not_get_into_fewer_racks(
          "The partition t-0: The manual partition assignment includes broker 9, but no such broker is registered."),
     ],
 )  # fmt: skip
-def test_a_plan_that_is_refused(moves: list[RequestedMove], options: Any, code: ErrorCode, message: str) -> None:
+def test_a_plan_that_is_refused(moves: list[GivenMove], options: Any, code: ErrorCode, message: str) -> None:
     with pytest.raises(KafkaError) as refused:
         check(*moves, **options)
     assert (refused.value.code, refused.value.message) == (code, message)

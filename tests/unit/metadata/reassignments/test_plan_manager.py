@@ -9,7 +9,8 @@ from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.coordination.interface import Create
 from kbroker.metadata.reassignments import plan_manager, stored_plan
-from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
+from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.plan_checks import RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import PlanState, StoredPlan
 from kbroker.metadata.store import znodes
 from protocol.errors import ErrorCode
@@ -25,7 +26,7 @@ def _steps_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def create(cluster: Cluster, moves: Sequence[tuple[int, list[int], list[int]]], concurrent: int = 10) -> int:
-    rows = [RequestedMove("t", index, tuple(original), tuple(target)) for index, original, target in moves]
+    rows = [GivenMove("t", index, tuple(original), tuple(target)) for index, original, target in moves]
     plan_id = await cluster.controller.controller.plans.create_plan(RequestedPlan("p", -1, concurrent, rows))
     await settle()
     return plan_id
@@ -169,7 +170,7 @@ async def test_a_plan_that_is_cancelled_before_its_throttle_is_set_changes_nothi
     before, controller = cluster.partition("t"), cluster.controller.controller
     with monkeypatch.context() as patch:
         patch.setattr(plan_manager.ReassignmentPlanManager, "_start_steps", lambda _: None)
-        requested = RequestedPlan("p", 1000, 1, [RequestedMove("t", 0, (1, 2), (3, 2))])
+        requested = RequestedPlan("p", 1000, 1, [GivenMove("t", 0, (1, 2), (3, 2))])
         plan_id = await controller.plans.create_plan(requested)
         await controller.plans.cancel_plan(plan_id)
     # The next change of the image leads to the step.

@@ -14,7 +14,8 @@ from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.reassignments import plan_step, reassignment_control_manager
 from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
-from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
+from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.plan_checks import RequestedPlan
 from kbroker.metadata.reassignments.plan_manager import ReassignmentPlanManager
 from kbroker.metadata.reassignments.plan_step import MoveState, MoveStatus
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, StoredPlan
@@ -53,7 +54,7 @@ class Drain:
         return await self.scenes[0].until(lambda: all(scene.stored.replicas == replicas for scene in self.scenes))
 
     async def create_plan(self) -> None:
-        moves = [RequestedMove(*scene.tp, tuple(scene.stored.replicas), tuple(self.target)) for scene in self.scenes]
+        moves = [GivenMove(*scene.tp, tuple(scene.stored.replicas), tuple(self.target)) for scene in self.scenes]
         plan = RequestedPlan("drain", NO_THROTTLE, 1, moves, allow_fewer_racks=True)
         await self.at_controller(lambda controller: controller.plans.create_plan(plan))
 

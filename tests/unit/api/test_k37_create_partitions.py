@@ -1,4 +1,4 @@
-"""CreatePartitions in all versions. Its errors are in tests/unit/metadata/topics/test_create_partitions.py."""
+"""CreatePartitions in all versions. Its errors are in tests/unit/metadata/topics/test_create_topics.py."""
 
 import pytest
 

@@ -215,7 +215,7 @@ def a_former_controller_writes(patch: pytest.MonkeyPatch) -> None:
     """The writes of a controller are not fenced: they check neither its epoch nor the number of the last change."""
 
     async def write(writer: MetadataWriter, ops: Sequence[Op], deleted_topics: Sequence[bytes]) -> None:
-        await writer._coordination.multi([*change_ops(writer._loader.change_log.number + 1, ops), *ops])
+        await writer.coordination.multi([*change_ops(writer._loader.change_log.number + 1, ops), *ops])
         await writer._loader.catch_up()
 
     patch.setattr(MetadataWriter, "_write", write)

@@ -142,7 +142,7 @@ def a_plan_goes_on_after_another_controller_has_replaced_it(patch: pytest.Monkey
     """The steps of a plan are not fenced: they check neither the controller epoch nor the last change."""
 
     async def write(writer: MetadataWriter, ops: Sequence[Op], deleted_topics: Sequence[bytes]) -> None:
-        await writer._coordination.multi([*change_ops(writer._loader.change_log.number + 1, ops), *ops])
+        await writer.coordination.multi([*change_ops(writer._loader.change_log.number + 1, ops), *ops])
         await writer._loader.catch_up()
 
     async def move(

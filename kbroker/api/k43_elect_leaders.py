@@ -11,8 +11,9 @@ from collections.abc import Iterable
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.large_responses import has_many_partitions
-from kbroker.common import KafkaError
-from kbroker.metadata.replication.leader_elections import ElectionOutcome, RequestedElection, parse_election_type
+from kbroker.common import KafkaError, TopicPartition
+from kbroker.metadata.control_manager import PartitionOutcome
+from kbroker.metadata.replication.leader_elections import parse_election_type
 from kbroker.runtime.slices import Steps, in_slices
 from protocol.errors import ErrorCode
 from protocol.messages.k43_elect_leaders import (
@@ -37,7 +38,7 @@ async def handle(services: Services, context: RequestContext, request: ElectLead
         outcomes = await services.controller.elect_leaders(election_type, requested, slices)
     except KafkaError as error:
         code = error.code if context.version >= FIRST_WITH_ERROR_CODE else ErrorCode.NONE
-        failed = (ElectionOutcome(topic, index, error) for topic, index in requested or ())
+        failed = (PartitionOutcome(topic, index, error) for topic, index in requested or ())
         results = await in_slices(slices, _results(request, (), failed))
         return ElectLeadersResponse(error_code=code, replica_election_results=results)
     results = await in_slices(slices, _results(request, list(services.metadata.topics), outcomes))
@@ -48,18 +49,18 @@ def is_large(services: Services, context: RequestContext, request: ElectLeadersR
     return request.topic_partitions is None and has_many_partitions(services.metadata, None)
 
 
-def _requested(topics: Iterable[TopicPartitions]) -> Steps[list[RequestedElection]]:
+def _requested(topics: Iterable[TopicPartitions]) -> Steps[list[TopicPartition]]:
     requested = []
     for topic in topics:
         for index in topic.partitions:
-            requested.append(RequestedElection(topic.topic, index))
+            requested.append(TopicPartition(topic.topic, index))
             yield
         yield
     return requested
 
 
 def _results(
-    request: ElectLeadersRequest, all_topics: Iterable[str], outcomes: Iterable[ElectionOutcome]
+    request: ElectLeadersRequest, all_topics: Iterable[str], outcomes: Iterable[PartitionOutcome]
 ) -> Steps[list[ReplicaElectionResult]]:
     """Return the outcomes by topic. Every requested topic has a result, even without partitions."""
     meant = all_topics if request.topic_partitions is None else (topic.topic for topic in request.topic_partitions)

@@ -14,7 +14,8 @@ from itertools import islice
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.reassignments.alter_reassignments import ReassignmentOutcome, RequestedReassignment
+from kbroker.metadata.control_manager import PartitionOutcome
+from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
 from kbroker.runtime.slices import Steps, each, in_slices, run_to_end
 from protocol.errors import ErrorCode
 from protocol.messages.k45_alter_partition_reassignments import (
@@ -62,7 +63,7 @@ def failed_response(
 ) -> AlterPartitionReassignmentsResponse:
     """Return the response in which everything that was requested has this error."""
     outcomes = [
-        ReassignmentOutcome(topic.name, partition.partition_index, error)
+        PartitionOutcome(topic.name, partition.partition_index, error)
         for topic in request.topics
         for partition in topic.partitions
     ]
@@ -72,7 +73,7 @@ def failed_response(
 
 
 def _results(
-    request: AlterPartitionReassignmentsRequest, outcomes: Sequence[ReassignmentOutcome]
+    request: AlterPartitionReassignmentsRequest, outcomes: Sequence[PartitionOutcome]
 ) -> Steps[list[ReassignableTopicResponse]]:
     remaining = iter(outcomes)
     topics = []
@@ -83,7 +84,7 @@ def _results(
     return topics
 
 
-def _partition_result(outcome: ReassignmentOutcome) -> ReassignablePartitionResponse:
+def _partition_result(outcome: PartitionOutcome) -> ReassignablePartitionResponse:
     error = outcome.error
     return ReassignablePartitionResponse(
         partition_index=outcome.partition,

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from kbroker.runtime.environment import Environment
 
-
 log = EventLogger("kbroker.metadata")
 
 # The interval at which the store checks that its files exist.

@@ -22,7 +22,6 @@ from kbroker.coordination.interface import CoordinationError, Create, Delete, Op
 if TYPE_CHECKING:
     from kbroker.runtime.disk import Disk, DiskFile
 
-
 FRAME = struct.Struct(">II")
 NUMBER = struct.Struct(">Q")
 OP = struct.Struct(">BH")

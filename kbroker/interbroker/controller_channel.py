@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.runtime.environment import Environment
 
-
 # DefaultPrincipalData in version 0 with its version before it: User:ANONYMOUS, not authenticated by a token.
 ANONYMOUS_PRINCIPAL = b"\0\0" + b"\x05User" + b"\x0aANONYMOUS" + b"\0" + b"\0"
 # The backoff between two attempts, in seconds. Kafka's retry.backoff.ms of this channel is 100 ms.

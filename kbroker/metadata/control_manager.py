@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from kbroker.runtime.mutex import Mutex
 
 
+class PartitionOutcome(NamedTuple):
+    """A partition in a response: why an operation on it was refused, None if it was not."""
+
+    topic: str
+    partition: int
+    error: KafkaError | None
+
+
 class ControllerContext(NamedTuple):
     """`lock`: operations run one at a time. `config` returns the broker's current configuration."""
 

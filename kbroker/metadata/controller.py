@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from kbroker.common import KafkaError
+from kbroker.common import KafkaError, TopicPartition
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.coordination.interface import Op, Set
-from kbroker.metadata.control_manager import ControllerContext, ControlManager
+from kbroker.metadata.control_manager import ControllerContext, ControlManager, PartitionOutcome
 from kbroker.metadata.features import FeatureUpdate, update_features
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.reassignments.plan_manager import ReassignmentPlanManager
@@ -21,13 +21,7 @@ from kbroker.metadata.reassignments.reassignment_control_manager import Reassign
 from kbroker.metadata.reassignments.self_healing_manager import ReadDisks, SelfHealingManager
 from kbroker.metadata.recovery.log_recovery_manager import LogRecoveryManager, ReadReplicaLogs
 from kbroker.metadata.replication.isr_change_queue import IsrChangeQueue
-from kbroker.metadata.replication.leader_elections import (
-    ELECTION_CONFIGS,
-    ElectionOutcome,
-    ElectionType,
-    NewConfigs,
-    RequestedElection,
-)
+from kbroker.metadata.replication.leader_elections import ELECTION_CONFIGS, ElectionType, NewConfigs
 from kbroker.metadata.replication.replication_control_manager import ReplicationControlManager
 from kbroker.metadata.store import znodes
 from kbroker.metadata.topics.closing_control_manager import ClosingControlManager
@@ -119,9 +113,9 @@ class Controller(ControlManager):
     async def elect_leaders(
         self,
         election_type: ElectionType,
-        requested: Sequence[RequestedElection] | None,
+        requested: Sequence[TopicPartition] | None,
         slices: Slices | None = None,
-    ) -> list[ElectionOutcome]:
+    ) -> list[PartitionOutcome]:
         """Elect leaders on request (KIP-460); of all partitions if `requested` is None. Raises KafkaError.
 
         An unclean election ends the wait for the logs of brokers that do not respond, see LogRecoveryManager.
@@ -130,7 +124,7 @@ class Controller(ControlManager):
         if requested is not None:
             requested = [each for each in requested if each not in recovered]
         outcomes = await self.replication.elect_leaders(election_type, requested, slices)
-        return [*(ElectionOutcome(*each, None) for each in recovered), *outcomes]
+        return [*(PartitionOutcome(*each, None) for each in recovered), *outcomes]
 
     async def alter_configs(
         self,

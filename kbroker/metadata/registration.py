@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from kbroker.metadata.image import BrokerRegistration
     from kbroker.runtime.environment import Environment
 
-
 SECRET_BYTES = 32
 log = EventLogger("kbroker.metadata")
 # A multi of these writes takes some 60 KB.

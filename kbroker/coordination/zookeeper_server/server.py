@@ -30,7 +30,6 @@ from kbroker.runtime.event_log import EventLogger
 if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
 
-
 log = EventLogger("kbroker.metadata")
 
 LENGTH_BYTES = 4

@@ -17,7 +17,6 @@ from kbroker.runtime.event_log import EventLogger
 if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
 
-
 log = EventLogger("kbroker.metadata")
 
 # A timer that is this late shows that the process was paused: the requests of its clients are not read yet.

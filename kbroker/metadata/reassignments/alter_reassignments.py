@@ -29,14 +29,6 @@ class RequestedReassignment(NamedTuple):
     replicas: Sequence[int] | None
 
 
-class ReassignmentOutcome(NamedTuple):
-    """A partition in a response."""
-
-    topic: str
-    partition: int
-    error: KafkaError | None
-
-
 def alter_reassignment(
     name: str,
     partition: PartitionRegistration,

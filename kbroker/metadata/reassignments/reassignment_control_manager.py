@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.metadata.control_manager import ControlManager
+from kbroker.metadata.control_manager import ControlManager, PartitionOutcome
 from kbroker.metadata.reassignments.alter_reassignments import (
-    ReassignmentOutcome,
     RequestedReassignment,
     alter_reassignment,
     missing_partition,
@@ -35,7 +34,7 @@ class ReassignmentControlManager(ControlManager):
         requested: Sequence[RequestedReassignment],
         may_change_factor: bool = True,
         slices: Slices | None = None,
-    ) -> list[ReassignmentOutcome]:
+    ) -> list[PartitionOutcome]:
         """Begin, replace or cancel reassignments (KIP-455). Returns the outcome of each, in order.
 
         Without `may_change_factor` a target must have as many replicas as the partition has.
@@ -54,7 +53,7 @@ class ReassignmentControlManager(ControlManager):
                     self.alter(draft, topic, index, target, may_change_factor)
                 except KafkaError as refusal:
                     error = refusal
-                outcomes.append(ReassignmentOutcome(topic, index, error))
+                outcomes.append(PartitionOutcome(topic, index, error))
                 await step(slices)
             await self._writer.commit_all(draft.ops())
         for (topic, index, target), outcome in zip(requested, outcomes, strict=True):

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from kbroker.metadata.reassignments.plan_manager import ReassignmentPlanManager
     from kbroker.runtime.environment import Offload
 
-
 log = EventLogger("kbroker.metadata")
 
 AFTER_MS = "kbroker.replica.rebuild.after.ms"

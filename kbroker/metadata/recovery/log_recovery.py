@@ -13,7 +13,7 @@ these the longest one, has all records that the others have acknowledged togethe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,11 +21,8 @@ from kbroker.common import NO_LEADER
 from kbroker.metadata.image import UNKNOWN_REPLICA, PartitionRegistration, SeenMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from kbroker.metadata.image import BrokerRegistration, MetadataDelta, SeenMetadata
+    from kbroker.metadata.image import BrokerRegistration, MetadataDelta
     from kbroker.metadata.store.change_log import ChangeLog
-
 
 # How far numbers are advanced beyond what brokers report: others, which are down, may have seen more.
 MAX_UNSEEN_CHANGES = 100_000_000

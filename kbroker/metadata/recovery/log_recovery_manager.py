@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kbroker.common import KafkaError
+from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordination.interface import CoordinationError, Set, batches
 from kbroker.metadata.control_manager import ControllerContext, ControlManager
 from kbroker.metadata.recovery.log_recovery import (
@@ -26,7 +26,6 @@ from kbroker.metadata.recovery.log_recovery import (
     unseen_producer_id,
 )
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
-from kbroker.metadata.replication.leader_elections import RequestedElection
 from kbroker.metadata.replication.partition_change import Election
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from kbroker.coordination.interface import Op
     from kbroker.metadata.image import BrokerNode, KnownBroker, SeenMetadata
     from kbroker.metadata.replication.broker_changes import BrokerChanges
-
 
 log = EventLogger("kbroker.metadata")
 
@@ -108,14 +106,14 @@ class LogRecoveryManager(ControlManager):
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
-    async def force(self, requested: Sequence[RequestedElection] | None) -> list[RequestedElection]:
+    async def force(self, requested: Sequence[TopicPartition] | None) -> list[TopicPartition]:
         """Elect the best of the logs that can be read, for partitions that wait (None: all). Returns those elected.
 
         Raises KafkaError.
         """
         topics = self._image.topics
         ids = {topic.topic_id: name for name, topic in topics.items()}
-        waiting = {key: RequestedElection(ids[key[0]], key[1]) for key in self._pending() if key[0] in ids}
+        waiting = {key: TopicPartition(ids[key[0]], key[1]) for key in self._pending() if key[0] in ids}
         chosen = [key for key, named in waiting.items() if requested is None or named in requested]
         if not chosen or not self._writer.is_elected:
             return []

@@ -21,7 +21,6 @@ from protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from asyncio import Future, Task
 
-
 GATHER_S = 0.05
 
 AlterPartitionResult = PartitionRegistration | ErrorCode

@@ -34,21 +34,6 @@ class ElectionType(IntEnum):
 _ELECTIONS = {ElectionType.PREFERRED: Election.PREFERRED, ElectionType.UNCLEAN: Election.UNCLEAN}
 
 
-class RequestedElection(NamedTuple):
-    """A partition in a request."""
-
-    topic: str
-    partition: int
-
-
-class ElectionOutcome(NamedTuple):
-    """A partition in a response."""
-
-    topic: str
-    partition: int
-    error: KafkaError | None
-
-
 def parse_election_type(value: int) -> ElectionType:
     """Raises KafkaError (INVALID_REQUEST)."""
     try:

@@ -10,10 +10,10 @@ from asyncio import sleep
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kbroker.common import KafkaError
+from kbroker.common import KafkaError, TopicPartition
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.coordination.interface import CoordinationError, Create, Delete, Op, Set, WatchEvent, batches
-from kbroker.metadata.control_manager import ControllerContext, ControlManager
+from kbroker.metadata.control_manager import ControllerContext, ControlManager, PartitionOutcome
 from kbroker.metadata.image import BrokerNode, KnownBroker, WriteHealth
 from kbroker.metadata.recovery.log_recovery_manager import OlderMetadata
 from kbroker.metadata.replication.alter_partition import give_up_replica
@@ -25,10 +25,8 @@ from kbroker.metadata.replication.broker_changes import (
     settle_partition,
 )
 from kbroker.metadata.replication.leader_elections import (
-    ElectionOutcome,
     ElectionType,
     NewConfigs,
-    RequestedElection,
     balance_leader,
     elect_on_request,
     unknown_partition,
@@ -44,7 +42,6 @@ from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from asyncio import Task
-
 
 log = EventLogger("kbroker.metadata")
 
@@ -306,8 +303,8 @@ class ReplicationControlManager(ControlManager):
     # Elections.
 
     async def elect_leaders(
-        self, election_type: ElectionType, requested: Sequence[RequestedElection] | None, slices: Slices | None = None
-    ) -> list[ElectionOutcome]:
+        self, election_type: ElectionType, requested: Sequence[TopicPartition] | None, slices: Slices | None = None
+    ) -> list[PartitionOutcome]:
         """Elect leaders on request. Raises KafkaError.
 
         None stands for all partitions; those that need no election then have no outcome.
@@ -333,14 +330,14 @@ class ReplicationControlManager(ControlManager):
                 except KafkaError as refusal:
                     error = refusal
                 if requested is not None or error is None or error.code != ErrorCode.ELECTION_NOT_NEEDED:
-                    outcomes.append(ElectionOutcome(topic, index, error))
+                    outcomes.append(PartitionOutcome(topic, index, error))
                 await step(slices)
             await self._writer.commit_all(draft.ops())
             return outcomes
 
-    def _all_partitions(self) -> list[RequestedElection]:
+    def _all_partitions(self) -> list[TopicPartition]:
         topics = self._image.topics.values()
-        return [RequestedElection(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
+        return [TopicPartition(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
 
     async def balance_leaders(self) -> None:
         """Elect at most MAX_BALANCED preferred leaders that can lead and do not.

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from kbroker.metadata.image import Forwarding, TopicImage
 
-
 log = EventLogger("kbroker.controller")
 
 # Backoff before the next attempt to reopen partitions, in seconds.

@@ -33,7 +33,6 @@ from protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
 
-
 RESERVED_TOPIC = "__cluster_metadata"
 
 

@@ -40,7 +40,6 @@ from protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from random import Random
 
-
 Overrides = dict[str, str]
 # The size at which another multi of topics is begun. The event loop reads and applies a multi at once: of 400 KB with
 # 1,700 topics for 35 to 70 ms.

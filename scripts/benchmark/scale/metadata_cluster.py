@@ -7,6 +7,7 @@ partitions would not fit into the memory of one machine.
 import asyncio
 from collections.abc import Callable
 
+from kbroker.common import TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
 from kbroker.metadata.cluster_member import ClusterMember
@@ -15,7 +16,7 @@ from kbroker.metadata.reassignments.alter_reassignments import RequestedReassign
 from kbroker.metadata.registration import register_broker
 from kbroker.metadata.replication.alter_partition import RequestedIsr
 from kbroker.metadata.replication.isr_change_queue import IsrRequest
-from kbroker.metadata.replication.leader_elections import ElectionType, RequestedElection
+from kbroker.metadata.replication.leader_elections import ElectionType
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.runtime.environment import Environment
 from scripts.benchmark.scale.counting import CountingSession
@@ -118,7 +119,7 @@ class MetadataCluster:
     async def elect_preferred(self, topic: str, index: int) -> None:
         """Elect the preferred leader, which must not lead yet."""
         (outcome,) = await self.controller.controller.elect_leaders(
-            ElectionType.PREFERRED, [RequestedElection(topic, index)]
+            ElectionType.PREFERRED, [TopicPartition(topic, index)]
         )
         if outcome.error is not None:
             raise outcome.error

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
+from kbroker.common import TopicPartition
 from kbroker.coordination.data_tree import DataTree
 from kbroker.metadata.image import NOTHING_SEEN, BrokerRegistration
 from kbroker.metadata.recovery import log_recovery_manager
@@ -15,7 +16,7 @@ from kbroker.metadata.recovery.log_recovery import (
     ReplicaLog,
 )
 from kbroker.metadata.recovery.log_recovery_manager import Key
-from kbroker.metadata.replication.leader_elections import ElectionType, RequestedElection
+from kbroker.metadata.replication.leader_elections import ElectionType
 from kbroker.metadata.store import znodes
 from kbroker.simulation.coordination.service import copy_of
 from tests.unit.support.async_test import async_test
@@ -175,9 +176,9 @@ async def test_an_operator_elects_without_the_missing_logs():
     await restore(cluster, older)
     await rejoin(cluster, 3)
     controller = cluster.brokers[3].controller
-    (outcome,) = await controller.elect_leaders(ElectionType.PREFERRED, [RequestedElection(T, 0)])
+    (outcome,) = await controller.elect_leaders(ElectionType.PREFERRED, [TopicPartition(T, 0)])
     assert outcome.error is not None
-    (outcome,) = await controller.elect_leaders(ElectionType.UNCLEAN, [RequestedElection(T, 0)])
+    (outcome,) = await controller.elect_leaders(ElectionType.UNCLEAN, [TopicPartition(T, 0)])
     assert outcome.error is None
     assert cluster.brokers[3].image.topics[T].partitions[0].leader == 3
 

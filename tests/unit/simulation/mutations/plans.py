@@ -114,7 +114,7 @@ async def a_broker_is_cordoned(simulation: Simulation, random: Random) -> None:
         broker, cordoned = str(drain.spare), {"cordoned.log.dirs": "*"}
         await drain.at_controller(lambda at: at.alter_configs(ConfigResourceType.BROKER, broker, cordoned))
         new = NewPartitions(drain.scenes[0].tp[0], 2 * PARTITIONS)
-        await drain.at_controller(lambda at: at.create_partitions([new], validate_only=False))
+        await drain.at_controller(lambda at: at.topics.create_partitions([new], validate_only=False))
 
 
 def _known_replicas(machine: Machine, scene: Scene) -> Sequence[int]:

@@ -19,6 +19,7 @@ from kbroker.config import BrokerConfig
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.config.no_effect_warnings import no_effect_warnings
 from kbroker.config.values import ConfigError
+from kbroker.coordination.interface import NodeExists
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.marker_channels import TransactionMarkerChannels
@@ -29,7 +30,6 @@ from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.coordination_sessions import CoordinationSessions, OpenSession
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.recovery.seen_metadata_file import SeenMetadataFile
-from kbroker.metadata.store.coordination import NodeExists
 from kbroker.queues.closing.forwarding_sender import ForwardingSender
 from kbroker.queues.closing.partition_removal import PartitionRemoval
 from kbroker.queues.queue_extensions import QueueExtensions
@@ -139,7 +139,7 @@ class Broker:
             await cluster.serve(self.services, replicas)
             self._sessions.resign = partial(self._resign, member, assigned, cluster)
         else:
-            member.controller.recovery.read_logs = self._read_own_logs
+            member.controller.use_reports(self._read_own_logs)
         # A broker that could still be opening its logs must not be elected as a leader.
         try:
             await self._sessions.register(member, node, logs.previous_broker_epoch)

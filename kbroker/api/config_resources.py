@@ -14,7 +14,7 @@ from kbroker.config.alter import AlterConfigOp, alter_broker, alter_client_metri
 from kbroker.config.broker_loggers import alter_loggers
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.config.no_effect_warnings import no_effect_warnings
-from kbroker.metadata.topics.topic_configs import check_topic_configs
+from kbroker.metadata.topics.create_topics import check_topic_configs
 from kbroker.metadata.topics.topic_names import validate_topic_name
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import paced, yield_if_due

@@ -5,7 +5,7 @@
   auto.create.topics.enable allow it. As in Kafka, the error is UNKNOWN_TOPIC_OR_PARTITION, and the client asks again. A
   lone broker waits for the creation and returns the new topic, which it serves at once; other brokers may not yet.
 - Versions 12 and later find topics by id. A request with ids ignores its names, as in Kafka.
-- Retired partitions (metadata/topics/closing/close_partitions.py) are returned only to producers that know them.
+- Retired partitions (metadata/topics/closing_partitions.py) are returned only to producers that know them.
 - Racks, offline replicas and available leaders are derived from the registered brokers.
 - While no controller is known, another broker is named as the controller, as in Kafka: every broker forwards requests
   to the controller, and an admin client of librdkafka that has read -1 waits until its request times out.

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
+from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.plan_checks import RequestedPlan
 from kbroker.runtime.turns import paced, release
 from protocol.messages.k10000_create_reassignment_plan import (
     CreateReassignmentPlanRequest,
@@ -29,14 +30,12 @@ async def handle(
         request.allow_fewer_racks,
     )  # fmt: skip
     try:
-        response = CreateReassignmentPlanResponse(plan_id=await services.controller.create_reassignment_plan(plan))
+        response = CreateReassignmentPlanResponse(plan_id=await services.controller.plans.create_plan(plan))
     except KafkaError as error:
         response = CreateReassignmentPlanResponse(error_code=error.code, error_message=error.message)
     release(moves)
     return response
 
 
-def _requested_move(move: PlannedMove) -> RequestedMove:
-    return RequestedMove(
-        move.topic_name, move.partition_index, tuple(move.original_replicas), tuple(move.target_replicas)
-    )
+def _requested_move(move: PlannedMove) -> GivenMove:
+    return GivenMove(move.topic_name, move.partition_index, tuple(move.original_replicas), tuple(move.target_replicas))

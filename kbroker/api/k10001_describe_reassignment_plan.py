@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
+from kbroker.metadata.reassignments.healing_states import HealedBroker
 from kbroker.metadata.reassignments.plan_manager import PlanProgress
 from kbroker.metadata.reassignments.plan_step import MoveState, MoveStatus
-from kbroker.metadata.reassignments.self_healing.healing_states import HealedBroker
 from kbroker.metadata.reassignments.stored_plan import SkipReason, StoredMove
 from kbroker.runtime.turns import paced
 from protocol.messages.k10001_describe_reassignment_plan import (
@@ -40,7 +40,7 @@ async def handle(
     services: Services, context: RequestContext, request: DescribeReassignmentPlanRequest
 ) -> DescribeReassignmentPlanResponse:
     try:
-        progress = await services.controller.describe_reassignment_plan()
+        progress = await services.controller.plans.describe_plan()
         healing = [_described_healing(broker) for broker in await services.controller.self_healing.describe()]
     except KafkaError as error:
         return DescribeReassignmentPlanResponse(error_code=error.code, error_message=error.message)

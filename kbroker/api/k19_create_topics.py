@@ -29,7 +29,7 @@ FIRST_WITH_CONFIGS = 5
 
 async def handle(services: Services, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     topics = [_new_topic(topic) for topic in paced(request.topics)]
-    results = await services.controller.create_topics(topics, request.validate_only)
+    results = await services.controller.topics.create_topics(topics, request.validate_only)
     release(topics)
     return CreateTopicsResponse(topics=[_result(services, context.version, result) for result in drained(results)])
 

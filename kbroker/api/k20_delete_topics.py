@@ -22,7 +22,7 @@ async def handle(services: Services, context: RequestContext, request: DeleteTop
     else:
         requested = [TopicNameOrId(name) for name in paced(request.topic_names)]
     if services.config.delete_topic_enable:
-        deletions = await services.controller.delete_topics(requested)
+        deletions = await services.controller.topics.delete_topics(requested)
         release(requested)
     else:
         disabled = KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")

@@ -6,7 +6,7 @@
 """
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.metadata.topics.create_partitions import NewPartitions
+from kbroker.metadata.topics.create_topics import NewPartitions
 from kbroker.metadata.topics.topic_control_manager import CreatePartitionsResult
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
@@ -25,7 +25,7 @@ async def handle(
     services: Services, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     topics = [_new_partitions(topic) for topic in paced(request.topics)]
-    results = await services.controller.create_partitions(topics, request.validate_only)
+    results = await services.controller.topics.create_partitions(topics, request.validate_only)
     return CreatePartitionsResponse(results=[_result(result) for result in paced(results)])
 
 

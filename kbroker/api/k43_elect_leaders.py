@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.common import KafkaError
-from kbroker.metadata.replication.leader_elections import ElectionOutcome, RequestedElection, parse_election_type
+from kbroker.common import KafkaError, TopicPartition
+from kbroker.metadata.control_manager import PartitionOutcome
+from kbroker.metadata.replication.leader_elections import parse_election_type
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k43_elect_leaders import (
@@ -33,7 +34,7 @@ async def handle(services: Services, context: RequestContext, request: ElectLead
         if not request.topic_partitions:
             return ElectLeadersResponse()
         requested = [
-            RequestedElection(topic.topic, index)
+            TopicPartition(topic.topic, index)
             for topic in paced(request.topic_partitions)
             for index in paced(topic.partitions)
         ]
@@ -42,7 +43,7 @@ async def handle(services: Services, context: RequestContext, request: ElectLead
         outcomes = await services.controller.elect_leaders(election_type, requested)
     except KafkaError as error:
         code = error.code if context.version >= FIRST_WITH_ERROR_CODE else ErrorCode.NONE
-        failed = (ElectionOutcome(topic, index, error) for topic, index in requested or ())
+        failed = (PartitionOutcome(topic, index, error) for topic, index in requested or ())
         results = _results(request, (), failed)
         return ElectLeadersResponse(error_code=code, replica_election_results=results)
     results = _results(request, list(services.metadata.topics), outcomes)
@@ -50,7 +51,7 @@ async def handle(services: Services, context: RequestContext, request: ElectLead
 
 
 def _results(
-    request: ElectLeadersRequest, all_topics: Iterable[str], outcomes: Iterable[ElectionOutcome]
+    request: ElectLeadersRequest, all_topics: Iterable[str], outcomes: Iterable[PartitionOutcome]
 ) -> list[ReplicaElectionResult]:
     """Return the outcomes by topic. Every requested topic has a result, even without partitions."""
     meant = all_topics if request.topic_partitions is None else (topic.topic for topic in request.topic_partitions)

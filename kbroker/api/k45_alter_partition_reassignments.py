@@ -14,7 +14,8 @@ from itertools import islice
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.replication.alter_reassignments import ReassignmentOutcome, RequestedReassignment
+from kbroker.metadata.control_manager import PartitionOutcome
+from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k45_alter_partition_reassignments import (
@@ -39,7 +40,7 @@ async def handle(
         for partition in paced(topic.partitions)
     ]
     try:
-        outcomes = await services.controller.alter_reassignments(requested, may_change_factor)
+        outcomes = await services.controller.reassignments.alter_reassignments(requested, may_change_factor)
     except KafkaError as error:
         return failed_response(request, error)
     return AlterPartitionReassignmentsResponse(
@@ -54,7 +55,7 @@ def failed_response(
 ) -> AlterPartitionReassignmentsResponse:
     """Return the response in which everything that was requested has this error."""
     outcomes = [
-        ReassignmentOutcome(topic.name, partition.partition_index, error)
+        PartitionOutcome(topic.name, partition.partition_index, error)
         for topic in paced(request.topics)
         for partition in paced(topic.partitions)
     ]
@@ -64,7 +65,7 @@ def failed_response(
 
 
 def _results(
-    request: AlterPartitionReassignmentsRequest, outcomes: Sequence[ReassignmentOutcome]
+    request: AlterPartitionReassignmentsRequest, outcomes: Sequence[PartitionOutcome]
 ) -> list[ReassignableTopicResponse]:
     remaining = iter(outcomes)
     topics = []
@@ -74,7 +75,7 @@ def _results(
     return topics
 
 
-def _partition_result(outcome: ReassignmentOutcome) -> ReassignablePartitionResponse:
+def _partition_result(outcome: PartitionOutcome) -> ReassignablePartitionResponse:
     error = outcome.error
     return ReassignablePartitionResponse(
         partition_index=outcome.partition,

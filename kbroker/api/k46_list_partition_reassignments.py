@@ -25,7 +25,7 @@ async def handle(
     services: Services, context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     try:
-        await services.controller.check_reassignments_current()
+        await services.controller.reassignments.check_current()
     except KafkaError as error:
         return failed_response(request, error)
     requested = _requested(services.metadata.topics, request)

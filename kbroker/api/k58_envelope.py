@@ -13,7 +13,7 @@ from kbroker.api.context import RequestContext, Services, awaited
 from kbroker.api.forwarding import FORWARDED_APIS, is_not_controller
 from kbroker.api.local_requests import DetachedConnection, handler_of
 from kbroker.common import Buffer
-from kbroker.interbroker.envelope import decode_address
+from kbroker.interbroker.controller_channel import decode_address
 from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode, MalformedError
 from protocol.framing import decode_request_header, encode_response_header

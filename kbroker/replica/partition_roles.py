@@ -21,7 +21,7 @@ class PartitionRoles(PartitionHighWatermark):
     """The role of a partition, as the metadata image has it.
 
     `adding_replicas`: the replicas that a reassignment adds. `is_closing`: the leader refuses records, see
-    metadata/topics/closing/remove_partitions.py. `forwarding`: the leader forwards records to another partition.
+    metadata/topics/closing_partitions.py. `forwarding`: the leader forwards records to another partition.
     """
 
     __slots__ = (

@@ -2,6 +2,10 @@
 
 The state of a move follows from its partition alone. A cancelled plan runs in the other direction: a running move gets
 the original replicas as its target, which completes it at once unless only added replicas are in sync.
+
+A plan of the controller drops moves before they are done; a running one gets its original replicas back. A plan on
+request waits for absent brokers. A plan of the controller must not: no user watches it, and no other plan can
+begin until it ends.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -10,9 +14,8 @@ from typing import NamedTuple
 
 from kbroker.common import NO_LEADER
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.reassignments.self_healing.dropped_moves import drop_reason
-from kbroker.metadata.reassignments.stored_plan import SkipReason, StoredMove, StoredPlan
-from kbroker.metadata.replication.reassignment import cancel_reassignment, target_replicas
+from kbroker.metadata.reassignments.stored_plan import PlanOrigin, PlanState, SkipReason, StoredMove, StoredPlan
+from kbroker.metadata.replication.partition_change import cancel_reassignment, target_replicas
 from kbroker.runtime.turns import paced
 
 # Returns the partition of a move, None if it does not exist any more.
@@ -160,3 +163,26 @@ def _can_begin(partition: PartitionRegistration, goal: tuple[int, ...], alive: C
 def _is_copying(partition: PartitionRegistration, alive: Collection[int]) -> bool:
     awaited = set(partition.adding_replicas) - set(partition.removing_replicas) - set(partition.isr)
     return partition.leader != NO_LEADER and awaited <= set(alive)
+
+
+def drop_reason(
+    plan: StoredPlan,
+    move: StoredMove,
+    partition: PartitionRegistration,
+    alive: Collection[int],
+    away: Collection[int],
+) -> SkipReason | None:
+    """Return why a move that is not done is dropped, None if it continues.
+
+    `alive`: the brokers that can lead and follow. `away`: brokers that have been away long enough to be rebuilt.
+    """
+    if plan.origin is PlanOrigin.REQUEST:
+        return None
+    if plan.state is PlanState.CANCELLING:
+        return SkipReason.CANCELLED
+    if plan.origin is PlanOrigin.REBUILD and all(broker in alive for broker in set(move.original) - set(move.target)):
+        # Its log lacks only recent records, so it is in sync again long before a new copy would be.
+        return SkipReason.RETURNED
+    if any(broker in away for broker in set(move.target) - set(move.original)):
+        return SkipReason.AWAY
+    return None

@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.planning_context import ExistingTopic
+from kbroker.metadata.image import TopicImage
 from kbroker.metadata.topics.topic_names import ZERO_UUID
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
@@ -37,8 +37,8 @@ class TopicDeletion:
 
 def plan_deletions(
     requested: Sequence[TopicNameOrId],
-    topics: Mapping[str, ExistingTopic],
-    topics_by_id: Mapping[bytes, ExistingTopic],
+    topics: Mapping[str, TopicImage],
+    topics_by_id: Mapping[bytes, TopicImage],
 ) -> list[TopicDeletion]:
     """Resolve the topics of a request. A topic that is named more than once, in any way, is not deleted."""
     deletions: list[TopicDeletion] = []
@@ -71,7 +71,7 @@ def _malformed(ref: TopicNameOrId) -> TopicDeletion:
 
 
 def _deletion_by_name(
-    name: str, times_named: int, ids: Container[bytes], topics: Mapping[str, ExistingTopic]
+    name: str, times_named: int, ids: Container[bytes], topics: Mapping[str, TopicImage]
 ) -> TopicDeletion:
     if times_named > 1:
         return TopicDeletion(name, ZERO_UUID, _invalid_request("Duplicate topic name."))
@@ -83,7 +83,7 @@ def _deletion_by_name(
     return TopicDeletion(name, topic.topic_id)
 
 
-def _add_deletion_by_id(topic: ExistingTopic, names: Mapping[str, int], deletions: list[TopicDeletion]) -> None:
+def _add_deletion_by_id(topic: TopicImage, names: Mapping[str, int], deletions: list[TopicDeletion]) -> None:
     times_named = names.get(topic.name, 0)
     if times_named == 0:
         deletions.append(TopicDeletion(topic.name, topic.topic_id))

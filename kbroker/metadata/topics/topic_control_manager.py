@@ -6,7 +6,7 @@ The decisions are in kbroker/metadata/topics. Each topic is written in one multi
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Collection, Container, Sequence
+from collections.abc import Awaitable, Collection, Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,32 +14,30 @@ from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.config.tag_expression import VIEW_OF
 from kbroker.config.topic_config import validate_topic_configs
+from kbroker.coordination.interface import Create, Delete, Op, Set, op_bytes
+from kbroker.metadata.control_manager import ControllerContext, ControlManager
 from kbroker.metadata.image import PartitionRegistration, WriteHealth
-from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.replication.alter_partition import ANY_EPOCH
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Create, Delete, Op, Set
-from kbroker.metadata.store.multis import op_bytes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
-from kbroker.metadata.topics.closing.close_partitions import check_open, without_forwarding
-from kbroker.metadata.topics.closing.remove_partitions import check_not_closing
-from kbroker.metadata.topics.create_partitions import NewPartitions, plan_partitions
-from kbroker.metadata.topics.create_topics import NewTopic, TopicPlan, check_partition_count, plan_topic
+from kbroker.metadata.topics.closing_partitions import check_not_closing, check_open, without_forwarding
+from kbroker.metadata.topics.create_topics import (
+    NewPartitions,
+    NewTopic,
+    TopicPlan,
+    check_partition_count,
+    plan_partitions,
+    plan_topic,
+)
 from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId, plan_deletions
-from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
-from kbroker.metadata.topics.replica_placement import no_leader
+from kbroker.metadata.topics.replica_placement import MAX_PARTITIONS_PER_REQUEST, PlanningContext, no_leader
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID, repeated_names
 from kbroker.metadata.topics.views import check_not_view, check_source, check_views_deleted
-from kbroker.runtime.mutex import Mutex
 from kbroker.runtime.turns import paced, yield_if_due
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from random import Random
-
-    from kbroker.config import BrokerConfig
-    from kbroker.metadata.metadata_loader import MetadataLoader
-
 
 Overrides = dict[str, str]
 # The size at which another multi of topics is begun. The event loop reads and applies a multi at once: of 400 KB with
@@ -67,23 +65,10 @@ class CreatePartitionsResult:
     error: KafkaError | None = None
 
 
-class TopicControlManager:
-    """Part of the controller, with which it shares the lock and the writer. It acts only on the elected controller."""
-
-    def __init__(
-        self,
-        loader: MetadataLoader,
-        writer: MetadataWriter,
-        lock: Mutex,
-        random: Random,
-        config: Callable[[], BrokerConfig],
-    ) -> None:
-        self._loader = loader
-        self._image = loader.image
-        self._writer = writer
-        self._lock = lock
+class TopicControlManager(ControlManager):
+    def __init__(self, context: ControllerContext, random: Random) -> None:
+        super().__init__(context)
         self._random = random
-        self._config = config
 
     async def create_topics(self, topics: Sequence[NewTopic], validate_only: bool) -> list[CreateTopicResult]:
         """Create each topic independently, and return one result for each name. A repeated name is not created."""

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from kbroker.common import TopicPartition
-from kbroker.metadata.replication.write_health import may_join
+from kbroker.metadata.replication.alter_partition import may_join
 from kbroker.replica.isr.alter_partition_manager import AlterPartitionManager, IsrChange, Send
 from kbroker.replica.isr.follower_state import UNKNOWN_EPOCH, FollowerState
 from kbroker.runtime.event_log import EventLogger

@@ -1,4 +1,4 @@
-"""Reports to the controller whether this broker can write to its disk: see metadata/replication/write_health.py.
+"""Reports to the controller whether this broker can write to its disk: see metadata/replication/alter_partition.py.
 
 The report is an AssignReplicasToDirs request with one of kbroker's own directory ids, which stands for the write
 health. A controller of an older version ignores directory ids that it does not know.

@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 from kbroker.common import TopicPartition
 from kbroker.metadata.image import MetadataImage
-from kbroker.metadata.recovery.metadata_history import MAX_UNSEEN_EPOCHS
+from kbroker.metadata.recovery.log_recovery import MAX_UNSEEN_EPOCHS
 
 
 class LogFate(Enum):

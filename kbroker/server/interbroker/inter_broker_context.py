@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kbroker.api.context import Services
     from kbroker.api.dispatch import Dispatch
-    from kbroker.interbroker.identity import BrokerIdentity
+    from kbroker.interbroker.handshake import BrokerIdentity
     from kbroker.runtime.environment import Environment
 
 

@@ -8,6 +8,9 @@ from kbroker.cli.log.file_readers import find_reader
 from kbroker.cli.log.formatting import format_item
 from kbroker.cli.log.items import DumpSelection
 from kbroker.common import TopicPartition
+from kbroker.coordination.data_tree import DataTree
+from kbroker.coordination.interface import Create, Op, Set
+from kbroker.coordination.journal import NUMBER, encode_ops, encode_snapshot, frame
 from kbroker.coordinator.group.record_codec import encode_record
 from kbroker.coordinator.group.records import (
     GroupCoordinatorRecord,
@@ -17,9 +20,6 @@ from kbroker.coordinator.group.records import (
     OffsetKey,
     OffsetRecord,
 )
-from kbroker.metadata.store.coordination import Create, Op, Set
-from kbroker.metadata.store.data_tree import DataTree
-from kbroker.metadata.store.journal import NUMBER, encode_ops, encode_snapshot, frame
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
 from kbroker.storage.inspect.partition_check import CheckpointedState, PartitionCheck

@@ -12,10 +12,10 @@ from kbroker.cli.common.errors import CliError
 from kbroker.cli.log.dump import parse_offset_range
 from kbroker.cli.log.internal_topics import decode_internal
 from kbroker.common import TopicPartition
+from kbroker.coordination.interface import Create, Delete, Set
+from kbroker.coordination.journal import Journal, encode_snapshot
 from kbroker.coordinator.group.record_codec import encode_record
 from kbroker.coordinator.group.records import GroupTombstone, OffsetAndMetadata, OffsetKey, OffsetRecord
-from kbroker.metadata.store.coordination import Create, Delete, Set
-from kbroker.metadata.store.journal import Journal, encode_snapshot
 from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage import checkpoint_files, file_names, meta_properties
 from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file

@@ -3,9 +3,9 @@
 import pytest
 
 from kbroker.metadata.image import PartitionRegistration
+from kbroker.metadata.reassignments.alter_reassignments import alter_reassignment
 from kbroker.metadata.reassignments.plan_step import MoveState, PlanStep, all_statuses, next_step
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanState, SkipReason, StoredMove, StoredPlan
-from kbroker.metadata.replication.alter_reassignments import alter_reassignment
 from kbroker.metadata.replication.partition_change import Election, TopicRules
 
 RUNNING, CANCELLING = PlanState.RUNNING, PlanState.CANCELLING

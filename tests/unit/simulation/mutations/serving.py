@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError
+from kbroker.coordination.journal import Journal
 from kbroker.metadata.replication import broker_changes
-from kbroker.metadata.store.journal import Journal
 from kbroker.replica.fetch import fetch_manager, fetch_reads
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.partition import Partition

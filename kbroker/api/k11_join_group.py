@@ -9,6 +9,7 @@ from uuid import UUID
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
+from kbroker.coordinator.group.classic.classic_groups import ClassicGroups
 from kbroker.coordinator.group.classic.requests import JoinRequest, JoinResponse, Protocols
 from protocol.errors import ErrorCode
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
@@ -24,7 +25,10 @@ MAX_PREFIX_CHARACTERS = 8_000
 async def handle(services: Services, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
     try:
         _validate(services, request)
-        response = await services.groups.join_group(_join_request(services, context, request))
+        join = _join_request(services, context, request)
+        response: JoinResponse = await services.groups.call(
+            request.group_id, lambda shard, respond: shard.kind(ClassicGroups).join_group(join, respond)
+        )
     except KafkaError as error:
         response = JoinResponse(error.code, request.member_id)
     return _response(response, context.version)

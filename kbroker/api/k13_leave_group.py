@@ -6,6 +6,7 @@
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
+from kbroker.coordinator.group.classic.classic_groups import ClassicGroups
 from kbroker.coordinator.group.classic.requests import LeavingMember
 from kbroker.runtime.slices import each, in_slices
 from protocol.errors import ErrorCode
@@ -21,7 +22,9 @@ async def handle(services: Services, context: RequestContext, request: LeaveGrou
     if context.version >= SEVERAL_MEMBERS_VERSION:
         members = await in_slices(context.slices, each(_leaving, request.members))
     try:
-        errors = await services.groups.leave_group(request.group_id, members)
+        errors = await services.groups.write(
+            request.group_id, lambda shard: shard.kind(ClassicGroups).leave_group(request.group_id, members)
+        )
     except KafkaError as error:
         return LeaveGroupResponse(error_code=error.code)
     if context.version < SEVERAL_MEMBERS_VERSION:

@@ -5,6 +5,7 @@ The response to a follower waits for the leader's request. Version 5 must name p
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
+from kbroker.coordinator.group.classic.classic_groups import ClassicGroups
 from kbroker.coordinator.group.classic.requests import SyncRequest, SyncResponse
 from protocol.errors import ErrorCode
 from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupResponse
@@ -19,7 +20,10 @@ async def handle(services: Services, context: RequestContext, request: SyncGroup
     if not request.group_id:
         return SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     try:
-        response = await services.groups.sync_group(_sync_request(request))
+        sync = _sync_request(request)
+        response: SyncResponse = await services.groups.call(
+            request.group_id, lambda shard, respond: shard.kind(ClassicGroups).sync_group(sync, respond)
+        )
     except KafkaError as error:
         response = SyncResponse(error.code)
     return SyncGroupResponse(

@@ -8,11 +8,9 @@ from collections.abc import Awaitable, Collection, Iterable
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.large_responses import MAX_LISTED_AT_ONCE
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.classic.classic_group import ClassicGroup
+from kbroker.coordinator.group.group import Group
 from kbroker.runtime.slices import Steps, at_once_or_in_slices
 from protocol.messages.k16_list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-
-CLASSIC = "classic"
 
 MAX_NAME = 32
 
@@ -23,29 +21,29 @@ def handle(
     # Names that are longer than that of any state or type are not converted as a whole.
     states = {name[:MAX_NAME].lower() for name in request.states_filter}
     types = {name[:MAX_NAME].lower() for name in request.types_filter}
-    if types and CLASSIC not in types:
+    if types and types.isdisjoint(services.groups.type_names):
         return ListGroupsResponse()
     try:
         groups = services.groups.list_groups()
     except KafkaError as error:
         return ListGroupsResponse(error_code=error.code)
-    return at_once_or_in_slices(context.slices, _listed(groups, states))
+    return at_once_or_in_slices(context.slices, _listed(groups, states, types))
 
 
 def is_large(services: Services, context: RequestContext, request: ListGroupsRequest) -> bool:
     return services.groups.group_count() > MAX_LISTED_AT_ONCE
 
 
-def _listed(groups: Iterable[ClassicGroup], states: Collection[str]) -> Steps[ListGroupsResponse]:
+def _listed(groups: Iterable[Group], states: Collection[str], types: Collection[str]) -> Steps[ListGroupsResponse]:
     response = ListGroupsResponse()
     for group in groups:
-        if not states or group.state.value.lower() in states:
+        if (not states or group.state_name.lower() in states) and (not types or group.type_name in types):
             response.groups.append(
                 ListedGroup(
                     group_id=group.group_id,
-                    protocol_type=group.protocol_type or "",
-                    group_state=group.state.value,
-                    group_type=CLASSIC,
+                    protocol_type=group.protocol_type_name,
+                    group_state=group.state_name,
+                    group_type=group.type_name,
                 )
             )
         yield

@@ -128,8 +128,8 @@ RUNNING_LOOP = {"asyncio": {"Future", "Lock", "sleep"}}
 PURE = (
     "kbroker/config/",
     "kbroker/coordinator/group/classic/",
-    "kbroker/coordinator/group/offsets/",
-    "kbroker/coordinator/group/record_codec.py",
+    "kbroker/coordinator/group/group.py",
+    "kbroker/coordinator/group/offset_metadata_manager.py",
     "kbroker/coordinator/group/records.py",
     "kbroker/coordinator/java_hash.py",
     "kbroker/coordinator/runtime/batches.py",
@@ -228,6 +228,7 @@ PURE = (
 )
 # Files of those directories that carry out the decisions beside them.
 NOT_PURE = (
+    "kbroker/coordinator/group/classic/classic_groups.py",
     "kbroker/metadata/topics/closing/closing_control_manager.py",
     "kbroker/metadata/topics/topic_control_manager.py",
 )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from kbroker.coordinator.group.record_codec import decode_record
+from kbroker.coordinator.group.kinds import decode_record
 from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.coordinator.transaction import record_codec as transaction_records
 from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata

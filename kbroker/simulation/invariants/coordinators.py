@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kbroker.coordinator.group.record_codec import decode_record as decode_group_record
+from kbroker.coordinator.group.kinds import decode_record as decode_group_record
 from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.coordinator.runtime.coordinator_context import ACTIVE
 from kbroker.coordinator.transaction.record_codec import decode_record as decode_transaction_record

@@ -8,11 +8,10 @@ from kbroker.cli.log.file_readers import find_reader
 from kbroker.cli.log.formatting import format_item
 from kbroker.cli.log.items import DumpSelection
 from kbroker.common import TopicPartition
-from kbroker.coordinator.group.record_codec import encode_record
+from kbroker.coordinator.group.classic.records import GroupRecord, MemberRecord
+from kbroker.coordinator.group.kinds import encode_record
 from kbroker.coordinator.group.records import (
     GroupCoordinatorRecord,
-    GroupRecord,
-    MemberRecord,
     OffsetAndMetadata,
     OffsetKey,
     OffsetRecord,

@@ -1,10 +1,19 @@
-"""A member of a classic group."""
+"""A member of a classic group, and the topics of its subscription."""
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
 
+from kbroker.coordinator.group.classic.records import MemberRecord
 from kbroker.coordinator.group.classic.requests import JoinResponseMember, Protocols, RespondToJoin, RespondToSync
-from kbroker.coordinator.group.records import MemberRecord
+from protocol.errors import MalformedError
+from protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from protocol.messages.k15_describe_groups import DescribedGroupMember
+from protocol.schema.codec import decoder
+
+CONSUMER_PROTOCOL_TYPE = "consumer"
+
+# The version of a subscription, an int16 that precedes the message.
+_VERSION_BYTES = 2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +54,17 @@ class ClassicGroupMember:
     def in_join_response(self, protocol: str | None) -> JoinResponseMember:
         return JoinResponseMember(self.member_id, self.instance_id, self.metadata(protocol))
 
+    def description(self, protocol: str | None) -> DescribedGroupMember:
+        """Return the member for DescribeGroups, with its metadata for the protocol; None for no metadata."""
+        return DescribedGroupMember(
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            member_metadata=b"" if protocol is None else self.metadata(protocol),
+            member_assignment=self.assignment,
+        )
+
     def record(self, protocol: str | None) -> MemberRecord:
         return MemberRecord(
             member_id=self.member_id,
@@ -70,3 +90,17 @@ def member_from_record(record: MemberRecord, protocol: str | None) -> ClassicGro
         protocols=((protocol or "", record.subscription),),
         assignment=record.assignment,
     )
+
+
+def subscribed_topics(metadata: bytes) -> list[str] | None:
+    """Return the topics of a consumer's subscription, its JoinGroup metadata; None if the bytes are not a subscription.
+
+    The metadata belongs to the clients; the coordinator only reads its beginning, which all versions share.
+    """
+    if len(metadata) < _VERSION_BYTES:
+        return None
+    try:
+        subscription, _ = decoder(ConsumerProtocolSubscription, 0)(metadata, _VERSION_BYTES)
+    except MalformedError:
+        return None
+    return subscription.topics

@@ -10,9 +10,8 @@ from dataclasses import replace
 
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
-from kbroker.coordinator.group.classic.classic_group import ClassicGroup
+from kbroker.coordinator.group.classic.classic_group import ClassicGroup, GroupState
 from kbroker.coordinator.group.classic.classic_group_member import ClassicGroupMember
-from kbroker.coordinator.group.classic.group_state import GroupState
 from kbroker.coordinator.group.classic.rebalance import (
     join_response,
     maybe_complete_join,
@@ -23,12 +22,12 @@ from kbroker.coordinator.group.classic.requests import (
     UNKNOWN_MEMBER_ID,
     JoinRequest,
     JoinResponse,
-    Now,
     PendingRecord,
     Protocols,
     RespondToJoin,
     SyncResponse,
 )
+from kbroker.coordinator.group.group import Now
 from protocol.errors import ErrorCode
 
 # A member without a response to its first JoinGroup does not know its id, so it cannot send heartbeats, and its

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kbroker.coordinator.group.records import GroupRecord
+from kbroker.coordinator.group.classic.records import GroupRecord
+from kbroker.coordinator.group.group import Now
 from kbroker.coordinator.runtime.operation import ignore
 from protocol.errors import ErrorCode
 
@@ -13,13 +14,6 @@ UNKNOWN_GENERATION = -1
 
 # (name, metadata) in the member's order of preference; each name once.
 Protocols = tuple[tuple[str, bytes], ...]
-
-
-class Now(NamedTuple):
-    """The current time: monotonic milliseconds for deadlines, wall clock milliseconds for stored timestamps."""
-
-    mono_ms: int
-    wall_ms: int
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

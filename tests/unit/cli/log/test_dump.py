@@ -12,8 +12,9 @@ from kbroker.cli.common.errors import CliError
 from kbroker.cli.log.dump import parse_offset_range
 from kbroker.cli.log.internal_topics import decode_internal
 from kbroker.common import TopicPartition
-from kbroker.coordinator.group.record_codec import encode_record
-from kbroker.coordinator.group.records import GroupTombstone, OffsetAndMetadata, OffsetKey, OffsetRecord
+from kbroker.coordinator.group.classic.records import GroupTombstone
+from kbroker.coordinator.group.kinds import encode_record
+from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.metadata.store.coordination import Create, Delete, Set
 from kbroker.metadata.store.journal import Journal, encode_snapshot
 from kbroker.runtime.real_disk import RealDisk

@@ -6,13 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.coordinator.group.record_codec import decode_record, encode_record
+from kbroker.coordinator.group.classic.records import GroupRecord, GroupTombstone, MemberRecord
+from kbroker.coordinator.group.kinds import decode_record, encode_record
 from kbroker.coordinator.group.records import (
     ZERO_TOPIC_ID,
-    GroupCoordinatorRecord,
-    GroupRecord,
-    GroupTombstone,
-    MemberRecord,
     OffsetAndMetadata,
     OffsetKey,
     OffsetRecord,
@@ -28,7 +25,7 @@ TOPIC_ID = bytes.fromhex("31a48bfe838f4b6e98b16ea02aefc0b8")
 MEMBER_ID = b"b-984c6b8c-6a25-4244-a709-c7885c2df7c7"
 
 # Records of __consumer_offsets as Kafka 4.3.1 wrote them: key and value.
-WRITTEN: dict[str, tuple[GroupCoordinatorRecord, bytes, bytes | None]] = {
+WRITTEN: dict[str, tuple[GroupRecord | GroupTombstone | OffsetRecord, bytes, bytes | None]] = {
     "offset": (
         OffsetRecord(
             OffsetKey("s", "t", 0), OffsetAndMetadata(5, -1, "meta", commit_ms=1795255032775, topic_id=TOPIC_ID)

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.group import group_shard
-from kbroker.coordinator.group.offsets.offset_metadata_manager import OffsetMetadataManager
-from kbroker.coordinator.group.offsets.pending_transactional_offsets import PendingTransactionalOffsets
+from kbroker.coordinator.group.classic.classic_group import ClassicGroup
+from kbroker.coordinator.group.offset_metadata_manager import OffsetMetadataManager, PendingTransactionalOffsets
 from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
 from kbroker.coordinator.transaction import add_partitions, end_transaction, transaction_shard
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
@@ -285,7 +284,7 @@ def unstable_offsets_are_returned(_: Any, *arguments: Any) -> Any:
     first_seed=8,
     slow=True,
 )
-@replaces(group_shard, "validate_transactional_offset_commit")
+@replaces(ClassicGroup, "validate_transactional_offset_commit")
 def stale_members_commit_in_transactions(_: Any, *arguments: Any) -> None:
     """A removed member commits offsets in a transaction."""
 

@@ -2,10 +2,8 @@
 
 import pytest
 
-from kbroker.coordinator.group.classic.classic_group import ClassicGroup
-from kbroker.coordinator.group.classic.group_state import GroupState
-from kbroker.coordinator.group.offsets.expiration import expired_offsets
-from kbroker.coordinator.group.offsets.offset_metadata_manager import TopicOffsets
+from kbroker.coordinator.group.classic.classic_group import ClassicGroup, GroupState
+from kbroker.coordinator.group.offset_metadata_manager import TopicOffsets, expired_offsets
 from kbroker.coordinator.group.records import OffsetAndMetadata
 
 RETENTION_MS = 1000

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from kbroker.common import NO_PRODUCER_ID
-from kbroker.coordinator.group.offsets.offset_metadata_manager import OffsetMetadataManager
+from kbroker.coordinator.group.offset_metadata_manager import OffsetMetadataManager
 from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
 from tests.sampling import third_of
 

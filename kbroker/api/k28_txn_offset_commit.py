@@ -16,7 +16,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.group import Committer
 from kbroker.coordinator.group.records import OffsetRecord
-from kbroker.coordinator.runtime.log_errors import coordinator_error
+from kbroker.coordinator.internal_log import coordinator_error
 from kbroker.coordinator.runtime.operation import RecordProducer
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import ProducerIdentity
 from kbroker.runtime.slices import step

@@ -14,8 +14,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.api.large_responses import MAX_LISTED_AT_ONCE
 from kbroker.common import KafkaError
 from kbroker.coordinator.re2_pattern import Re2Pattern
-from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
-from kbroker.coordinator.transaction.transaction_state import STATE_NAMES
+from kbroker.coordinator.transaction.transaction_metadata import STATE_NAMES, TransactionMetadata
 from kbroker.runtime.slices import Steps, each, in_slices
 from protocol.messages.k66_list_transactions import (
     ListTransactionsRequest,

@@ -6,9 +6,9 @@ from kbroker.common import TopicPartition
 from kbroker.coordinator.transaction.transaction_metadata import (
     TransactionMetadata,
     TransactionRecord,
+    TransactionState,
     TransactionTombstone,
 )
-from kbroker.coordinator.transaction.transaction_state import TransactionState
 from protocol.errors import MalformedError
 from protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue, TransactionPartitions
 from protocol.schema.codec import decode, encode

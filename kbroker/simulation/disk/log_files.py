@@ -6,8 +6,7 @@ from typing import NamedTuple
 from kbroker.coordinator.group.kinds import decode_record
 from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.coordinator.transaction import record_codec as transaction_records
-from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
-from kbroker.coordinator.transaction.transaction_state import TransactionState
+from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata, TransactionState
 from kbroker.simulation.checker.history import TopicPartition
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.storage.file_names import LOG, SWAP, parse_partition_dir, parse_segment_file

@@ -168,7 +168,9 @@ class Harness:
         """Commit an offset as a tool does."""
         record = OffsetRecord(OffsetKey(group_id, topic, partition), offset)
         errors: list[KafkaError | None] = []
-        self.groups.commit_offsets(group_id, Committer("", None, -1, 8), [record], lambda _, error: errors.append(error))
+        self.groups.commit_offsets(
+            group_id, Committer("", None, -1, 8), [record], lambda _, error: errors.append(error)
+        )
         self.loop.run_ready()
         assert errors == [None]
 

@@ -12,8 +12,8 @@ from kbroker.coordinator.transaction.transaction_metadata import (
     TransactionEntry,
     TransactionMetadata,
     TransactionRecord,
+    TransactionState,
 )
-from kbroker.coordinator.transaction.transaction_state import TransactionState
 from kbroker.metadata.features import TRANSACTION_VERSION, FinalizedFeatures
 from kbroker.metadata.image import (
     BrokerRegistration,

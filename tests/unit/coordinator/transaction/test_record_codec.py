@@ -9,9 +9,9 @@ from kbroker.coordinator.transaction.record_codec import decode_record, encode_r
 from kbroker.coordinator.transaction.transaction_metadata import (
     TransactionMetadata,
     TransactionRecord,
+    TransactionState,
     TransactionTombstone,
 )
-from kbroker.coordinator.transaction.transaction_state import TransactionState
 from protocol.errors import MalformedError
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.record import iter_records

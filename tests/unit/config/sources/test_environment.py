@@ -3,8 +3,7 @@
 import pytest
 
 from kbroker.config.definitions.broker import BROKER_CONFIGS
-from kbroker.config.sources.environment import config_name, from_environment
-from kbroker.config.sources.static_configs import StaticConfig
+from kbroker.config.sources.static_configs import StaticConfig, config_name, from_environment
 
 
 def test_environment_variables_set_configs():

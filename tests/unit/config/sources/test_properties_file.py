@@ -3,7 +3,7 @@
 import pytest
 
 from kbroker.config import ConfigError
-from kbroker.config.sources.properties_file import parse_properties, parse_properties_file
+from kbroker.config.sources.files import parse_properties, parse_properties_file
 from kbroker.config.sources.static_configs import StaticConfig
 
 # Texts, and their properties according to java.util.Properties (JDK 17).

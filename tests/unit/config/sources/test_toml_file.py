@@ -1,7 +1,7 @@
 """TOML config files: the line numbers of values, and values as Kafka's texts."""
 
+from kbroker.config.sources.files import flatten, parse_toml_file
 from kbroker.config.sources.static_configs import StaticConfig
-from kbroker.config.sources.toml_file import flatten, parse_toml_file
 
 
 def test_each_value_has_its_line_number():

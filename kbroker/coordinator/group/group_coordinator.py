@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
 
 T = TypeVar("T")
+R = TypeVar("R")
+K = TypeVar("K", bound="GroupKind[Any]")
 
 MINUTE_MS = 60_000
 # Compressed records have this size at most before they are compressed.
@@ -136,16 +138,23 @@ class GroupCoordinator:
         return self.runtime.context(group_id).schedule_write(operation, group_id, LockMode.EXCLUSIVE)
 
     def call(
-        self, group_id: str, operation: Callable[[GroupShard, Callable[[T], None]], CoordinatorResult[None]]
+        self,
+        group_id: str,
+        kind: type[K],
+        operation: Callable[[K, R, Callable[[T], None]], CoordinatorResult[None]],
+        request: R,
     ) -> Future[T]:
-        """Run an operation as `write` does. It is passed the function that responds, perhaps later.
+        """Run an operation of a kind as `write` does. It is passed the request, and the function that responds.
 
-        So a response may wait for other members of the group.
+        It may respond later, so a response may wait for other members of the group.
         """
         response: Future[T] = self._environment.loop.create_future()
         respond = partial(complete, response)
         self.runtime.context(group_id).write(
-            lambda shard: operation(shard, respond), partial(_fail, response), group_id, LockMode.EXCLUSIVE
+            lambda shard: operation(shard.kind(kind), request, respond),
+            partial(_fail, response),
+            group_id,
+            LockMode.EXCLUSIVE,
         )
         return response
 

@@ -28,8 +28,8 @@ from protocol.messages.k27_write_txn_markers import (
 if TYPE_CHECKING:
     from kbroker.coordinator.group.group_coordinator import GroupCoordinator
     from kbroker.coordinator.internal_log import InternalLog
-    from kbroker.coordinator.peer_requests import PeerRequests
     from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
+    from kbroker.interbroker.peers import Peers
     from kbroker.metadata.image import MetadataImage
     from kbroker.runtime.environment import Environment
     from kbroker.storage.producers.transaction_marker import TransactionMarker
@@ -237,7 +237,7 @@ class TransactionMarkerChannels:
         metadata: MetadataImage,
         request_timeout_ms: Callable[[], int],
         local: MarkerWriter,
-        peers: PeerRequests | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self._node_id = node_id
         self._metadata = metadata

@@ -1,20 +1,24 @@
 """A classic group: its state, generation and members. The other modules change them."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group_member import (
     CONSUMER_PROTOCOL_TYPE,
+    UNKNOWN_MEMBER_ID,
     ClassicGroupMember,
+    Protocols,
     subscribed_topics,
 )
-from kbroker.coordinator.group.classic.records import GroupRecord, GroupTombstone
-from kbroker.coordinator.group.classic.requests import UNKNOWN_MEMBER_ID, JoinResponse, Protocols, SyncResponse
+from kbroker.coordinator.group.classic.records import ClassicGroupRecord
 from kbroker.coordinator.group.group import Committer, Group, Now
 from kbroker.coordinator.group.records import NO_TIMESTAMP, OffsetRecord
 from protocol.errors import ErrorCode
+from protocol.messages.group_records import GroupMetadataMember, GroupMetadataValue
+from protocol.messages.k11_join_group import JoinGroupResponse
+from protocol.messages.k14_sync_group import SyncGroupResponse
 from protocol.messages.k15_describe_groups import DescribedGroup
 
 # Keys of a group's deadlines; a member's session is ("session", member id).
@@ -68,7 +72,7 @@ VALID_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {
 class ClassicGroup(Group):
     """A classic group in memory.
 
-    Its last committed GroupRecord is durable. Later changes of a rebalance in progress, waiting requests and deadlines
+    Its last committed record is durable. Later changes of a rebalance in progress, waiting requests and deadlines
     are not: after a failover the new coordinator continues with the record.
     """
 
@@ -215,8 +219,8 @@ class ClassicGroup(Group):
         if self.state is not GroupState.EMPTY:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
 
-    def tombstones(self) -> list[GroupTombstone]:
-        return [GroupTombstone(self.group_id)]
+    def tombstones(self) -> list[ClassicGroupRecord]:
+        return [ClassicGroupRecord(self.group_id, None)]
 
     # States.
 
@@ -224,9 +228,6 @@ class ClassicGroup(Group):
         if self.state not in VALID_PREVIOUS_STATES[state]:
             raise AssertionError(f"group {self.group_id}: {self.state} -> {state}")
         self.state = state
-
-    def can_rebalance(self) -> bool:
-        return self.state in VALID_PREVIOUS_STATES[GroupState.PREPARING_REBALANCE]
 
     # Members.
 
@@ -305,21 +306,21 @@ class ClassicGroup(Group):
 
     def restart_session(self, member: ClassicGroupMember, now_ms: int) -> None:
         """Restart the session timeout of a member, as after a heartbeat."""
-        self.start_session(member.member_id, member.session_timeout_ms, now_ms)
+        self.deadlines.set(("session", member.member_id), now_ms + member.session_timeout_ms)
 
     def end_session(self, member_id: str) -> None:
         self.deadlines.cancel(("session", member_id))
 
     # Waiting requests.
 
-    def respond_to_join(self, member: ClassicGroupMember, response: JoinResponse) -> None:
+    def respond_to_join(self, member: ClassicGroupMember, response: JoinGroupResponse) -> None:
         """Respond to the waiting JoinGroup of a member, if there is one."""
         respond, member.awaiting_join = member.awaiting_join, None
         if respond is not None:
             self.members_awaiting_join -= 1
             respond(response)
 
-    def respond_to_sync(self, member: ClassicGroupMember, response: SyncResponse) -> bool:
+    def respond_to_sync(self, member: ClassicGroupMember, response: SyncGroupResponse) -> bool:
         """Respond to the waiting SyncGroup of a member. Returns whether there was one."""
         respond, member.awaiting_sync = member.awaiting_sync, None
         if respond is not None:
@@ -361,23 +362,28 @@ class ClassicGroup(Group):
 
     # Records.
 
-    def record(self, wall_ms: int) -> GroupRecord:
-        """Return the record of the group's current state."""
-        return self._record(self.leader_id, self.members.values(), wall_ms)
+    def record(self, wall_ms: int, assignments: Mapping[str, bytes]) -> ClassicGroupRecord:
+        """Return the record of the group's current state, with the assignments of members by their ids."""
+        members = [member.record(self.protocol) for member in self.members.values()]
+        for member in members:
+            member.assignment = assignments.get(member.member_id, b"")
+        return self._record(self.leader_id, members, wall_ms)
 
-    def record_with_replaced_member(self, old_member_id: str, member: ClassicGroupMember, wall_ms: int) -> GroupRecord:
+    def record_with_replaced_member(
+        self, old_member_id: str, member: ClassicGroupMember, wall_ms: int
+    ) -> ClassicGroupRecord:
         """Return the record of the group with one member replaced by another."""
         leader_id = member.member_id if self.leader_id == old_member_id else self.leader_id
         members = [member if known.member_id == old_member_id else known for known in self.members.values()]
-        return self._record(leader_id, members, wall_ms)
+        return self._record(leader_id, [member.record(self.protocol) for member in members], wall_ms)
 
-    def _record(self, leader_id: str | None, members: Iterable[ClassicGroupMember], wall_ms: int) -> GroupRecord:
-        return GroupRecord(
-            group_id=self.group_id,
-            protocol_type=self.protocol_type or "",
+    def _record(self, leader_id: str | None, members: list[GroupMetadataMember], wall_ms: int) -> ClassicGroupRecord:
+        value = GroupMetadataValue(
+            protocol_type=self.protocol_type_name,
             generation=self.generation,
             protocol=self.protocol,
-            leader_id=leader_id,
-            state_timestamp_ms=wall_ms,
-            members=tuple(member.record(self.protocol) for member in members),
+            leader=leader_id,
+            current_state_timestamp=wall_ms,
+            members=members,
         )
+        return ClassicGroupRecord(self.group_id, value)

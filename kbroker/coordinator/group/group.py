@@ -69,8 +69,11 @@ class Group(ABC):
     # Offsets. The methods raise KafkaError if the group does not admit the operation.
 
     @abstractmethod
-    def validate_offset_commit(self, committer: Committer, offsets: Sequence[OffsetRecord], now: Now) -> None:
-        """Check a commit outside of transactions. If a member's commit is also a heartbeat, restart its session."""
+    def validate_offset_commit(self, committer: Committer, offsets: Sequence[OffsetRecord], now_ms: int) -> None:
+        """Check a commit outside of transactions. If a member's commit is also a heartbeat, restart its session.
+
+        `now_ms` is monotonic.
+        """
 
     @abstractmethod
     def validate_transactional_offset_commit(self, committer: Committer, offsets: Sequence[OffsetRecord]) -> None:

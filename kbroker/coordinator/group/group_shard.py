@@ -99,8 +99,8 @@ class GroupShard:
         # The earliest deadline of each group that has one.
         self._timer: DeadlineTimer[str] = DeadlineTimer(environment, self._on_deadline)
         self._topics_deleted_while_loading: list[str] = []
-        self._kinds = {kind: kind(self) for kind in kinds}
-        self._kinds_by_name = {kind.type_name: kind for kind in self._kinds.values()}
+        self._kinds: dict[type[GroupKind[Any]], Any] = {kind: kind(self) for kind in kinds}
+        self._kinds_by_name: dict[str, GroupKind[Any]] = {kind.type_name: kind for kind in self._kinds.values()}
         self._kinds_by_record = {record: kind for kind in self._kinds.values() for record in kind.codec.record_types}
         codec = GroupRecordCodec([kind.codec for kind in kinds])
         self.encode, self.decode = codec.encode, codec.decode
@@ -109,8 +109,7 @@ class GroupShard:
 
     def kind(self, kind: type[K]) -> K:
         """Return the groups of a kind, for operations on them."""
-        found = self._kinds[kind]
-        assert isinstance(found, kind)
+        found: K = self._kinds[kind]
         return found
 
     def find(self, group_type: type[G], group_id: str) -> G | None:
@@ -141,7 +140,7 @@ class GroupShard:
     ) -> CoordinatorResult[None]:
         group = self.groups.get(group_id)
         if group is not None:
-            group.validate_offset_commit(committer, offsets, self.now())
+            group.validate_offset_commit(committer, offsets, self._clock.mono_ms())
             self.update_timer(group)
         elif committer.generation >= 0:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)

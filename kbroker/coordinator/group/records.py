@@ -142,19 +142,17 @@ def _version(buf: bytes) -> int:
 
 
 def _encode_offset_record(record: OffsetRecord) -> EncodedRecord:
-    return _encode_offset_key(record.key), None if record.value is None else _encode_offset(record.value)
+    (group, topic, partition), value = record
+    group_id, name = group.encode(), topic.encode()
+    head = _KEY_HEAD.pack(OFFSET_COMMIT_KEY_VERSION, len(group_id))
+    key = b"".join((head, group_id, _LENGTH.pack(len(name)), name, _PARTITION.pack(partition)))
+    return key, None if value is None else _encode_offset(value)
 
 
 def _decode_offset_record(version: int, key: bytes, value: bytes | None) -> OffsetRecord:
     decoded = decode_key(OffsetCommitKey, version, key)
     offset_key = OffsetKey(decoded.group, decoded.topic, decoded.partition)
     return OffsetRecord(offset_key, None if value is None else _decode_offset(value))
-
-
-def _encode_offset_key(key: OffsetKey) -> bytes:
-    group_id, topic = key.group_id.encode(), key.topic.encode()
-    head = _KEY_HEAD.pack(OFFSET_COMMIT_KEY_VERSION, len(group_id))
-    return b"".join((head, group_id, _LENGTH.pack(len(topic)), topic, _PARTITION.pack(key.partition)))
 
 
 def _encode_offset(offset: OffsetAndMetadata) -> bytes:

@@ -13,7 +13,7 @@ from kbroker.coordinator.group.classic.classic_group_member import (
     subscribed_topics,
 )
 from kbroker.coordinator.group.classic.records import ClassicGroupRecord
-from kbroker.coordinator.group.group import Committer, Group, Now
+from kbroker.coordinator.group.group import Committer, Group
 from kbroker.coordinator.group.records import NO_TIMESTAMP, OffsetRecord
 from protocol.errors import ErrorCode
 from protocol.messages.group_records import GroupMetadataMember, GroupMetadataValue
@@ -150,7 +150,7 @@ class ClassicGroup(Group):
             members=members,
         )
 
-    def validate_offset_commit(self, committer: Committer, offsets: Sequence[OffsetRecord], now: Now) -> None:
+    def validate_offset_commit(self, committer: Committer, offsets: Sequence[OffsetRecord], now_ms: int) -> None:
         """Check a commit. One without a member is accepted while the group has no members.
 
         The commit of a member is also a heartbeat.
@@ -166,7 +166,7 @@ class ClassicGroup(Group):
         if self.state is GroupState.COMPLETING_REBALANCE:
             # The member knows the new generation but has no assignment in it yet.
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-        self.restart_session(member, now.mono_ms)
+        self.restart_session(member, now_ms)
 
     def validate_transactional_offset_commit(self, committer: Committer, offsets: Sequence[OffsetRecord]) -> None:
         """Check a commit in a transaction (KIP-447).

@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.group import Committer, Group, Now
+from kbroker.coordinator.group.group import Committer, Group
 from kbroker.coordinator.group.group_shard import GroupKind, GroupShard
 from kbroker.coordinator.group.records import NO_TIMESTAMP, EncodedRecord, OffsetRecord, RecordCodec
 from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode
@@ -68,7 +68,7 @@ class Roster(Group):
     def member_count(self) -> int:
         return len(self.topics)
 
-    def validate_offset_commit(self, committer: Committer, offsets: Sequence[OffsetRecord], now: Now) -> None:
+    def validate_offset_commit(self, committer: Committer, offsets: Sequence[OffsetRecord], now_ms: int) -> None:
         if committer.version < 9:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
         self.validate_offset_fetch(committer.member_id, committer.generation)

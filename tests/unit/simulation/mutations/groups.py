@@ -53,9 +53,9 @@ def commit_counts_although_refused(
 
 @mutation("crash", ["backward generation", "double assignment"], only(crash, pause_s=1.0, members=3, readers=1))
 @replaces(classic_groups, "group_from_record")
-def generation_restarts_at_zero(real: Any, record: Any) -> Any:
+def generation_restarts_at_zero(real: Any, *arguments: Any) -> Any:
     """A loaded group restarts at generation 0."""
-    group = real(record)
+    group = real(*arguments)
     group.generation = 0
     return group
 

@@ -187,18 +187,6 @@ class GroupShard:
         ]
         return CoordinatorResult(errors, offset_tombstones(group_id, deleted))
 
-    def delete_offsets_of_topics(self, group_id: str, topics: Collection[str]) -> CoordinatorResult[None]:
-        """Delete the offsets of deleted topics, whether the group has members or not."""
-        deleted = [partition for partition in self.offsets.partitions(group_id) if partition[0] in topics]
-        return CoordinatorResult(None, offset_tombstones(group_id, deleted))
-
-    def delete_offsets_of_partitions(
-        self, group_id: str, removed: Collection[tuple[str, int]]
-    ) -> CoordinatorResult[None]:
-        """Delete the offsets of partitions that were removed from their topics."""
-        deleted = [partition for partition in self.offsets.partitions(group_id) if partition in removed]
-        return CoordinatorResult(None, offset_tombstones(group_id, deleted))
-
     def expire_offsets(self, group_id: str, retention_ms: int) -> CoordinatorResult[None]:
         """Delete expired offsets, and an empty group with its last offset.
 
@@ -219,27 +207,31 @@ class GroupShard:
         return CoordinatorResult(None, records)
 
     def on_topics_deleted(self, topics: list[str]) -> None:
-        """Delete the offsets of deleted topics in every group, once the partition is loaded."""
-        if not self.is_loaded:
+        """Delete the offsets of deleted topics in every group, with members or not, once the partition is loaded."""
+        if self.is_loaded:
+            self._delete_offsets_of(topics, lambda topic, _: topic in topics)
+        else:
             self._topics_deleted_while_loading += topics
-            return
-        # A commit in flight may add offsets of the topics to a group.
-        groups = [*self.offsets.groups_with_topics(topics), *self.context.locked_keys()]
-        for group_id in dict.fromkeys(groups):
-            operation = partial(GroupShard.delete_offsets_of_topics, group_id=group_id, topics=topics)
-            self.context.post(operation, group_id, LockMode.EXCLUSIVE_AFTER_SHARED)
 
     def on_partitions_removed(self, removed: Collection[tuple[str, int]]) -> None:
         """Delete the offsets of removed partitions in every group: partitions with these numbers may be added again.
 
         Those of groups that are still being loaded stay.
         """
-        if not self.is_loaded:
-            return
-        groups = [*self.offsets.groups_with_topics({topic for topic, _ in removed}), *self.context.locked_keys()]
+        if self.is_loaded:
+            self._delete_offsets_of({topic for topic, _ in removed}, lambda *partition: partition in removed)
+
+    def _delete_offsets_of(self, topics: Collection[str], is_gone: Callable[[str, int], bool]) -> None:
+        """Delete the offsets of these topics for which `is_gone` is true."""
+
+        def delete(group_id: str, _: GroupShard) -> CoordinatorResult[None]:
+            deleted = [partition for partition in self.offsets.partitions(group_id) if is_gone(*partition)]
+            return CoordinatorResult(None, offset_tombstones(group_id, deleted))
+
+        # A commit in flight may add offsets of the topics to a group.
+        groups = [*self.offsets.groups_with_topics(topics), *self.context.locked_keys()]
         for group_id in dict.fromkeys(groups):
-            operation = partial(GroupShard.delete_offsets_of_partitions, group_id=group_id, removed=removed)
-            self.context.post(operation, group_id, LockMode.EXCLUSIVE_AFTER_SHARED)
+            self.context.post(partial(delete, group_id), group_id, LockMode.EXCLUSIVE_AFTER_SHARED)
 
     def schedule_offset_expiration(self, retention_ms: int) -> None:
         """Schedule the expiration of each group's offsets."""

@@ -133,7 +133,6 @@ PURE = (
     "kbroker/coordinator/group/records.py",
     "kbroker/coordinator/java_hash.py",
     "kbroker/coordinator/runtime/operation.py",
-    "kbroker/coordinator/transaction/record_codec.py",
     "kbroker/coordinator/transaction/transaction_metadata.py",
     "kbroker/coordinator/transaction/transitions.py",
     "kbroker/interbroker/handshake.py",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.runtime.operation import CoordinatorResult, ignore
-from kbroker.coordinator.transaction.record_codec import decode_record, encode_record
 from kbroker.coordinator.transaction.transaction_metadata import (
     EPOCH_BUMP_VERSION,
     NO_EPOCH,
@@ -19,6 +18,8 @@ from kbroker.coordinator.transaction.transaction_metadata import (
     TransactionRecord,
     TransactionState,
     TransactionTombstone,
+    decode_record,
+    encode_record,
 )
 from kbroker.coordinator.transaction.transitions import (
     is_expired,

@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.coordinator.transaction.record_codec import decode_record, encode_record
 from kbroker.coordinator.transaction.transaction_metadata import (
     TransactionMetadata,
     TransactionRecord,
     TransactionState,
     TransactionTombstone,
+    decode_record,
+    encode_record,
 )
 from protocol.errors import MalformedError
 from protocol.records.batch import body_of, iter_headers

@@ -94,7 +94,11 @@ def complete_join(group: ClassicGroup, now: Now) -> PendingRecord | None:
     group.protocol = group.select_protocol()
     group.subscribed_topics = group.compute_subscribed_topics()
     group.transition_to(GroupState.COMPLETING_REBALANCE)
-    _respond_to_joins(group, now)
+    for member in list(group.members.values()):
+        group.respond_to_join(member, join_response(group, member.member_id))
+        group.restart_session(member, now.mono_ms)
+        member.is_new = False
+        group.pending_sync_members.add(member.member_id)
     group.deadlines.set(SYNC_DEADLINE, now.mono_ms + group.rebalance_timeout_ms())
     return None
 
@@ -115,14 +119,6 @@ def _become_empty(group: ClassicGroup, now: Now) -> PendingRecord:
     group.subscribed_topics = group.compute_subscribed_topics()
     group.transition_to(GroupState.EMPTY)
     return PendingRecord(group.record(now.wall_ms, {}))
-
-
-def _respond_to_joins(group: ClassicGroup, now: Now) -> None:
-    for member in list(group.members.values()):
-        group.respond_to_join(member, join_response(group, member.member_id))
-        group.restart_session(member, now.mono_ms)
-        member.is_new = False
-        group.pending_sync_members.add(member.member_id)
 
 
 def join_response(group: ClassicGroup, member_id: str) -> JoinGroupResponse:

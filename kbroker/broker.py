@@ -22,9 +22,8 @@ from kbroker.config.values import ConfigError
 from kbroker.coordination.interface import NodeExists
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
-from kbroker.coordinator.transaction.marker_channels import TransactionMarkerChannels
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
-from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
+from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerChannels, TransactionMarkerWriter
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.coordination_sessions import CoordinationSessions, OpenSession

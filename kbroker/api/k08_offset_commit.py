@@ -15,6 +15,7 @@ from functools import partial
 from kbroker.api.committed_offsets import is_of_removed_partition, offset_record, partition_error
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
+from kbroker.coordinator.group.group import Committer
 from kbroker.coordinator.group.records import NO_TIMESTAMP, OffsetRecord
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.turns import paced, release
@@ -71,14 +72,8 @@ def handle(
     delayed: DelayedResponse[OffsetCommitResponse] = DelayedResponse()
     respond = partial(_respond, context.version, delayed, response, committed)
     try:
-        services.groups.commit_offsets(
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            generation_id,
-            offsets,
-            respond,
-        )
+        committer = Committer(request.member_id, request.group_instance_id, generation_id, context.version)
+        services.groups.commit_offsets(request.group_id, committer, offsets, respond)
     except KafkaError as error:
         respond(None, error)
     if delayed.is_done:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import UNKNOWN_OFFSET, KafkaError
-from kbroker.coordinator.group.offsets.offset_metadata_manager import FetchedOffsets
+from kbroker.coordinator.group.offset_metadata_manager import FetchedOffsets
 from kbroker.coordinator.group.records import ZERO_TOPIC_ID, OffsetAndMetadata
 from kbroker.metadata.image import MetadataImage
 from kbroker.runtime.turns import drained, paced, release, yield_if_due
@@ -82,7 +82,9 @@ async def _fetch(
     services: Services, context: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     try:
-        offsets = await services.groups.fetch_offsets(group.group_id, require_stable=require_stable)
+        offsets = await services.groups.fetch_offsets(
+            group.group_id, group.member_id, group.member_epoch, require_stable=require_stable
+        )
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
     topics = _topics(services.metadata, offsets, group.topics, by_id=context.version >= TOPIC_ID_VERSION)

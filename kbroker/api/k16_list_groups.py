@@ -11,8 +11,6 @@ from protocol.messages.k16_list_groups import ListedGroup, ListGroupsRequest, Li
 # A broker may have thousands of groups.
 RUNS_IN_TURNS = True
 
-CLASSIC = "classic"
-
 MAX_NAME = 32
 
 
@@ -20,7 +18,7 @@ def handle(services: Services, context: RequestContext, request: ListGroupsReque
     # Names that are longer than that of any state or type are not converted as a whole.
     states = {name[:MAX_NAME].lower() for name in paced(request.states_filter)}
     types = {name[:MAX_NAME].lower() for name in paced(request.types_filter)}
-    if types and CLASSIC not in types:
+    if types and types.isdisjoint(services.groups.type_names):
         return ListGroupsResponse()
     try:
         groups = services.groups.list_groups()
@@ -30,11 +28,11 @@ def handle(services: Services, context: RequestContext, request: ListGroupsReque
         groups=[
             ListedGroup(
                 group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type=CLASSIC,
+                protocol_type=group.protocol_type_name,
+                group_state=group.state_name,
+                group_type=group.type_name,
             )
             for group in paced(groups)
-            if not states or group.state.value.lower() in states
+            if (not states or group.state_name.lower() in states) and (not types or group.type_name in types)
         ]
     )

@@ -14,8 +14,9 @@
 from kbroker.api.committed_offsets import is_of_removed_partition, offset_record, partition_error
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
+from kbroker.coordinator.group.group import Committer
 from kbroker.coordinator.group.records import OffsetRecord
-from kbroker.coordinator.runtime.log_errors import coordinator_error
+from kbroker.coordinator.internal_log import coordinator_error
 from kbroker.coordinator.runtime.operation import RecordProducer
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import ProducerIdentity
 from kbroker.runtime.turns import paced
@@ -75,14 +76,8 @@ async def _commit(
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     producer = await _verified_producer(services, version, request)
-    await services.groups.commit_transactional_offsets(
-        request.group_id,
-        request.member_id,
-        request.group_instance_id,
-        request.generation_id,
-        producer,
-        offsets,
-    )
+    committer = Committer(request.member_id, request.group_instance_id, request.generation_id, version)
+    await services.groups.commit_transactional_offsets(request.group_id, committer, producer, offsets)
 
 
 async def _verified_producer(services: Services, version: int, request: TxnOffsetCommitRequest) -> RecordProducer:

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.re2_pattern import Re2Pattern
-from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
-from kbroker.coordinator.transaction.transaction_state import STATE_NAMES
+from kbroker.coordinator.transaction.transaction_metadata import STATE_NAMES, TransactionMetadata
 from kbroker.runtime.turns import paced
 from protocol.messages.k66_list_transactions import (
     ListTransactionsRequest,

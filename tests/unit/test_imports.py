@@ -127,19 +127,13 @@ RUNNING_LOOP = {"asyncio": {"Future", "Lock", "sleep"}}
 PURE = (
     "kbroker/config/",
     "kbroker/coordinator/group/classic/",
-    "kbroker/coordinator/group/offsets/",
-    "kbroker/coordinator/group/record_codec.py",
+    "kbroker/coordinator/group/group.py",
+    "kbroker/coordinator/group/offset_metadata_manager.py",
     "kbroker/coordinator/group/records.py",
     "kbroker/coordinator/java_hash.py",
-    "kbroker/coordinator/runtime/batches.py",
-    "kbroker/coordinator/runtime/key_lock.py",
     "kbroker/coordinator/runtime/operation.py",
-    "kbroker/coordinator/transaction/add_partitions.py",
-    "kbroker/coordinator/transaction/end_transaction.py",
-    "kbroker/coordinator/transaction/init_producer_id.py",
-    "kbroker/coordinator/transaction/record_codec.py",
     "kbroker/coordinator/transaction/transaction_metadata.py",
-    "kbroker/coordinator/transaction/transaction_state.py",
+    "kbroker/coordinator/transaction/transitions.py",
     "kbroker/interbroker/handshake.py",
     "kbroker/interbroker/isolation.py",
     "kbroker/metadata/features.py",
@@ -218,6 +212,7 @@ PURE = (
 )
 # Files of those directories that carry out the decisions beside them.
 NOT_PURE = (
+    "kbroker/coordinator/group/classic/classic_groups.py",
     "kbroker/metadata/replication/isr_change_queue.py",
     "kbroker/metadata/replication/replication_control_manager.py",
     "kbroker/metadata/topics/closing_control_manager.py",

@@ -23,9 +23,9 @@ from kbroker.coordinator.transaction.transaction_metadata import (
     NewProducerIdRequired,
     ProducerIdAndEpoch,
     TransactionMetadata,
+    TransactionState,
 )
 from kbroker.coordinator.transaction.transaction_shard import TransactionShard
-from kbroker.coordinator.transaction.transaction_state import TransactionState
 from kbroker.metadata.topics.topic_names import TRANSACTION_STATE_TOPIC
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from kbroker.config import BrokerConfig
     from kbroker.coordinator.internal_log import InternalLog
-    from kbroker.coordinator.transaction.marker_channels import MarkerWriter
+    from kbroker.coordinator.transaction.transaction_markers import MarkerWriter
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.metadata.producer_id_manager import ProducerIdManager
     from kbroker.runtime.environment import Environment

@@ -160,7 +160,7 @@ REQUESTS: list[tuple[Message, int, int]] = [
     (CreateTopicsRequest(topics=[CreatableTopic(name="c", configs=[
         CreatableTopicConfig(name=name, value="1") for name in NAMES])]), 7, 1),
     (ListPartitionReassignmentsRequest(topics=[ListPartitionReassignmentsTopics(name=name) for name in NAMES]), 0, 1),
-    (LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=name) for name in NAMES]), 5, 3),
+    (LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=name) for name in NAMES]), 5, 2),
     (DescribeQuorumRequest(topics=[QuorumTopic(topic_name=name) for name in NAMES]), 2, 2),
     (ListTransactionsRequest(state_filters=NAMES), 2, 1),
     (CreateReassignmentPlanRequest(max_concurrent_moves=1, moves=[

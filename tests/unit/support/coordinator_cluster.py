@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
-from kbroker.coordinator.transaction.marker_channels import TransactionMarkerChannels
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
-from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
+from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerChannels, TransactionMarkerWriter
 from kbroker.metadata.features import TRANSACTION_VERSION, FinalizedFeatures
 from kbroker.metadata.image import (
     BrokerRegistration,

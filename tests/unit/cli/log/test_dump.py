@@ -14,8 +14,9 @@ from kbroker.cli.log.internal_topics import decode_internal
 from kbroker.common import TopicPartition
 from kbroker.coordination.interface import Create, Delete, Set
 from kbroker.coordination.journal import Journal, encode_snapshot
-from kbroker.coordinator.group.record_codec import encode_record
-from kbroker.coordinator.group.records import GroupTombstone, OffsetAndMetadata, OffsetKey, OffsetRecord
+from kbroker.coordinator.group.classic.records import ClassicGroupRecord
+from kbroker.coordinator.group.kinds import encode_record
+from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage import checkpoint_files, file_names, meta_properties
 from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
@@ -228,7 +229,7 @@ def test_offset_commits_and_groups(tmp_path: Path, capsys: pytest.CaptureFixture
     records = [
         encode_record(OffsetRecord(OffsetKey("g", "t", 3), offset)),
         encode_record(OffsetRecord(OffsetKey("g", "t", 3), None)),
-        encode_record(GroupTombstone("g")),
+        encode_record(ClassicGroupRecord("g", None)),
         (b"\0\x03\0\x01g", b"??"),
         (b"\x7f\x03", b""),
     ]

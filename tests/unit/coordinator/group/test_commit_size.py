@@ -6,10 +6,10 @@ import pytest
 
 from kbroker.api import k08_offset_commit
 from kbroker.common import KafkaError
-from kbroker.coordinator.group import record_codec
+from kbroker.coordinator.group import records as offset_records
 from kbroker.coordinator.group.group_coordinator import SMALL_COMMIT
-from kbroker.coordinator.group.offsets.commit_validation import MIN_RECORD_BYTES, validate_commit_size
-from kbroker.coordinator.group.record_codec import encode_record
+from kbroker.coordinator.group.kinds import encode_record
+from kbroker.coordinator.group.offset_metadata_manager import MIN_RECORD_BYTES, validate_commit_size
 from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.runtime.turns import release
 from protocol.errors import ErrorCode
@@ -48,8 +48,10 @@ async def test_nothing_is_encoded(m: Machine, monkeypatch: pytest.MonkeyPatch) -
     await client.create_topic("t", partitions=2)
     await client.request(FindCoordinatorRequest(key="g"), 2, FindCoordinatorResponse)
     encoded: list[Any] = []
-    encode_offset = record_codec._encode_offset
-    monkeypatch.setattr(record_codec, "_encode_offset", lambda offset: encoded.append(offset) or encode_offset(offset))
+    encode_offset = offset_records._encode_offset
+    monkeypatch.setattr(
+        offset_records, "_encode_offset", lambda offset: encoded.append(offset) or encode_offset(offset)
+    )
 
     async def commit(count: int, metadata: str) -> set[int]:
         partitions = [

@@ -1,16 +1,13 @@
-"""Broker configs: topic defaults, logs and the log cleaner."""
+"""Broker configs: logs and replication."""
 
-from kbroker.config.config_def import CLUSTER_WIDE, HIGH, LOW, MEDIUM, PER_BROKER, READ_ONLY, ConfigKey
-from kbroker.config.definitions.no_effect import NoEffect
+from kbroker.config.config_def import CLUSTER_WIDE, HIGH, MEDIUM, PER_BROKER, READ_ONLY, ConfigKey
 from kbroker.config.definitions.topic import CODECS, TIMESTAMP_TYPES, VALIDATION_MODES
-from kbroker.config.validators import at_least, between, gzip_level, list_of, one_of
-from kbroker.config.values import BOOLEAN, CLASS, DOUBLE, DOUBLE_MAX, INT, LIST, LONG, LONG_MAX, STRING
+from kbroker.config.validators import at_least, between, gzip_level, list_of, non_empty_list_of, one_of
+from kbroker.config.values import BOOLEAN, DOUBLE, DOUBLE_MAX, INT, LIST, LONG, LONG_MAX, STRING
 
 # fmt: off
 KEYS = (
-    ConfigKey("alter.config.policy.class.name", CLASS, None, None, LOW, READ_ONLY,
-        "Class that validates requests to alter configs.",
-        no_effect=NoEffect.JAVA_CLASS),
+    # Logs.
     ConfigKey("auto.create.topics.enable", BOOLEAN, True, None, HIGH, READ_ONLY,
         "Whether a Metadata request that allows it creates the missing topics that it names."),
     ConfigKey("compression.gzip.level", INT, -1, gzip_level, MEDIUM, CLUSTER_WIDE,
@@ -25,9 +22,6 @@ KEYS = (
     ConfigKey("cordoned.log.dirs", LIST, (), list_of(), MEDIUM, PER_BROKER,
         "Log directories that get no new partitions (KIP-1066); * means all. A broker whose only directory is "
         "cordoned gets no new partitions, except where an assignment names it."),
-    ConfigKey("create.topic.policy.class.name", CLASS, None, None, LOW, READ_ONLY,
-        "Class that validates requests to create topics.",
-        no_effect=NoEffect.JAVA_CLASS),
     ConfigKey("default.replication.factor", INT, 1, None, MEDIUM, READ_ONLY,
         "Replication factor of a new topic whose request does not specify it."),
     ConfigKey("delete.topic.enable", BOOLEAN, True, None, HIGH, READ_ONLY,
@@ -59,12 +53,9 @@ KEYS = (
         "Number of logs that are cleaned at the same time."),
     ConfigKey("log.cleanup.policy", LIST, ("delete",), list_of("compact", "delete"), MEDIUM, CLUSTER_WIDE,
         "What happens to old segments: delete removes them by age or size, compact keeps the last record of each key."),
-    ConfigKey("log.dir", LIST, ("kbroker-data",), list_of(empty=False), HIGH, READ_ONLY,
+    ConfigKey("log.dir", LIST, ("kbroker-data",), non_empty_list_of(), HIGH, READ_ONLY,
         "Data directory. log.dirs takes precedence."),
-    ConfigKey("log.dir.failure.timeout.ms", LONG, 30_000, at_least(1), LOW, READ_ONLY,
-        "How long a broker keeps running when it cannot report a failed log directory to the controller.",
-        no_effect=NoEffect.ONE_LOG_DIRECTORY),
-    ConfigKey("log.dirs", LIST, None, list_of(empty=False), HIGH, READ_ONLY,
+    ConfigKey("log.dirs", LIST, None, non_empty_list_of(), HIGH, READ_ONLY,
         "Data directories. kbroker supports one."),
     ConfigKey("log.flush.interval.messages", LONG, LONG_MAX, at_least(1), HIGH, CLUSTER_WIDE,
         "Number of records after which a log is flushed to disk."),
@@ -74,9 +65,6 @@ KEYS = (
         "How often the recovery points are checkpointed: the offset up to which each log is flushed."),
     ConfigKey("log.flush.scheduler.interval.ms", LONG, LONG_MAX, None, HIGH, READ_ONLY,
         "How often the broker looks for logs that are due for a flush."),
-    ConfigKey("log.flush.start.offset.checkpoint.interval.ms", INT, 60_000, at_least(0), HIGH, READ_ONLY,
-        "How often the log start offsets are checkpointed.",
-        no_effect=NoEffect.LOG_START_WRITTEN_AT_ONCE),
     ConfigKey("log.index.interval.bytes", INT, 4096, at_least(0), MEDIUM, CLUSTER_WIDE,
         "Bytes of log between two entries of the offset index."),
     ConfigKey("log.index.size.max.bytes", INT, 10 << 20, at_least(4), MEDIUM, CLUSTER_WIDE,
@@ -87,9 +75,6 @@ KEYS = (
         "How far a record's timestamp may be behind the broker's clock."),
     ConfigKey("log.message.timestamp.type", STRING, "CreateTime", one_of(*TIMESTAMP_TYPES), MEDIUM, CLUSTER_WIDE,
         "Clock of the record timestamps: the producer's (CreateTime) or the broker's (LogAppendTime)."),
-    ConfigKey("log.preallocate", BOOLEAN, False, None, MEDIUM, CLUSTER_WIDE,
-        "Whether a new segment's full size is allocated on disk when it is created.",
-        no_effect=NoEffect.NO_PREALLOCATION),
     ConfigKey("log.retention.bytes", LONG, -1, None, HIGH, CLUSTER_WIDE,
         "Size of a partition above which its oldest segments are deleted; -1 means no limit."),
     ConfigKey("log.retention.check.interval.ms", LONG, 300_000, at_least(1), MEDIUM, READ_ONLY,
@@ -122,8 +107,44 @@ KEYS = (
         "Number of partitions of a new topic whose request does not specify it."),
     ConfigKey("num.recovery.threads.per.data.dir", INT, 2, at_least(1), HIGH, CLUSTER_WIDE,
         "Number of threads that open and recover logs when the broker starts."),
-    ConfigKey("num.replica.alter.log.dirs.threads", INT, None, None, HIGH, READ_ONLY,
-        "Number of threads that move replicas between log directories. The default is one per directory.",
-        no_effect=NoEffect.ONE_LOG_DIRECTORY),
+    # Replication.
+    ConfigKey("auto.leader.rebalance.enable", BOOLEAN, True, None, HIGH, READ_ONLY,
+        "Whether the controller returns leadership to preferred leaders automatically."),
+    ConfigKey("broker.rack", STRING, None, None, MEDIUM, READ_ONLY,
+        "Rack or zone of this broker. The replicas of a partition are spread over racks."),
+    ConfigKey("controlled.shutdown.enable", BOOLEAN, True, None, MEDIUM, READ_ONLY,
+        "Whether a stopping broker first hands its partitions over to other leaders."),
+    ConfigKey("kbroker.replica.rebuild.after.ms", LONG, -1, at_least(-1), HIGH, CLUSTER_WIDE,
+        "Only in kbroker. Time after which the controller rebuilds the replicas of a broker that is away on other "
+        "brokers. A broker that has returned gets replicas back after the same time. -1 or 0: never."),
+    ConfigKey("kbroker.replica.rebuild.throttled.rate", LONG, 50 << 20, at_least(-1), MEDIUM, CLUSTER_WIDE,
+        "Only in kbroker. Maximum bytes per second that each broker sends and receives while the controller rebuilds "
+        "replicas or gives them back. -1 or 0: no limit."),
+    ConfigKey("kbroker.retired.partition.idle.ms", LONG, 3_600_000, at_least(0), MEDIUM, CLUSTER_WIDE,
+        "Only in kbroker. When no producer has sent to the removed partitions of a topic for this time, their logs are "
+        "deleted."),
+    ConfigKey("leader.imbalance.check.interval.seconds", LONG, 300, at_least(1), HIGH, READ_ONLY,
+        "How often the controller looks for partitions whose leader is not the preferred one."),
+    ConfigKey("replica.fetch.backoff.ms", INT, 1000, at_least(0), MEDIUM, READ_ONLY,
+        "Longest backoff of a follower after failed fetches of a partition. It begins with 20 ms."),
+    ConfigKey("replica.fetch.max.bytes", INT, 1 << 20, at_least(0), MEDIUM, READ_ONLY,
+        "Maximum bytes that a follower fetches per partition. A larger first batch is still returned."),
+    ConfigKey("replica.fetch.min.bytes", INT, 1, None, HIGH, READ_ONLY,
+        "Minimum bytes that a follower's fetch waits for, at most replica.fetch.wait.max.ms."),
+    ConfigKey("replica.fetch.response.max.bytes", INT, 10 << 20, at_least(0), MEDIUM, READ_ONLY,
+        "Maximum size of the response to a follower's fetch. A larger first batch is still returned."),
+    ConfigKey("replica.fetch.wait.max.ms", INT, 500, None, HIGH, READ_ONLY,
+        "Maximum wait of a follower's fetch for new records. It should be well below replica.lag.time.max.ms."),
+    ConfigKey("replica.high.watermark.checkpoint.interval.ms", LONG, 5000, None, HIGH, READ_ONLY,
+        "How often the high watermarks of partitions with several replicas are checkpointed."),
+    ConfigKey("replica.lag.time.max.ms", LONG, 30_000, None, HIGH, READ_ONLY,
+        "Time without catching up to the leader after which a follower leaves the in-sync replicas."),
+    ConfigKey("replica.selector.class", STRING, None, None, MEDIUM, READ_ONLY,
+        "Class that selects the replica from which a consumer reads (KIP-392). "
+        "org.apache.kafka.common.replica.RackAwareReplicaSelector selects one in the consumer's rack (client.rack)."),
+    ConfigKey("replica.socket.timeout.ms", INT, 30_000, None, HIGH, READ_ONLY,
+        "How long a follower waits for a response from the leader. It must be at least replica.fetch.wait.max.ms."),
+    ConfigKey("unclean.leader.election.enable", BOOLEAN, False, None, HIGH, CLUSTER_WIDE,
+        "Whether a replica that is not in sync may become the leader when no other is available. Records may be lost."),
 )
 # fmt: on

@@ -1,27 +1,152 @@
-"""The end of a transaction: by EndTxn, by a new producer of the transactional id, by its timeout (pure).
+"""The transitions of a transactional id, as pure decisions: InitProducerId, AddPartitionsToTxn, EndTxn, timeouts.
 
-Decisions are as in init_producer_id.py.
+EndTxn, a new producer of the transactional id, or the timeout end a transaction. Decisions return the next record. They
+raise KafkaError with the code for the client, checking in Kafka's order, and NewProducerIdRequired if they need a
+producer id and `new_producer_id` is NO_PRODUCER_ID.
 """
+
+from collections.abc import Iterable
 
 from kbroker.common import NO_PRODUCER_ID, KafkaError, TopicPartition
 from kbroker.coordinator.transaction.transaction_metadata import (
+    COMPLETED,
     EPOCH_BUMP_VERSION,
+    IDLE,
     MAX_EPOCH,
     NO_EPOCH,
     NO_TIMEOUT_MS,
+    NO_TIMESTAMP,
+    PREPARED,
     ProducerIdAndEpoch,
     TransactionEntry,
     TransactionMetadata,
+    TransactionState,
     is_epoch_exhausted,
     require_new_producer_id,
     validate_producer,
 )
-from kbroker.coordinator.transaction.transaction_state import COMPLETED, IDLE, PREPARED, TransactionState
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 
 _NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
 _PREPARED_STATES = {True: TransactionState.PREPARE_COMMIT, False: TransactionState.PREPARE_ABORT}
+
+
+def new_metadata(transactional_id: str, new_producer_id: int, timeout_ms: int, now_ms: int) -> TransactionMetadata:
+    """Return the metadata of a new transactional id; its first record will have epoch 0."""
+    producer_id = require_new_producer_id(new_producer_id)
+    return TransactionMetadata(transactional_id, producer_id, NO_EPOCH, timeout_ms, last_update_ms=now_ms)
+
+
+def prepare_init_producer_id(
+    entry: TransactionEntry,
+    timeout_ms: int,
+    expected: ProducerIdAndEpoch | None,
+    new_producer_id: int,
+    server_version: int,
+    now_ms: int,
+) -> TransactionMetadata:
+    """Return the record with the epoch of a new producer, or of one that continues after an error (KIP-360).
+
+    `expected` is the id and epoch of the continuing producer.
+
+    A record in state PrepareAbort aborts the open transaction of a former producer; the client gets
+    CONCURRENT_TRANSACTIONS, and retries until the abort is complete.
+    """
+    metadata = entry.metadata
+    if entry.pending_state is not None:
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if expected is not None and not _is_valid_producer(metadata, expected):
+        raise KafkaError(ErrorCode.PRODUCER_FENCED)
+    if metadata.state in PREPARED:
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if metadata.state is TransactionState.ONGOING:
+        # No producer gets the epoch of the fence: this client gets a later one when it retries.
+        return prepare_fence(metadata, new_producer_id, server_version, now_ms)
+    if is_epoch_exhausted(metadata.producer_epoch) and (expected is None or expected.epoch == metadata.producer_epoch):
+        last_epoch = NO_EPOCH if expected is None else metadata.producer_epoch
+        producer = ProducerIdAndEpoch(require_new_producer_id(new_producer_id), 0)
+    else:
+        epoch, last_epoch = _next_epoch(metadata, expected)
+        producer = ProducerIdAndEpoch(metadata.producer_id, epoch)
+    return metadata.prepare_transition(
+        TransactionState.EMPTY,
+        now_ms,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        last_producer_epoch=last_epoch,
+        timeout_ms=timeout_ms,
+        partitions=_NO_PARTITIONS,
+        start_ms=NO_TIMESTAMP,
+    )
+
+
+def _is_valid_producer(metadata: TransactionMetadata, expected: ProducerIdAndEpoch) -> bool:
+    """Return whether `expected` is the current producer, or the previous one that repeats a request.
+
+    A producer repeats a request with its previous id if the response with its new id was lost. A transactional id
+    without an epoch has expired, so no other producer uses it.
+    """
+    return (
+        metadata.producer_epoch == NO_EPOCH
+        or expected.producer_id == metadata.producer_id
+        or (expected.producer_id == metadata.previous_producer_id and is_epoch_exhausted(expected.epoch))
+    )
+
+
+def _next_epoch(metadata: TransactionMetadata, expected: ProducerIdAndEpoch | None) -> tuple[int, int]:
+    """Return (epoch, last epoch). After the request of a new producer there is no last epoch to continue from."""
+    epoch, last_epoch = metadata.producer_epoch, metadata.last_producer_epoch
+    if expected is None:
+        return epoch + 1, NO_EPOCH
+    if epoch in (NO_EPOCH, expected.epoch):
+        return epoch + 1, epoch
+    if expected.epoch == last_epoch:
+        # The response to the same request was lost.
+        return epoch, last_epoch
+    # With the highest epoch Kafka returns UNKNOWN_SERVER_ERROR here, which does not show that the producer is fenced.
+    raise KafkaError(ErrorCode.PRODUCER_FENCED)
+
+
+def prepare_add_partitions(
+    entry: TransactionEntry | None,
+    producer_id: int,
+    epoch: int,
+    partitions: Iterable[TopicPartition],
+    client_version: int,
+    now_ms: int,
+) -> TransactionMetadata | None:
+    """Add partitions to the transaction; the first ones begin it. Returns None if they are part of it already."""
+    if entry is not None and entry.pending_state is not None:
+        # Checked first: the producer may know the id and epoch that are being written.
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    metadata = validate_producer(entry, producer_id, epoch)
+    if metadata.state in PREPARED:
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    is_open = metadata.state is TransactionState.ONGOING
+    all_partitions = metadata.partitions.union(partitions)
+    if is_open and len(all_partitions) == len(metadata.partitions):
+        return None
+    return metadata.prepare_transition(
+        TransactionState.ONGOING,
+        now_ms,
+        partitions=all_partitions,
+        start_ms=metadata.start_ms if is_open else now_ms,
+        client_transaction_version=client_version,
+    )
+
+
+def verify_partitions(
+    entry: TransactionEntry | None, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, ErrorCode]:
+    """Return NONE for each partition of the transaction, else TRANSACTION_ABORTABLE.
+
+    A transition in flight does not matter: the log checks again when it appends.
+    """
+    metadata = validate_producer(entry, producer_id, epoch)
+    if metadata.state in PREPARED:
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    return {tp: ErrorCode.NONE if tp in metadata.partitions else ErrorCode.TRANSACTION_ABORTABLE for tp in partitions}
 
 
 def prepare_end(

@@ -23,12 +23,13 @@ from protocol.schema.message import Message, Struct, StructType
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kbroker.api.context import RequestContext
+    from kbroker.api.context import Body, RequestContext
     from kbroker.server.server_context import ServerContext
 
 # Requests larger than this are decoded in turns; of Produce, those with many batches.
 LARGE_REQUEST_BYTES = 16 * 1024
-# The response is sent as buffers of at least this many bytes.
+# A smaller response is handled at once. A larger one is sent as buffers of at least RESPONSE_BUFFER_BYTES.
+SMALL_RESPONSE_BYTES = 16 * 1024
 RESPONSE_BUFFER_BYTES = 64 * 1024
 MAX_BUFFER_BYTES = 256 * 1024
 # Freeing 100,000 elements at once takes 20 to 30 ms.
@@ -66,7 +67,9 @@ def _serve_frame(server: ServerContext, context: RequestContext, frame: Buffer, 
         if handler.is_large_by_size:
             # The records of Produce, which is not, are parts of the frame.
             release_pages(frame)
-        return _respond(server, context, request, None)
+        has_response = _respond(server, context, request, None)
+        _release_elements(request)
+        return has_response
     finally:
         context.connection.hold(-size)
 
@@ -83,21 +86,23 @@ def _respond(server: ServerContext, context: RequestContext, request: Any, cache
         response = wait_in_turn(response)
     if response is None:
         return False
+    body = _encode(context, response)
+    # What is small is reported and sent as outside of a turn.
+    context.in_turns = isinstance(body, list)
     has_errors = handler.report_errors(context, request, response)
-    context.body = body = _encode(context, response)
-    if len(body) > 1:
-        # Each has many elements, or is about many.
-        for message in (request, response):
-            if isinstance(message, Message):
-                release_elements(message)
     # Parts of the response may be from another image or config than the others.
     is_consistent = services.metadata.version == image_version and services.config is config
     if cache_key is not None and is_consistent and not has_errors:
-        server.cached_responses.put(cache_key, b"".join(cast("list[Buffer]", body)))
+        joined = body if isinstance(body, bytes) else b"".join(cast("list[Buffer]", body))
+        server.cached_responses.put(cache_key, joined)
+    if context.in_turns:
+        _release_elements(response)
+    context.body = body
     return True
 
 
-def _encode(context: RequestContext, response: Any) -> list[Buffer | Records]:
+def _encode(context: RequestContext, response: Any) -> Body:
+    """Return the encoded response: bytes if it is small, else buffers."""
     out: list[Buffer | Records] = []
     body: list[Buffer | Records] = []
     size = 0
@@ -113,6 +118,8 @@ def _encode(context: RequestContext, response: Any) -> list[Buffer | Records]:
         yield_if_due()
 
     context.handler.append(response, context.version, out, pause)
+    if not body and sum(map(len, out)) < SMALL_RESPONSE_BYTES and all(isinstance(part, Buffer) for part in out):
+        return b"".join(cast("list[Buffer]", out))
     _join_buffers(out, body, 0)
     return body
 
@@ -142,6 +149,12 @@ def _kind(part: Buffer | Records) -> object:
     if not isinstance(part, Buffer):
         return None
     return Buffer if len(part) <= MAX_BUFFER_BYTES else memoryview
+
+
+def _release_elements(message: Any) -> None:
+    """Free the elements of a message that is not needed any more. Produce and Fetch have other objects."""
+    if isinstance(message, Message):
+        release_elements(message)
 
 
 def release_elements(struct: Struct) -> None:

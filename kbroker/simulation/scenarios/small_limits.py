@@ -12,7 +12,7 @@ from kbroker.replica import assigned_partitions
 from kbroker.replica.fetch import fetch_manager, fetch_session
 from kbroker.replica.produce import marker_appends
 from kbroker.runtime import turns
-from kbroker.server import connection
+from kbroker.server import connection, large_request
 from protocol.fast import produce
 
 # Snapshots of pending records and idempotency keys after a few records instead of thousands.
@@ -37,6 +37,7 @@ _READ_AHEAD = (
 # Almost all requests, and changes of several partitions, are handled in turns of one or two elements.
 _TURNS = (
     (connection, "LARGE_REQUEST_BYTES", 32),
+    (large_request, "SMALL_RESPONSE_BYTES", 0),
     (produce, "MAX_ELEMENTS_AT_ONCE", 2),
     (turns, "TURN_ELEMENTS", 2),
     (fetch_session, "MANY_PARTITIONS", 1),

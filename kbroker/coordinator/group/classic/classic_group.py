@@ -15,6 +15,7 @@ from kbroker.coordinator.group.classic.classic_group_member import (
 from kbroker.coordinator.group.classic.records import ClassicGroupRecord
 from kbroker.coordinator.group.group import Committer, Group
 from kbroker.coordinator.group.records import NO_TIMESTAMP, OffsetRecord
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.group_records import GroupMetadataMember, GroupMetadataValue
 from protocol.messages.k11_join_group import JoinGroupResponse
@@ -141,7 +142,8 @@ class ClassicGroup(Group):
         Protocol and member metadata are returned in state Stable only: during a rebalance they may not match.
         """
         protocol = self.protocol if self.state is GroupState.STABLE else None
-        members = [member.description(protocol) for member in self.members.values()]
+        # A group may have thousands of members, each with its subscription and assignment.
+        members = [member.description(protocol) for member in paced(list(self.members.values()))]
         return DescribedGroup(
             group_id=self.group_id,
             group_state=self.state.value,

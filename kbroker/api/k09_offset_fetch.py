@@ -21,7 +21,6 @@ from protocol.errors import ErrorCode
 from protocol.messages.k09_offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
@@ -57,25 +56,18 @@ async def handle(services: Services, context: RequestContext, request: OffsetFet
             response.groups.append(group)
             yield_if_due()
         return response
-    requested = _single_group(request)
+    requested = OffsetFetchRequestGroup(group_id=request.group_id, topics=None)
+    if request.topics is not None:
+        requested.topics = [
+            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in paced(request.topics)
+        ]
     group = await _fetch(services, context, requested, request.require_stable)
     if group.error_code != ErrorCode.NONE and version < GROUP_ERROR_VERSION:
         group.topics = [_topic_with_error(topic, group.error_code) for topic in paced(requested.topics or ())]
     release(requested.topics or [])
-    topics = _old_topics(drained(group.topics))
+    topics = [_old_topic(topic) for topic in drained(group.topics)]
     return OffsetFetchResponse(error_code=group.error_code, topics=topics)
-
-
-def _single_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
-    """Return the group of a request below version 8 in the form of later versions."""
-    topics = None
-    if request.topics is not None:
-        topics = [_newer_topic(topic) for topic in paced(request.topics)]
-    return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-
-
-def _newer_topic(topic: OffsetFetchRequestTopic) -> OffsetFetchRequestTopics:
-    return OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
 
 
 async def _fetch(
@@ -87,16 +79,12 @@ async def _fetch(
         )
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
-    topics = _topics(services.metadata, offsets, group.topics, by_id=context.version >= TOPIC_ID_VERSION)
+    metadata, by_id = services.metadata, context.version >= TOPIC_ID_VERSION
+    if group.topics is None:
+        topics = _all_topics(metadata, offsets, by_id)
+    else:
+        topics = [_topic(metadata, offsets, topic, by_id) for topic in paced(group.topics)]
     return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
-
-
-def _topics(
-    metadata: MetadataImage, offsets: FetchedOffsets, requested: list[OffsetFetchRequestTopics] | None, by_id: bool
-) -> list[OffsetFetchResponseTopics]:
-    if requested is None:
-        return _all_topics(metadata, offsets, by_id)
-    return [_topic(metadata, offsets, topic, by_id) for topic in paced(requested)]
 
 
 def _all_topics(metadata: MetadataImage, offsets: FetchedOffsets, by_id: bool) -> list[OffsetFetchResponseTopics]:
@@ -115,31 +103,23 @@ def _all_topics(metadata: MetadataImage, offsets: FetchedOffsets, by_id: bool) -
 def _topic(
     metadata: MetadataImage, offsets: FetchedOffsets, topic: OffsetFetchRequestTopics, by_id: bool
 ) -> OffsetFetchResponseTopics:
-    if not by_id:
-        committed = offsets.topics.get(topic.name, {})
-        partitions = _partitions(offsets, topic.name, topic.partition_indexes, committed)
-        return _topic_response(topic, partitions)
-    image = metadata.topics_by_id.get(topic.topic_id)
-    if image is None:
-        return _topic_with_error(topic, ErrorCode.UNKNOWN_TOPIC_ID)
-    # Offsets of an earlier topic of the same name do not count.
-    committed = {
-        index: offset
-        for index, offset in offsets.topics.get(image.name, {}).items()
-        if offset.topic_id in (ZERO_TOPIC_ID, topic.topic_id)
-    }
-    partitions = _partitions(offsets, image.name, topic.partition_indexes, committed)
-    return _topic_response(topic, partitions)
+    name = topic.name
+    if by_id:
+        image = metadata.topics_by_id.get(topic.topic_id)
+        if image is None:
+            return _topic_with_error(topic, ErrorCode.UNKNOWN_TOPIC_ID)
+        name = image.name
+    committed = offsets.topics.get(name, {})
+    if by_id:
+        # Offsets of an earlier topic of the same name do not count.
+        ids = (ZERO_TOPIC_ID, topic.topic_id)
+        committed = {index: offset for index, offset in committed.items() if offset.topic_id in ids}
+    partitions = _partitions(offsets, name, topic.partition_indexes, committed)
+    return OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
 
 
 def _topic_with_error(topic: OffsetFetchRequestTopics, error: int) -> OffsetFetchResponseTopics:
     partitions = [_partition(index, NOT_COMMITTED, error) for index in paced(topic.partition_indexes)]
-    return _topic_response(topic, partitions)
-
-
-def _topic_response(
-    topic: OffsetFetchRequestTopics, partitions: list[OffsetFetchResponsePartitions]
-) -> OffsetFetchResponseTopics:
     return OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
 
 
@@ -165,21 +145,16 @@ def _partition(index: int, offset: OffsetAndMetadata, error: int) -> OffsetFetch
     )
 
 
-def _old_topics(topics: Iterable[OffsetFetchResponseTopics]) -> list[OffsetFetchResponseTopic]:
-    """Return topics of the response in the form of versions below 8."""
-    return [
-        OffsetFetchResponseTopic(
-            name=topic.name, partitions=[_old_partition(partition) for partition in paced(topic.partitions)]
+def _old_topic(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
+    """Return a topic of the response in the form of versions below 8."""
+    partitions = [
+        OffsetFetchResponsePartition(
+            partition_index=partition.partition_index,
+            committed_offset=partition.committed_offset,
+            committed_leader_epoch=partition.committed_leader_epoch,
+            metadata=partition.metadata,
+            error_code=partition.error_code,
         )
-        for topic in topics
+        for partition in paced(topic.partitions)
     ]
-
-
-def _old_partition(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
-    return OffsetFetchResponsePartition(
-        partition_index=partition.partition_index,
-        committed_offset=partition.committed_offset,
-        committed_leader_epoch=partition.committed_leader_epoch,
-        metadata=partition.metadata,
-        error_code=partition.error_code,
-    )
+    return OffsetFetchResponseTopic(name=topic.name, partitions=partitions)

@@ -222,12 +222,12 @@ class AssignedPartitions:
 
     async def _sync(self, log: Log) -> None:
         try:
-            log.complete_flush(await self._environment.offload(log.flush_blocking, log.log_end_offset))
+            log.complete_flush(await self._environment.offload(log.durability.flush_blocking, log.log_end_offset))
         except OSError as error:
             # If the log is offline, it has already logged the reason.
-            if log.offline is None:
+            if log.health.offline is None:
                 # `_add` requests another sync.
-                log.on_shortage("sync", error)
+                log.health.on_shortage("sync", error)
 
     async def _add_all(self, assigned: Iterable[AssignedPartition], logs: Iterable[Log]) -> list[Log]:
         """Add the partitions whose logs are open. Returns the logs that were deleted or reassigned meanwhile.

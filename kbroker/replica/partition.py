@@ -22,9 +22,9 @@ from kbroker.replica.produce.closing_wait import NeedsClosingDecision
 from kbroker.replica.produce.extended_append import append_extended
 from kbroker.replica.produce.record_validation import InspectedBatch, ValidatedBatch
 from kbroker.replica.quota.throttled_replicas import is_listed
-from kbroker.storage.log.control_batches import PreparedBatch
 from kbroker.storage.log.log import Log
-from kbroker.storage.producers.verification import VerificationGuard
+from kbroker.storage.log.transaction_index import PreparedBatch
+from kbroker.storage.producers.transactions import VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.records.batch import CONTROL, LENGTH_OVERHEAD, BatchHeader, parse_header
 

@@ -11,7 +11,8 @@ from kbroker.config.topic_config import TopicConfig
 from kbroker.replica.fetch.fetch_session import FetchPartition
 from kbroker.replica.partition_state import PartitionState
 from kbroker.storage.log.log import Log
-from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET
+from kbroker.storage.log.log_reads import bytes_between
+from kbroker.storage.producers.transactions import NO_UNSTABLE_OFFSET
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class PartitionHighWatermark:
         before = max(min(transactions.first_unstable_offset, high_watermark_before), log.log_start_offset)
         log.update_high_watermark(self.state.high_watermark)
         after = self.last_stable_offset
-        return log.bytes_between(before, after) if after > before else -1
+        return bytes_between(log, before, after) if after > before else -1
 
     def on_committed(self, offset: int, callback: OnCommitted) -> None:
         """Call back when everything below `offset` is committed, or with the error that prevents it."""
@@ -139,7 +140,7 @@ class PartitionHighWatermark:
             callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif self.state.high_watermark >= offset:
             callback(ErrorCode.NONE)
-        elif self.log.offline is not None:
+        elif self.log.health.offline is not None:
             callback(ErrorCode.KAFKA_STORAGE_ERROR)
         else:
             self._waiting = _insert(self._waiting, offset, callback)
@@ -153,7 +154,7 @@ class PartitionHighWatermark:
             callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif self.log.recovery_point >= offset:
             callback(ErrorCode.NONE)
-        elif self.log.offline is not None:
+        elif self.log.health.offline is not None:
             callback(ErrorCode.KAFKA_STORAGE_ERROR)
         else:
             self._waiting_for_sync = _insert(self._waiting_for_sync, offset, callback)

@@ -10,6 +10,7 @@ from kbroker.metadata.image import is_retired
 from kbroker.replica.partition_high_watermark import PartitionHighWatermark
 from kbroker.replica.partition_state import PartitionState
 from kbroker.storage.log.log import Log
+from kbroker.storage.recovery.truncation import truncate_fully_and_start_at, truncate_to
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -204,11 +205,11 @@ class PartitionRoles(PartitionHighWatermark):
 
     async def follower_truncate(self, offset: int) -> None:
         """Remove the records from `offset` on. Changes of the metadata image apply afterwards."""
-        await self._truncate(offset, self.log.truncate_to(offset))
+        await self._truncate(offset, truncate_to(self.log, offset))
 
     async def follower_restart_at(self, offset: int) -> None:
         """Remove all records, and continue at `offset`: the leader has deleted what is missing."""
-        await self._truncate(offset, self.log.truncate_fully_and_start_at(offset))
+        await self._truncate(offset, truncate_fully_and_start_at(self.log, offset))
 
     async def _truncate(self, offset: int, truncation: Awaitable[None]) -> None:
         self._is_truncating = True

@@ -31,8 +31,8 @@ from kbroker.replica.produce.transaction_verification import VerifiedPartitions
 from kbroker.replica.purgatory import Purgatory
 from kbroker.replica.removed_partitions import RemovedPartitionTotals
 from kbroker.runtime.slices import Slices, step
-from kbroker.storage.producers.transaction_marker import TransactionMarker
-from kbroker.storage.producers.verification import VerificationGuard
+from kbroker.storage.log.log_reads import read_blocking
+from kbroker.storage.producers.transactions import TransactionMarker, VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.fast.current_leader import CurrentLeader, LeaderEndpoint
 from protocol.fast.fetch import TopicKey
@@ -338,7 +338,7 @@ class ReplicaManager:
         log = self.partitions[tp].log
         if offset >= log.log_end_offset:
             return b""
-        return bytes(log.read_blocking(max(offset, log.log_start_offset), size, log.log_end_offset, True))
+        return bytes(read_blocking(log, max(offset, log.log_start_offset), size, log.log_end_offset, True))
 
     # DeleteRecords and shutdown.
 

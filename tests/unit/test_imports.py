@@ -220,7 +220,6 @@ PURE = (
     "kbroker/runtime/deadlines.py",
     "kbroker/server/connection_rate.py",
     "kbroker/storage/cleaner/batch_filter.py",
-    "kbroker/storage/cleaner/offset_map.py",
     "kbroker/storage/log/leader_epoch_cache.py",
     "kbroker/storage/file_names.py",
     "kbroker/storage/producers/",

@@ -17,7 +17,7 @@ from kbroker.coordinator.transaction.transaction_metadata import (
     validate_producer,
 )
 from kbroker.coordinator.transaction.transaction_state import COMPLETED, IDLE, PREPARED, TransactionState
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 
 _NO_PARTITIONS: frozenset[TopicPartition] = frozenset()

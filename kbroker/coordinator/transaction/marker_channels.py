@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kbroker.coordinator.peer_requests import PeerRequests
     from kbroker.metadata.image import MetadataImage
     from kbroker.runtime.environment import Environment
-    from kbroker.storage.producers.transaction_marker import TransactionMarker
+    from kbroker.storage.producers.transactions import TransactionMarker
 
 # The first version with the transaction version, without which a late marker could end a later transaction (KIP-1228).
 VERSION = 2

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
     from kbroker.metadata.image import MetadataImage
     from kbroker.runtime.environment import Environment
-    from kbroker.storage.producers.transaction_marker import TransactionMarker
+    from kbroker.storage.producers.transactions import TransactionMarker
 
 log = EventLogger("kbroker.transactions")
 

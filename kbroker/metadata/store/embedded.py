@@ -26,7 +26,7 @@ from kbroker.metadata.store.embedded_session import EmbeddedSession, PendingComm
 from kbroker.metadata.store.journal import Journal, JournalFailed, encode_snapshot
 from kbroker.metadata.store.watch_manager import WatchManager
 from kbroker.runtime.event_log import EventLogger
-from kbroker.storage.shortage import NO_SPACE
+from kbroker.storage.log.log_health import NO_SPACE
 
 if TYPE_CHECKING:
     from asyncio import Future, TimerHandle

@@ -19,7 +19,7 @@ from kbroker.queues.record_headers import check_names, walk_headers
 from kbroker.replica.produce.append_extension import AppendResult
 from kbroker.replica.produce.record_validation import InspectedBatch
 from kbroker.replica.produce.record_validator import NeedsRewrite
-from kbroker.storage.log.control_batches import PreparedBatch
+from kbroker.storage.log.transaction_index import PreparedBatch
 from protocol.records.batch import NO_TIMESTAMP, BatchHeader, parse_header
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from kbroker.replica.produce.record_validation import (
     too_large,
 )
 from kbroker.replica.produce.record_validator import NeedsRewrite
-from kbroker.storage.log.control_batches import PreparedBatch
+from kbroker.storage.log.transaction_index import PreparedBatch
 from protocol.records.batch import BatchHeader, parse_header
 from protocol.records.record import Header
 

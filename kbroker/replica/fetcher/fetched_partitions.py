@@ -95,7 +95,7 @@ class FetchedPartitions:
                 self._fetcher.back_off(state)
             except KafkaError as error:
                 self._warn(state, "fetched records not appended", error)
-                if state.partition.log.offline is None:
+                if state.partition.log.health.offline is None:
                     self._fetcher.back_off(state)
                 else:
                     # The log accepts nothing until the next start.

@@ -49,7 +49,7 @@ class ReplicaFetcherManager:
         self.remove(partition)
         if leader in (NO_LEADER, self._node_id) or partition.is_closed or self._stopped:
             return
-        if partition.log.offline is not None:
+        if partition.log.health.offline is not None:
             # A fetch would claim records that the disk may not have.
             return
         state = self._states[partition] = PartitionFetchState(partition, leader, epoch)

@@ -81,7 +81,7 @@ class FailedLogReporter:
 
     def _failed(self) -> Iterator[tuple[bytes, int]]:
         for partition in self._replicas.partitions.values():
-            if partition.log.offline is not None:
+            if partition.log.health.offline is not None:
                 yield partition.topic_id, partition.tp.partition
         for tp, topic_id in self._replicas.maintenance.unopened.items():
             yield topic_id, tp.partition

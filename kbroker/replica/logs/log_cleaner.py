@@ -13,11 +13,18 @@ from kbroker.runtime.environment import ProcessJobFailed
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from kbroker.storage.cleaner.cleaner import run
-from kbroker.storage.cleaner.compaction_plan import CompactionPlan, CompactionResult, decode_result, encode_plan
-from kbroker.storage.cleaner.log_to_clean import find_aborted_later_blocking, make_plan, remove_leftovers_blocking
-from kbroker.storage.cleaner.segment_replacement import install_result
-from kbroker.storage.indexes.transaction_index import AbortedTransaction
+from kbroker.storage.cleaner.compaction_plan import (
+    CompactionPlan,
+    CompactionResult,
+    decode_result,
+    encode_plan,
+    find_aborted_later_blocking,
+    make_plan,
+    remove_leftovers_blocking,
+)
+from kbroker.storage.cleaner.segment_swap import install_result
 from kbroker.storage.log.segment_indexes import SegmentGone
+from kbroker.storage.log.transaction_index import AbortedTransaction
 
 if TYPE_CHECKING:
     from asyncio import Task

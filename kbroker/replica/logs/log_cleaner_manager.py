@@ -10,7 +10,7 @@ from kbroker.config import BrokerConfig
 from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
 from kbroker.replica.partition import Partition
 from kbroker.runtime.periodic_task import iterate_yielding
-from kbroker.storage.cleaner.log_to_clean import (
+from kbroker.storage.cleaner.compaction_plan import (
     LogToClean,
     find_log_to_clean,
     find_undated_segments,
@@ -102,7 +102,7 @@ class LogCleanerManager:
         """Roll the active segment if its time limit has passed, and load the timestamps of segments."""
         log = partition.log
         try:
-            if log.offline is None and not log.full:
+            if log.health.offline is None and not log.health.full:
                 log.maybe_roll(self._environment.clock.now_ms())
         except KafkaError:
             # There is no disk space for another segment; the next append reports it.

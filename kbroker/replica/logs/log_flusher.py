@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.replica.partition import Partition
-from kbroker.storage.shortage import is_unbegun_sync
+from kbroker.storage.log.log_health import is_unbegun_sync
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -61,18 +61,18 @@ class LogFlusher:
         and reports success the next time (fsyncgate). Raises KafkaError, also if the log was offline before.
         """
         log = partition.log
-        if log.offline is not None:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline)
+        if log.health.offline is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.health.offline)
         target, truncations, began_ms = log.log_end_offset, log.truncations, self._environment.clock.now_ms()
         try:
-            await self._environment.offload(log.flush_blocking, target)
+            await self._environment.offload(log.durability.flush_blocking, target)
         except Exception as error:
-            if isinstance(error, OSError) and is_unbegun_sync(error) and log.offline is None:
-                log.on_shortage("sync", error)
+            if isinstance(error, OSError) and is_unbegun_sync(error) and log.health.offline is None:
+                log.health.on_shortage("sync", error)
                 return False
             if not partition.is_closed:
-                log.mark_offline(f"sync failed: {error}")
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline) from error
+                log.health.mark_offline(f"sync failed: {error}")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.health.offline) from error
         log.complete_flush(target, truncations)
         if log.recovery_point >= log.log_end_offset:
             self._unflushed.pop(partition, None)

@@ -17,8 +17,8 @@ from kbroker.replica.logs.stray_logs import FateOf, LogOffsets, LogPosition, Str
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.slices import Steps
 from kbroker.storage import file_names
-from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
 from kbroker.storage.log.log import Log
+from kbroker.storage.metadata_files import write_clean_shutdown_file
 from kbroker.storage.recovery.open_log import open_log
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class LogManager:
     def __init__(self, environment: Environment, path: str, config: Callable[[], BrokerConfig]) -> None:
         self.shortages = ShortageReporter(environment)
         # One bound method for all logs.
-        self._report_shortage = self.shortages.report
+        self.on_shortage = self.shortages.report
         self.path = path
         self._environment = environment
         self._config = config
@@ -222,7 +222,7 @@ class LogManager:
     def _open_blocking(self, partition: AssignedPartition, state: StartupState, offsets: LogOffsets) -> Log:
         tp, topic_id, configs = partition
         checkpoints = state.checkpoints
-        log = open_log(
+        return open_log(
             self._environment.disk,
             file_names.partition_dir(self.path, tp),
             tp,
@@ -238,10 +238,8 @@ class LogManager:
             transaction_indexes=None if (known := checkpoints.transaction_indexes) is None else known.get(tp, {}),
             background=self._background,
             random=self._environment.random,
+            owner=self,
         )
-        log.report_shortages_to(self._report_shortage)
-        log.set_owner(self)
-        return log
 
     # The LogOwner of all logs.
 
@@ -374,7 +372,7 @@ class LogManager:
             if not closed.done():
                 closed.set_result(ok)
 
-        log.close(clean, on_closed)
+        log.durability.close(clean, on_closed)
         return closed
 
 

@@ -110,10 +110,10 @@ class PartitionMaintenance:
             self.flusher.request_flush(partition)
 
     def on_append_failed(self, partition: Partition) -> None:
-        if partition.log.offline is not None:
+        if partition.log.health.offline is not None:
             partition.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
             return
-        reason = partition.log.append_error
+        reason = partition.log.health.append_error
         if reason is None:
             return
         self.on_write_failed(reason)
@@ -130,7 +130,7 @@ class PartitionMaintenance:
 
     def suspend_appends(self, partition: Partition) -> None:
         """Reject appends while `appends_suspended`, and then until the disk has space."""
-        partition.log.suspend()
+        partition.log.health.suspend()
         self.full[partition] = None
 
     def on_out_of_descriptors(self) -> None:

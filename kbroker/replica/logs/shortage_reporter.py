@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.runtime.event_log import EventLogger
-from kbroker.storage.shortage import NO_DESCRIPTORS
+from kbroker.storage.log.log_health import NO_DESCRIPTORS
 
 if TYPE_CHECKING:
     from kbroker.common import TopicPartition

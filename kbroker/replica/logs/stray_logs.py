@@ -17,7 +17,7 @@ from kbroker.runtime.disk import Disk
 from kbroker.runtime.event_log import EventLogger
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.inspect.batches import Damage, iter_batches
-from kbroker.storage.partition_metadata import read_topic_id
+from kbroker.storage.metadata_files import read_topic_id
 
 event_log = EventLogger("kbroker.logs")
 

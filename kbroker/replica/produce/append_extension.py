@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from kbroker.common import Buffer
 from kbroker.replica.produce.record_validation import InspectedBatch, ValidatedBatch
 from kbroker.replica.produce.record_validator import AppendMustWait, RecordValidator
-from kbroker.storage.log.control_batches import PreparedBatch
+from kbroker.storage.log.transaction_index import PreparedBatch
 from protocol.records.batch import BatchHeader
 
 # (base offset, end offset, log append time in ms or -1), as Partition.append_as_leader returns it.

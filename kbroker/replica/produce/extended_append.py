@@ -9,7 +9,7 @@ from kbroker.replica.produce.batch_validation import validate_batch
 from kbroker.replica.produce.record_validation import InspectedBatch, ValidatedBatch, invalid_record
 from kbroker.replica.produce.record_validator import inspect_small
 from kbroker.storage.log.log import Log
-from kbroker.storage.producers.verification import VerificationGuard
+from kbroker.storage.producers.transactions import VerificationGuard
 
 
 class ExtendedPartition(Protocol):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.replica.partition import OnCommitted, Partition
-from kbroker.storage.log.control_batches import PreparedBatch
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.log.transaction_index import PreparedBatch
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import parse_header
 from protocol.records.control import EndTransactionMarker, build_end_marker

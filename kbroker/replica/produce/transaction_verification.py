@@ -1,7 +1,7 @@
 """The verified partitions of a transactional Produce request (KIP-890). api/transactional_produce.py verifies them."""
 
 from kbroker.common import KafkaError
-from kbroker.storage.producers.verification import VerificationGuard
+from kbroker.storage.producers.transactions import VerificationGuard
 from protocol.errors import ErrorCode
 
 # (topic name or id, partition index), as in the request.

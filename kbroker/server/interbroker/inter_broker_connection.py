@@ -30,7 +30,7 @@ from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.slices import run_to_end
 from kbroker.server.error_reporter import api_name
 from kbroker.server.file_response import FileResponseWriter
-from kbroker.storage.log.reading.file_slice import FileSlice
+from kbroker.storage.log.segment import FileSlice
 from protocol.errors import MalformedError, ManyElements
 from protocol.varints import skip_tagged_fields
 

@@ -7,16 +7,19 @@ from typing import NamedTuple
 from kbroker.common import Buffer
 from kbroker.runtime.disk import Disk, DiskFile
 from kbroker.storage import file_names
-from kbroker.storage.indexes.index_file import WouldBlock, extend_index_file
-from kbroker.storage.indexes.offset_index import (
+from kbroker.storage.log.indexes import (
     OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
     BlockCache,
     OffsetIndex,
+    TimeIndex,
+    WouldBlock,
+    extend_index_file,
     find_entry,
     find_entry_by_position,
+    find_last_before,
 )
-from kbroker.storage.indexes.time_index import TIME_ENTRY_BYTES, TimeIndex, find_last_before
-from kbroker.storage.indexes.transaction_index import TRANSACTION_ENTRY_BYTES, AbortedTransaction, TransactionIndex
+from kbroker.storage.log.transaction_index import TRANSACTION_ENTRY_BYTES, AbortedTransaction, TransactionIndex
 
 
 class SegmentGone(Exception):

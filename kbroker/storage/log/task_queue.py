@@ -8,7 +8,7 @@ from collections.abc import Callable
 from errno import EIO, ENOMEM
 from typing import NamedTuple, Protocol, TypeVar
 
-from kbroker.storage.shortage import is_shortage
+from kbroker.storage.log.log_health import is_shortage
 
 # Required tasks are retried this long after a shortage, in milliseconds.
 RETRY_MS = 1_000
@@ -51,8 +51,8 @@ class SerialTaskQueue:
     def add(self, job: Callable[[], T], then: Callable[[T], None], *, required: bool = False) -> None:
         """Add a task: `job` for a thread, and `then`, which is called with its result.
 
-        Later tasks rely on a `required` one: after a shortage (shortage.py) its job is called again before they start,
-        so it must be able to continue where it failed.
+        Later tasks rely on a `required` one: after a shortage (log_health.py) its job is called again before they
+        start, so it must be able to continue where it failed.
         """
         self._queue.append(Task(job, then, required))  # type: ignore[arg-type]
         if not self._is_running:

@@ -17,12 +17,11 @@ from kbroker.runtime.disk import Disk
 from kbroker.storage import file_names
 from kbroker.storage.checkpoint_files import IndexEntries
 from kbroker.storage.cleaner.segment_swap import finish_swaps
-from kbroker.storage.log.loaded_log import LoadedLog
 from kbroker.storage.log.log import Log
+from kbroker.storage.log.log_state import LoadedLog, LogOwner
 from kbroker.storage.log.segment import LogSegment
-from kbroker.storage.log.segment_deletion import delete_now_blocking
 from kbroker.storage.log.task_queue import BackgroundRunner
-from kbroker.storage.partition_metadata import encode_topic_id, read_topic_id, write_topic_id
+from kbroker.storage.metadata_files import encode_topic_id, read_topic_id, write_topic_id
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.recovery.segment_loading import (
     END_OF_LOG,
@@ -54,6 +53,7 @@ def open_log(
     *,
     background: BackgroundRunner,
     random: "Random",
+    owner: LogOwner | None,
     log_start_offset: int | None = 0,
     cleaned_to: int = 0,
     checkpointed: bool = False,
@@ -65,10 +65,11 @@ def open_log(
     `recovery_point`, `log_start_offset`, `cleaned_to` and `high_watermark` are those of the checkpoint files, 0 or None
     if these have none; `log_start_offset` is None if its file was lost. `checkpointed`: the checkpoint files are the
     ones that were written last; `clean`: the last shutdown was clean; `transaction_indexes`: how many entries the
-    transaction indexes have at least, None if that is unknown. `Log.repairs` lists the repairs. Raises OSError, and
-    KafkaError(INCONSISTENT_TOPIC_ID) if the directory belongs to another topic of the same name.
+    transaction indexes have at least, None if that is unknown. `owner`: None if the log is never truncated.
+    `Log.repairs` lists the repairs. Raises OSError, and KafkaError(INCONSISTENT_TOPIC_ID) if the directory belongs to
+    another topic of the same name.
     """
-    loaded = LoadedLog(disk, directory, tp, config)
+    loaded = LoadedLog(disk, directory, tp, config, owner)
     loaded.high_watermark = high_watermark
     if not disk.isdir(directory):
         disk.makedirs(directory)
@@ -82,7 +83,7 @@ def open_log(
         loader = LogLoader(loaded, now_ms, clean, gapless=checkpointed)
         loader.load(recovery_point, log_start_offset, transaction_indexes)
     loaded.cleaned_to = min(cleaned_to, loaded.segments[-1].base_offset)
-    return Log(loaded, topic_id, background, random)
+    return Log(loaded, topic_id, background, random, owner)
 
 
 def _check_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
@@ -244,7 +245,7 @@ class LogLoader:
         for segment in segments:
             self._loaded.repairs.append(f"{segment.path()}: removed, {reason}")
             self._loaded.snapshots.remove([segment.base_offset])
-            delete_now_blocking(segment)
+            segment.delete_blocking()
         # Otherwise a power loss could bring them back, after the batches that are appended from now on.
         self._loaded.disk.sync_dir(self._loaded.directory)
 

@@ -11,20 +11,20 @@ from collections.abc import Iterator
 from kbroker.common import KafkaError
 from kbroker.storage import file_names
 from kbroker.storage.checkpoint_files import IndexEntries
-from kbroker.storage.indexes.offset_index import OFFSET_ENTRY_BYTES, relative_offset_of
-from kbroker.storage.indexes.transaction_index import (
+from kbroker.storage.log.batch_scan import iter_valid_headers
+from kbroker.storage.log.indexes import OFFSET_ENTRY_BYTES, relative_offset_of
+from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
+from kbroker.storage.log.log_state import LoadedLog
+from kbroker.storage.log.offset_lookup import end_offset_of, search_segment
+from kbroker.storage.log.segment import LogSegment
+from kbroker.storage.log.transaction_index import (
     TRANSACTION_ENTRY_BYTES,
     TransactionIndex,
+    apply_control_batch,
     encode_entries,
     iter_transaction_index,
     load_transaction_index,
 )
-from kbroker.storage.log.batch_scan import iter_valid_headers
-from kbroker.storage.log.control_batches import apply_control_batch
-from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
-from kbroker.storage.log.loaded_log import LoadedLog
-from kbroker.storage.log.reading.offset_lookup import end_offset_of, search_segment
-from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.recovery.segment_loading import END_OF_LOG
 from protocol.records.batch import CONTROL, BatchHeader

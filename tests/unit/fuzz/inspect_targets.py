@@ -21,8 +21,8 @@ from kbroker.metadata.store.coordination import Create, Op, Set
 from kbroker.metadata.store.data_tree import DataTree
 from kbroker.metadata.store.journal import NUMBER, encode_ops, encode_snapshot, frame
 from kbroker.storage import checkpoint_files, file_names
-from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
 from kbroker.storage.inspect.partition_check import CheckpointedState, PartitionCheck
+from kbroker.storage.metadata_files import write_clean_shutdown_file
 from protocol.records.batch import NewRecord, build_batch
 from protocol.records.control import EndTransactionMarker, build_end_marker
 from tests.unit.fuzz.check import Target

@@ -9,6 +9,7 @@ from kbroker.config.topic_config import TopicConfig
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.replica.partition import Partition
 from kbroker.replica.partition_state import PartitionState
+from kbroker.storage.log.durability import LogDurability
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.errors import ErrorCode
 from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
@@ -57,7 +58,7 @@ async def test_a_flush_during_a_deletion(m: Machine, caplog: pytest.LogCaptureFi
         partition = m.partition(name)
         deletion = asyncio.ensure_future(admin.delete_topic(name))
         await produced
-        await m.until(lambda partition=partition: partition.log.offline is not None)  # type: ignore[misc]
+        await m.until(lambda partition=partition: partition.log.health.offline is not None)  # type: ignore[misc]
         m.threads.release("flush_blocking")
         await deletion
         await asyncio.sleep(10)
@@ -242,14 +243,13 @@ async def test_unexpected_exceptions_in_threads(m: Machine) -> None:
     def fail(*_: object) -> None:
         raise ValueError("unexpected")
 
-    log = m.partition("t").log
-    type(log).flush_blocking, original = fail, type(log).flush_blocking  # type: ignore[method-assign, assignment]
+    LogDurability.flush_blocking, original = fail, LogDurability.flush_blocking
     try:
         assert (await client.produce("t", batch(b"a"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        m.partition("u").log.checkpoint()
+        m.partition("u").log.durability.checkpoint()
         await m.stop()
     finally:
-        type(log).flush_blocking = original  # type: ignore[method-assign]
+        LogDurability.flush_blocking = original  # type: ignore[method-assign]
     await m.start()
     assert await (await m.client()).read("u") == [b"a"]
 

@@ -14,7 +14,7 @@ import pytest
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
 from kbroker.coordinator.transaction.transaction_state import IDLE, PREPARED, VALID_PREVIOUS_STATES, TransactionState
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from tests.sampling import third_of
 from tests.unit.support.transaction_coordinator import A0, A1, B0, Harness

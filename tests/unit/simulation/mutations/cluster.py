@@ -28,7 +28,7 @@ from kbroker.replica.isr.isr_manager import IsrManager
 from kbroker.replica.partition import Partition
 from kbroker.replica.partition_state import PartitionState
 from kbroker.simulation.scenarios.faults import Fault
-from kbroker.storage.log.writing.log_truncation import LogTruncation
+from kbroker.storage.recovery.truncation import LogTruncator
 from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, mutation, replaces, wrap
 from tests.unit.simulation.mutations.replication_faults import (
     bounce_between_two_looks,
@@ -259,11 +259,12 @@ def followers_claim_what_is_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("cluster", [INVARIANT], replicated(diverging_leader))
-@replaces(LogTruncation, "_apply")
-def truncations_keep_the_producers(original: Any, log: LogTruncation, truncation: Any) -> None:
+@replaces(LogTruncator, "_apply")
+def truncations_keep_the_producers(original: Any, truncator: LogTruncator, truncation: Any) -> None:
     """After a truncation batches that are no longer in the log count as duplicates."""
+    log = truncator._log
     producers = log.producers
-    original(log, truncation)
+    original(truncator, truncation)
     log.producers = producers
 
 

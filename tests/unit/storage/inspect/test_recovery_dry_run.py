@@ -7,8 +7,7 @@ import pytest
 
 from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage import file_names
-from kbroker.storage.inspect.overlay_disk import OverlayDisk
-from kbroker.storage.inspect.recovery_dry_run import dry_run_recovery
+from kbroker.storage.inspect.recovery_dry_run import OverlayDisk, dry_run_recovery
 from tests.unit.support.damaged_log import edit, write_sound_log
 from tests.unit.support.log_lab import NOW, TP, Lab
 

@@ -9,7 +9,8 @@ import pytest
 from kbroker.common import Buffer
 from kbroker.runtime.real_disk import RealFile
 from kbroker.storage.log.log import Log
-from kbroker.storage.log.reading.file_slice import FileSlice
+from kbroker.storage.log.log_reads import read_blocking, read_or_slice
+from kbroker.storage.log.segment import FileSlice
 from protocol.records.batch import BatchHeader, iter_headers
 from tests.sampling import third_of
 from tests.unit.support.compaction import COMPACT, compact, write
@@ -57,7 +58,7 @@ def bytes_of(data: Buffer | FileSlice) -> bytes:
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbroker.storage.log.reading.read_batches.BULK_BYTES", 400)
+    monkeypatch.setattr("kbroker.storage.log.log_reads.BULK_BYTES", 400)
 
 
 @pytest.mark.parametrize("seed", third_of(range(8)))
@@ -81,7 +82,7 @@ def test_reads_stay_right_while_the_log_changes(tmp_path: Path, seed: int) -> No
         elif change < 0.9:
             log.enforce_retention(NOW, log.log_end_offset)
         else:
-            log.checkpoint()
+            log.durability.checkpoint()
         batches, end = batches_of(log), log.log_end_offset
         for _ in range(20):
             # Readers repeat each other's offsets, and read on from where others have stopped.
@@ -91,8 +92,8 @@ def test_reads_stay_right_while_the_log_changes(tmp_path: Path, seed: int) -> No
             arguments = offset, random.choice(LIMITS), random.choice([end, end, random.choice(offsets)]), True
             if random.random() < 0.2:
                 arguments = *arguments[:3], False
-            data = log.read_or_slice(*arguments)
-            read = bytes_of(log.read_blocking(*arguments) if data is None else data)
+            data = read_or_slice(log, *arguments)
+            read = bytes_of(read_blocking(log, *arguments) if data is None else data)
             assert read == expected_read(batches, *arguments), arguments
             next_offset = max((header.next_offset for _, header in iter_headers(read)), default=offset)
             offsets = [offset, next_offset, *offsets[:20]]
@@ -109,8 +110,8 @@ def test_reads_stay_right_while_the_log_is_compacted(tmp_path: Path, seed: int) 
             batches = batches_of(log)
             for offset in range(0, end, 7):
                 for max_bytes in LIMITS:
-                    data = log.read_or_slice(offset, max_bytes, end)
-                    read = bytes_of(log.read_blocking(offset, max_bytes, end) if data is None else data)
+                    data = read_or_slice(log, offset, max_bytes, end)
+                    read = bytes_of(read_blocking(log, offset, max_bytes, end) if data is None else data)
                     assert read == expected_read(batches, offset, max_bytes, end, True)
             compact(log)
 
@@ -136,7 +137,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskReads]:
 
 def read_slice(log: Log, offset: int, max_bytes: int) -> int:
     """Read a slice, and return the offset that follows it."""
-    data = log.read_or_slice(offset, max_bytes, log.log_end_offset)
+    data = read_or_slice(log, offset, max_bytes, log.log_end_offset)
     assert isinstance(data, FileSlice)
     return max(header.next_offset for _, header in iter_headers(bytes_of(data)))
 
@@ -167,7 +168,7 @@ def test_the_size_of_a_first_batch_that_exceeds_the_limit_is_known_afterwards(tm
     assert read_slice(log, 0, 100) == 10
     assert reads.count == 1
     assert read_slice(log, 0, 100) == 10
-    assert log.read_or_slice(0, 100, log.log_end_offset, False) == b""
+    assert read_or_slice(log, 0, 100, log.log_end_offset, False) == b""
     assert reads.count == 1
     assert read_slice(log, 0, 2000) == 10
 
@@ -185,8 +186,8 @@ def test_a_consumer_that_reads_a_closed_segment_needs_one_read_for_the_end_of_ea
     segment = log.segments[0]
     assert segment.indexes.offset is None
     segment.open_blocking()
-    assert log.read_or_slice(0, 5000, log.log_end_offset) is None, "the index file is not open"
-    log.read_blocking(1, 5000, log.log_end_offset)
+    assert read_or_slice(log, 0, 5000, log.log_end_offset) is None, "the index file is not open"
+    read_blocking(log, 1, 5000, log.log_end_offset)
     offset = read_slice(log, 0, 5000)
     before, slices = reads.count, 0
     while offset < 2900:

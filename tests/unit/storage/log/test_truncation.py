@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from kbroker.common import KafkaError
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.storage.log.log import Log
-from kbroker.storage.log.reading.file_slice import BULK_BYTES, FileSlice
+from kbroker.storage.log.log_reads import read_blocking, read_or_slice
+from kbroker.storage.log.segment import BULK_BYTES, FileSlice
 from kbroker.storage.log.segment_indexes import SegmentGone
+from kbroker.storage.recovery.truncation import truncate_to
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
 from tests.unit.support.damaged_log import memory_lab
@@ -48,7 +50,7 @@ def test_a_truncated_log_equals_one_that_was_built_only_so_far(writes: list[Writ
     log = lab.open()
     feed(log, stored, [5, 11])
     if before == "checkpoint":
-        log.checkpoint()
+        log.durability.checkpoint()
     elif before != "open":
         assert lab.close(log)
         log = lab.open(log.log_end_offset, clean=before == "clean")
@@ -89,7 +91,7 @@ def test_the_lower_recovery_point_is_durable_before_the_file_changes(tmp_path: P
     lab = Lab(tmp_path)
     log = lab.open()
     fill(log, 20)
-    log.checkpoint()
+    log.durability.checkpoint()
     size, seen = log.size_bytes, []
     lab.owner.writes.append(lambda: seen.append((log.recovery_point, (lab.path / f"{0:020d}.log").stat().st_size)))
     truncate(log, 10)
@@ -106,12 +108,12 @@ def test_appends_do_not_resume_before_the_truncation_has_ended(tmp_path: Path) -
     lab = Lab(tmp_path, **SMALL)
     log = lab.open()
     fill(log, 40)
-    log.checkpoint()
-    log.suspend()
+    log.durability.checkpoint()
+    log.health.suspend()
     recovery_point, seen = log.recovery_point, []
 
     def resume_and_recover() -> None:
-        seen.append((log.probe_blocking(), log.resume()))
+        seen.append((log.durability.probe_blocking(), log.resume()))
         copy = Lab(tmp_path / "crashed", **SMALL)
         copytree(lab.path, copy.path)
         crashed = copy.open(recovery_point)
@@ -121,7 +123,7 @@ def test_appends_do_not_resume_before_the_truncation_has_ended(tmp_path: Path) -
     lab.owner.writes.append(resume_and_recover)
     truncate(log, 10)
     assert seen == [(True, False), (recovery_point, offsets)]
-    assert log.full
+    assert log.health.full
     assert log.resume()
     assert append(log, batch(1)) == log.log_end_offset - 1
 
@@ -139,12 +141,12 @@ def test_a_flush_that_began_before_the_truncation_counts_for_nothing(tmp_path: P
     log = Lab(tmp_path).open()
     fill(log, 10)
     target, truncations = log.log_end_offset, log.truncations
-    log.flush_blocking(target)
+    log.durability.flush_blocking(target)
     truncate(log, 5)
     fill(log, 10)
     log.complete_flush(target, truncations)
     assert log.recovery_point == 0
-    log.complete_flush(log.flush_blocking(log.log_end_offset), log.truncations)
+    log.complete_flush(log.durability.flush_blocking(log.log_end_offset), log.truncations)
     assert log.recovery_point == log.log_end_offset
 
 
@@ -154,7 +156,7 @@ def test_a_transaction_whose_marker_is_above_the_high_watermark_stays_unstable(t
     log = Lab(tmp_path).open()
     feed(log, store([*marker, *[Write(-1, 1, 20, False, None, False, 0)] * 3]), [])
     log.update_high_watermark(1)
-    log.checkpoint()
+    log.durability.checkpoint()
     append(log, batch(1))
     truncate(log, 5)
     assert log.producers.transactions.first_unstable_offset == 0
@@ -168,7 +170,7 @@ def test_a_full_truncation_starts_anywhere(tmp_path: Path, offset: int) -> None:
     log = lab.open()
     fill(log, 40)
     append(log, batch(1, producer_id=4, producer_epoch=0, base_sequence=0))
-    log.checkpoint()
+    log.durability.checkpoint()
     written: list[tuple[int, int]] = []
     lab.owner.writes.append(lambda: written.append((log.log_start_offset, log.recovery_point)))
     start_at(log, offset)
@@ -190,12 +192,12 @@ def test_snapshots_that_a_full_disk_did_not_take_are_not_missed(
     lab = Lab(tmp_path, **SMALL)
     log = lab.open()
     *_, offset = fill(log, 40)
-    log.checkpoint()
+    log.durability.checkpoint()
     assert lab.files(".snapshot")
     for name in lab.files(".snapshot"):
         (Path(log.directory) / name).unlink()
     cut(log, offset)
-    assert (log.log_end_offset, log.offline) == (offset, None)
+    assert (log.log_end_offset, log.health.offline) == (offset, None)
 
 
 def test_an_offset_before_the_first_segment_empties_the_log(tmp_path: Path) -> None:
@@ -215,7 +217,7 @@ def test_nothing_else_changes_the_log_during_a_truncation(tmp_path: Path) -> Non
     closed: list[bool] = []
 
     async def story() -> None:
-        truncation = asyncio.ensure_future(log.truncate_to(10))
+        truncation = asyncio.ensure_future(truncate_to(log, 10))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert log.is_truncating
@@ -229,9 +231,9 @@ def test_nothing_else_changes_the_log_during_a_truncation(tmp_path: Path) -> Non
         segments = log.segments
         assert log.enforce_retention(NOW, log.log_end_offset) == 0
         log.roll(NOW)
-        log.checkpoint()
+        log.durability.checkpoint()
         assert log.replace_segments([segments[0].base_offset], segments[0]) is None
-        log.close(True, closed.append)
+        log.durability.close(True, closed.append)
         assert log.segments is segments
         truncation.cancel()
         for _ in range(50):
@@ -262,7 +264,7 @@ def test_a_thread_reads_on_during_truncations(tmp_path: Path) -> None:
             offset, parts = 0, []
             try:
                 while offset < stable:
-                    data = bytes(log.read_blocking(offset, 700, stable))
+                    data = bytes(read_blocking(log, offset, 700, stable))
                     parts.append(data)
                     offset = max(header.next_offset for _, header in iter_headers(data))
             except Exception as error:
@@ -286,7 +288,7 @@ def test_a_power_loss_brings_back_no_file_that_was_removed() -> None:
     log = lab.open()
     feed(log, store([Write(0, 3, 300, False, None, False, 0)] * 12), [])
     assert len(log.segments) > 3
-    log.checkpoint()
+    log.durability.checkpoint()
     truncate(log, 4)
     disk = lab.disk
     assert isinstance(disk, SimDisk)
@@ -299,12 +301,12 @@ def test_index_entries_of_removed_batches_are_removed_from_the_files(tmp_path: P
     log = lab.open()
     for n in range(20):
         append(log, batch(1, 200, NOW + 1000 + n))
-    log.checkpoint()
+    log.durability.checkpoint()
     truncate(log, 5)
     assert log.active.max_timestamp == NOW + 1004
     for n in range(20):
         append(log, batch(1, 200, NOW + n))
-    log.complete_flush(log.flush_blocking(log.log_end_offset), log.truncations)
+    log.complete_flush(log.durability.flush_blocking(log.log_end_offset), log.truncations)
     reopened = lab.open(log.recovery_point)
     assert reopened.repairs == []
     assert log.active.indexes.time is not None
@@ -326,9 +328,9 @@ def test_a_response_that_sends_truncated_records_fails_alone(tmp_path: Path) -> 
     log = Lab(tmp_path).open()
     append(log, batch(1))
     append(log, batch(1, BULK_BYTES))
-    response = log.read_or_slice(1, 2 * BULK_BYTES, log.log_end_offset)
+    response = read_or_slice(log, 1, 2 * BULK_BYTES, log.log_end_offset)
     assert isinstance(response, FileSlice)
     truncate(log, 1)
     with pytest.raises(OSError, match="ends before"):
         response.read_blocking(1 << 20)
-    assert log.offline is None
+    assert log.health.offline is None

@@ -4,9 +4,14 @@ from random import Random
 
 import pytest
 
-from kbroker.storage.indexes.index_file import WouldBlock
-from kbroker.storage.indexes.offset_index import OffsetIndex, find_entry, find_entry_by_position
-from kbroker.storage.indexes.time_index import TimeIndex, find_last_before
+from kbroker.storage.log.indexes import (
+    OffsetIndex,
+    TimeIndex,
+    WouldBlock,
+    find_entry,
+    find_entry_by_position,
+    find_last_before,
+)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 511, 512, 513, 5000])

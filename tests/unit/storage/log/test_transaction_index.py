@@ -6,14 +6,15 @@ from random import Random
 import pytest
 
 from kbroker.storage import file_names
-from kbroker.storage.indexes.index_file import WouldBlock
-from kbroker.storage.indexes.transaction_index import (
+from kbroker.storage.log.indexes import WouldBlock
+from kbroker.storage.log.log import Log
+from kbroker.storage.log.log_reads import find_aborted_transactions, read_blocking
+from kbroker.storage.log.transaction_index import (
     AbortedTransaction,
     TransactionIndex,
     decode_entries,
     encode_entries,
 )
-from kbroker.storage.log.log import Log
 from protocol.records.batch import TRANSACTIONAL, build_batch
 from protocol.records.control import EndTransactionMarker, build_end_marker
 from tests.unit.support.log_lab import NOW, Lab, append
@@ -153,7 +154,7 @@ def test_an_index_is_removed_with_its_segment(lab: Lab) -> None:
     log = lab.open()
     for n in range(20):
         transaction(log, n)
-    log.checkpoint()
+    log.durability.checkpoint()
     before = lab.files(file_names.TXN_INDEX)
     log.delete_records(log.segments[2].base_offset)
     log.enforce_retention(NOW, log.log_end_offset)
@@ -168,7 +169,7 @@ def test_a_read_finds_aborted_transactions_with_markers_in_later_segments(lab: L
         transaction(log, n % 2, committed=True)
     marker = append(log, build_end_marker(EndTransactionMarker(False, 0), 9, 0, NOW))
     assert len(log.segments) > 3
-    size = len(log.read_blocking(0, 100, log.log_end_offset))
-    aborted = log.aborted_transactions(0, size, True)
+    size = len(read_blocking(log, 0, 100, log.log_end_offset))
+    aborted = find_aborted_transactions(log, 0, size, True)
     assert aborted is not None
     assert [transaction[:3] for transaction in aborted] == [(9, 0, marker)]

@@ -18,6 +18,7 @@ from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.runtime.crash import MachineCrashed
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.log.log import Log
+from kbroker.storage.recovery.truncation import truncate_to
 from protocol.records.batch import BatchHeader, iter_headers
 from tests.sampling import third_of
 from tests.unit.support.compaction import StoppedClock
@@ -116,11 +117,11 @@ class FollowerCrashTest:
 
     def flush(self) -> None:
         log = self.log
-        log.complete_flush(log.flush_blocking(log.log_end_offset), log.truncations)
+        log.complete_flush(log.durability.flush_blocking(log.log_end_offset), log.truncations)
         self._mark_safe()
 
     def checkpoint(self) -> None:
-        self.log.checkpoint()
+        self.log.durability.checkpoint()
         self.write_checkpoints()
         self._mark_safe()
 
@@ -138,7 +139,7 @@ class FollowerCrashTest:
         self.safe = min(self.safe, offset)
         self.followed.append(leader[:kept])
         self.is_truncating = True
-        asyncio.run(self._drive(self.log.truncate_to(offset)))
+        asyncio.run(self._drive(truncate_to(self.log, offset)))
         self.is_truncating = False
         assert self.log.log_end_offset <= offset
 

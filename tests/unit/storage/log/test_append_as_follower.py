@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.common import KafkaError
+from kbroker.storage.log.log_reads import read, read_blocking
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
 from tests.unit.support.damaged_log import memory_lab
@@ -54,7 +55,7 @@ def test_a_read_from_a_gap_begins_with_the_next_batch(tmp_path: Path) -> None:
         data += new
     assert append_run(log, data) == 22
     for offset, expected in ((0, 3), (4, 3), (5, 10), (9, 10), (12, 20), (21, 20)):
-        found = log.read(offset, 1, log.log_end_offset)
+        found = read(log, offset, 1, log.log_end_offset)
         assert found is not None
         assert [header.base_offset for _, header in iter_headers(found)] == [expected], offset
 
@@ -77,7 +78,7 @@ def test_a_gap_larger_than_a_segment(tmp_path: Path, first: int, clean: bool) ->
     for opened in (log, reopened) if not clean else (reopened,):
         assert (opened.log_end_offset, opened.repairs) == (offsets[-1] + 2, [])
         for offset, expected in ((0, first), (first + 5, offsets[1]), (offsets[1] + 2, offsets[2])):
-            found = opened.read_blocking(offset, 1, opened.log_end_offset)
+            found = read_blocking(opened, offset, 1, opened.log_end_offset)
             assert [header.base_offset for _, header in iter_headers(bytes(found))] == [expected], offset
 
 

@@ -1,9 +1,10 @@
-"""Decides when a log rolls to a new segment: because of size, time, relative offsets or a full index.
+"""Decides when a log rolls to a new segment: size, time, relative offsets, a full index; and which segments expire.
 
-The limits are computed once per segment and config change, so that an append only compares four numbers. An append that
-exceeds one of them is checked more closely.
+The limits of the active segment are computed once per segment and config change, so that an append only compares four
+numbers. An append that exceeds one of them is checked more closely.
 """
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from random import Random
 from typing import NamedTuple
@@ -62,3 +63,44 @@ def choose_jitter_ms(config: TopicConfig, random: Random) -> int:
 def _max_segment_ms(config: TopicConfig) -> int:
     """Return the time limit of a segment. A compacted log rolls after max.compaction.lag.ms at the latest (KIP-354)."""
     return min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
+
+
+def count_expired_segments(
+    segments: Sequence[LogSegment],
+    config: TopicConfig,
+    now_ms: int,
+    log_start_offset: int,
+    log_end_offset: int,
+    high_watermark: int,
+) -> int:
+    """Return how many of the oldest segments may be deleted. All of them are below the high watermark.
+
+    Segments below the log start offset are deleted with any cleanup.policy; time and size apply only to `delete`.
+    """
+    ends = [segment.base_offset for segment in segments[1:]]
+    expired = sum(1 for end in ends if end <= min(log_start_offset, high_watermark))
+    if not config.has_delete_policy:
+        return expired
+    ends.append(log_end_offset)
+
+    def extend_while(start: int, is_expired: Callable[[LogSegment], bool]) -> int:
+        count = start
+        while count < len(segments) and ends[count] <= high_watermark and is_expired(segments[count]):
+            if count == len(segments) - 1 and not segments[count].size:
+                # An empty active segment has nothing to delete.
+                break
+            count += 1
+        return count
+
+    if config.retention_bytes >= 0:
+        excess = sum(segment.size for segment in segments[expired:]) - config.retention_bytes
+
+        def is_excess(segment: LogSegment) -> bool:
+            nonlocal excess
+            excess -= segment.size
+            return excess >= 0
+
+        expired = extend_while(expired, is_excess)
+    if config.retention_ms >= 0:
+        expired = extend_while(expired, lambda segment: now_ms - segment.newest_timestamp() > config.retention_ms)
+    return expired

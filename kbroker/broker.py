@@ -36,13 +36,13 @@ from kbroker.queues.queue_extensions import QueueExtensions
 from kbroker.queues.views.view_directory import ViewDirectory
 from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.replica.fetch.fetch_manager import FetchManager
-from kbroker.replica.fetch.replica_selector import RACK_AWARE
 from kbroker.replica.logs.data_directory import DataDirectory
 from kbroker.replica.logs.log_cleaner import LogCleaner
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.logs.scheduled_tasks import ScheduledTasks
-from kbroker.replica.quota.replication_quota import leader_quota
+from kbroker.replica.partition_state import RACK_AWARE
 from kbroker.replica.replica_manager import ReplicaManager
+from kbroker.replica.replication_throttle import leader_quota
 from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import PartitionErrors, ProducerIdentity
-from kbroker.replica.produce.transaction_verification import PartitionKey, VerificationError, VerifiedPartitions
+from kbroker.replica.produce.produce_results import PartitionKey, VerificationError, VerifiedPartitions
 from protocol.errors import ErrorCode
 from protocol.fast.produce import ProduceRequest, TopicRecords, TopicResult
 from protocol.records.batch import CRC_START, HEADER_SIZE, MAGIC, MAGIC_POS, TRANSACTIONAL, BatchHeader, parse_header

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kbroker.api.context import Services
     from kbroker.exporter.election_counter import ElectionCounter
     from kbroker.queues.queue_extensions import QueueExtensions
-    from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+    from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
     from kbroker.replica.partition import Partition
     from kbroker.runtime.metrics import RequestStats
     from kbroker.server.interbroker.inter_broker_server import InterBrokerServer

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kbroker.api.context import Services
     from kbroker.exporter.election_counter import ElectionCounter
     from kbroker.metadata.image import PartitionRegistration
-    from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+    from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
     from kbroker.replica.partition import Partition
 
 # The number of partitions or topics that are read in one step.

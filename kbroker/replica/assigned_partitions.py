@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from kbroker.common import TopicPartition
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.replica.logs.config_updates import ConfigUpdates
-from kbroker.replica.logs.log_fate import LogFate, fate_of_log
 from kbroker.replica.logs.log_manager import AssignedPartition
-from kbroker.replica.partition import Partition, waits_for_flush
+from kbroker.replica.logs.stray_logs import LogFate, fate_of_log
+from kbroker.replica.partition import Partition
+from kbroker.replica.partition_high_watermark import waits_for_flush
 from kbroker.replica.partition_state import PartitionState
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime.event_log import EventLogger
@@ -20,7 +21,7 @@ from kbroker.storage.log.leader_epoch_cache import NO_EPOCH
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration, TopicImage
-    from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+    from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
     from kbroker.runtime.environment import Environment
     from kbroker.storage.log.log import Log
 
@@ -252,7 +253,9 @@ class AssignedPartitions:
     def _add(self, log: Log, topic: TopicImage) -> None:
         maintenance = self._maintenance
         state = PartitionState(self._node_id, NO_EPOCH, [], log.checkpointed_high_watermark)
-        partition = Partition(log, state, maintenance, is_leader=False, is_internal=topic.internal)
+        partition = Partition(
+            log, state, maintenance, is_leader=False, is_internal=topic.internal, extensions=self._replicas.extensions
+        )
         self._replicas.add(partition)
         if self.has_roles:
             self._assign_role(partition)

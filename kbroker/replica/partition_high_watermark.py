@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
 from kbroker.config.topic_config import TopicConfig
@@ -14,9 +13,6 @@ from kbroker.storage.log.log import Log
 from kbroker.storage.log.log_reads import bytes_between
 from kbroker.storage.producers.transactions import NO_UNSTABLE_OFFSET
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from kbroker.replica.isr.isr_manager import IsrManager
 
 # Called when the records are committed (or synced), or with the error that prevents it.
 OnCommitted = Callable[[ErrorCode], None]
@@ -39,10 +35,10 @@ class PartitionHighWatermark:
 
     __slots__ = (
         "_uncommitted_bytes", "_waiting", "_waiting_for_sync", "fetchers", "flush_before_ack", "is_closed",
-        "is_flushing", "is_leader", "isr_manager", "log", "replica_fetchers", "state", "tp",
+        "is_flushing", "is_leader", "log", "mono_ms", "replica_fetchers", "state", "tp",
     )  # fmt: skip
 
-    def __init__(self, log: Log, state: PartitionState, is_leader: bool) -> None:
+    def __init__(self, log: Log, state: PartitionState, mono_ms: Callable[[], int], is_leader: bool) -> None:
         self.tp: TopicPartition = log.tp
         self.log = log
         self.state = state
@@ -53,8 +49,7 @@ class PartitionHighWatermark:
         self.flush_before_ack = waits_for_flush(log.config)
         self.fetchers = _NO_FETCHERS
         self.replica_fetchers = _NO_FETCHERS
-        # Set when the replica manager adds the partition.
-        self.isr_manager: IsrManager | None = None
+        self.mono_ms = mono_ms
         # Bytes appended since the high watermark last advanced. Fetches can read them when it advances next.
         self._uncommitted_bytes = 0
         # (offset, callback), ordered by offset. None while none has waited: an empty deque takes 760 bytes.
@@ -191,9 +186,8 @@ class PartitionHighWatermark:
 
     def _notify_replicas(self, size: int) -> None:
         """Notify the followers of `size` more bytes to fetch, or 0 for another change that must be sent."""
-        manager = self.isr_manager
-        if manager is not None and size:
-            self.state.mark_caught_up(self.log.log_end_offset, manager.mono_ms())
+        if size:
+            self.state.mark_caught_up(self.log.log_end_offset, self.mono_ms())
         for fetched in self.replica_fetchers:
             session = fetched.session
             session.ready[fetched] = None

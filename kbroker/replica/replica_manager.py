@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords, delete_from_log
 from kbroker.replica.fetch.read_filter import ReadView, ReadViews
-from kbroker.replica.fetch.replica_selector import NO_REPLICA, select_read_replica
 from kbroker.replica.isr.isr_manager import IsrManager
+from kbroker.replica.logs.disk_health import WriteHealthMonitor
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
-from kbroker.replica.logs.write_health_monitor import WriteHealthMonitor
-from kbroker.replica.partition import OnCommitted, Partition
+from kbroker.replica.partition import Partition
+from kbroker.replica.partition_high_watermark import OnCommitted
+from kbroker.replica.partition_state import NO_REPLICA, select_read_replica
 from kbroker.replica.produce.append_remaining import all_remaining, append_remaining, copy_remaining
 from kbroker.replica.produce.delayed_produce import (
     NO_RECORD_ERRORS,
@@ -25,9 +26,13 @@ from kbroker.replica.produce.delayed_produce import (
     error_result,
 )
 from kbroker.replica.produce.marker_appends import MarkerAppends
-from kbroker.replica.produce.produce_results import ProduceResponse, append_error_result, await_acknowledgement
+from kbroker.replica.produce.produce_results import (
+    ProduceResponse,
+    VerifiedPartitions,
+    append_error_result,
+    await_acknowledgement,
+)
 from kbroker.replica.produce.record_validator import AppendMustWait, RecordValidator
-from kbroker.replica.produce.transaction_verification import VerifiedPartitions
 from kbroker.replica.purgatory import Purgatory
 from kbroker.replica.removed_partitions import RemovedPartitionTotals
 from kbroker.runtime.slices import Slices, step
@@ -164,8 +169,6 @@ class ReplicaManager:
 
     def add(self, partition: Partition) -> None:
         tp = partition.tp
-        partition.isr_manager = self.isr_manager
-        partition.set_extensions(self.extensions)
         self.partitions[tp] = partition
         for key in (tp.topic, partition.topic_id):
             self._partitions_by_topic.setdefault(key, {})[tp.partition] = partition

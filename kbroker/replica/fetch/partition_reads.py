@@ -28,15 +28,15 @@ from kbroker.replica.fetch.read_filter import (
     position_batch,
     position_form,
 )
-from kbroker.replica.fetch.replica_selector import NO_REPLICA
 from kbroker.replica.partition import Partition
+from kbroker.replica.partition_state import NO_REPLICA
 from kbroker.storage.log.log_reads import find_aborted_transactions, read_blocking, read_or_slice
 from kbroker.storage.log.segment import FileSlice
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FetchRequest, TopicKey
 
 if TYPE_CHECKING:
-    from kbroker.replica.fetch.leader_throttle import LeaderThrottle
+    from kbroker.replica.replication_throttle import LeaderThrottle
     from kbroker.runtime.environment import Clock
     from kbroker.storage.log.log import Log
     from protocol.fast.current_leader import CurrentLeader

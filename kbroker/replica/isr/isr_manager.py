@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
 from kbroker.metadata.replication.write_health import may_join
 from kbroker.replica.isr.alter_partition_manager import AlterPartitionManager, IsrChange, Send
-from kbroker.replica.isr.follower_state import UNKNOWN_EPOCH, FollowerState
+from kbroker.replica.partition_state import UNKNOWN_EPOCH, FollowerState
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from protocol.errors import ErrorCode, known_error
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataDelta, MetadataImage
+    from kbroker.replica.partition import Partition
     from kbroker.replica.partition_state import IsrProposal, PartitionState
     from kbroker.runtime.environment import Environment
-    from kbroker.storage.log.log import Log
     from protocol.messages.k56_alter_partition import AlterPartitionResponsePartition
 
 log = EventLogger("kbroker.isr")
@@ -27,27 +27,6 @@ log = EventLogger("kbroker.isr")
 # late have an effect: a broker that is no longer eligible does not become eligible again in the same broker epoch.
 NOT_ATTEMPTED = {ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA}
 DEFAULT_LAG_TIME_MAX_MS = 30_000
-
-
-class LedPartition(Protocol):
-    """The part of a partition that ISR changes use."""
-
-    @property
-    def tp(self) -> TopicPartition: ...
-
-    @property
-    def topic_id(self) -> bytes: ...
-
-    @property
-    def log(self) -> Log: ...
-
-    @property
-    def state(self) -> PartitionState: ...
-
-    @property
-    def is_leader(self) -> bool: ...
-
-    def advance_high_watermark(self) -> None: ...
 
 
 class IsrManager:
@@ -62,7 +41,7 @@ class IsrManager:
         environment: Environment,
         node_id: int,
         metadata: MetadataImage,
-        partitions: Mapping[TopicPartition, LedPartition],
+        partitions: Mapping[TopicPartition, Partition],
     ) -> None:
         self.shrinks = self.expands = self.failed_updates = 0
         self._environment = environment
@@ -94,14 +73,11 @@ class IsrManager:
         if self._alter_partition is not None:
             await self._alter_partition.stop()
 
-    def mono_ms(self) -> int:
-        return self._clock.mono_ms()
-
     # Claims of followers.
 
     def record_follower_fetch(
         self,
-        partition: LedPartition,
+        partition: Partition,
         replica_id: int,
         broker_epoch: int,
         fetch_offset: int,
@@ -140,7 +116,7 @@ class IsrManager:
 
     # Joining.
 
-    def _maybe_join(self, partition: LedPartition, follower: FollowerState, now_ms: int) -> None:
+    def _maybe_join(self, partition: Partition, follower: FollowerState, now_ms: int) -> None:
         """Propose to add a follower to the ISR, or let the high watermark wait for it if it almost can be added."""
         state, end_offset = partition.state, partition.log.log_end_offset
         is_eligible = self._is_eligible(state, follower)
@@ -183,7 +159,7 @@ class IsrManager:
             if _may_expand(partition):
                 self._reconsider_joins_of(partition)
 
-    def _reconsider_joins_of(self, partition: LedPartition) -> None:
+    def _reconsider_joins_of(self, partition: Partition) -> None:
         """Add caught-up followers that could not join at their last Fetch, and advance the high watermark.
 
         They may have no reason for another Fetch.
@@ -214,7 +190,7 @@ class IsrManager:
             else:
                 self._reconsider_joins_of(partition)
 
-    def _propose(self, partition: LedPartition, isr: list[int]) -> None:
+    def _propose(self, partition: Partition, isr: list[int]) -> None:
         if self._alter_partition is None:
             return
         state = partition.state
@@ -235,9 +211,7 @@ class IsrManager:
         """Return the broker epoch of a replica; -1 (not checked) for one in the ISR that has not fetched yet."""
         return self._broker_epoch() if follower is None else follower.broker_epoch
 
-    def _on_result(
-        self, partition: LedPartition, proposal: IsrProposal, result: AlterPartitionResponsePartition
-    ) -> None:
+    def _on_result(self, partition: Partition, proposal: IsrProposal, result: AlterPartitionResponsePartition) -> None:
         state = partition.state
         is_current = state.proposal is proposal
         if result.error_code:
@@ -260,7 +234,7 @@ class IsrManager:
             # Another follower may have waited to join.
             self._reconsider_joins_of(partition)
 
-    def _on_refusal(self, partition: LedPartition, proposal: IsrProposal, error_code: int) -> None:
+    def _on_refusal(self, partition: Partition, proposal: IsrProposal, error_code: int) -> None:
         self.failed_updates += 1
         code = known_error(error_code)
         if code is ErrorCode.NEW_LEADER_ELECTED:
@@ -274,6 +248,6 @@ class IsrManager:
         # After any other error the controller knows a newer state. Its image ends the proposal.
 
 
-def _may_expand(partition: LedPartition) -> bool:
+def _may_expand(partition: Partition) -> bool:
     """Return whether this broker leads the partition and has followers outside the ISR."""
     return partition.is_leader and len(partition.state.isr) <= len(partition.state.followers)

@@ -22,8 +22,8 @@ from protocol.fast.produce import PartitionResult, TopicRecords
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
+    from kbroker.replica.produce.produce_results import VerifiedPartitions
     from kbroker.replica.produce.record_validation import InspectedBatch, ValidatedBatch
-    from kbroker.replica.produce.transaction_verification import VerifiedPartitions
     from kbroker.replica.purgatory import Purgatory
     from kbroker.runtime.environment import Clock
     from kbroker.runtime.slices import Slices

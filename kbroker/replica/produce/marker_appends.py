@@ -6,7 +6,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.replica.partition import OnCommitted, Partition
+from kbroker.replica.partition import Partition
+from kbroker.replica.partition_high_watermark import OnCommitted
 from kbroker.storage.log.transaction_index import PreparedBatch
 from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode

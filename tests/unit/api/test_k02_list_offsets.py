@@ -134,7 +134,7 @@ async def test_unavailable_partitions():
     assert await list_offset(handlers, 11, -1, index=-1) == (3, -1, -1)
     handlers.replicas.leader("t", 1).is_leader = False
     assert await list_offset(handlers, 11, -1, index=1) == (6, -1, -1)
-    handlers.replicas.leader("t", 0).log.offline = "disk"
+    handlers.replicas.leader("t", 0).log.health.offline = "disk"
     assert await list_offset(handlers, 11, -1) == (56, -1, -1)
 
 

@@ -24,12 +24,12 @@ from kbroker.metadata.image import (
 )
 from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.replica.fetch.fetch_manager import FetchManager
-from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.partition import Partition
 from kbroker.replica.produce.delayed_produce import DelayedProduce
-from kbroker.replica.quota.replication_quota import leader_quota
 from kbroker.replica.replica_manager import ReplicaManager
+from kbroker.replica.replication_throttle import leader_quota
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.environment import Environment
 from kbroker.simulation.disk.disk import SimDisk

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from kbroker.replica.isr.failed_log_reporter import FailedLogReporter
+from kbroker.replica.isr.disk_reports import FailedLogReporter
 from protocol.messages.k73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from tests.unit.support.replica_cluster import ReplicaCluster, replica_test
 
@@ -32,7 +32,7 @@ async def test_a_leader_whose_log_has_failed_is_replaced(c: ReplicaCluster) -> N
     reports = Reports(c, 1)
     await c.commit(1, b"a", index=1)
     assert await reports.check() == []
-    c.nodes[1].partition(1).log.mark_offline("sync failed")
+    c.nodes[1].partition(1).log.health.mark_offline("sync failed")
     assert await reports.check() == [[1]]
     assert await reports.check() == [[1]], "repeated until the image has the effect"
     c.elect(2, isr=[2, 3], index=1)
@@ -47,7 +47,7 @@ async def test_a_leader_whose_log_has_failed_is_replaced(c: ReplicaCluster) -> N
 async def test_a_follower_whose_log_has_failed_claims_nothing_in_the_next_epoch(c: ReplicaCluster) -> None:
     await c.replicate(1, 2)
     await c.commit(1, b"a")
-    c.nodes[2].partition().log.mark_offline("sync failed")
+    c.nodes[2].partition().log.health.mark_offline("sync failed")
     assert await Reports(c, 2).check() == [[0]]
     c.elect(1, isr=[1])
     await asyncio.sleep(5)
@@ -58,7 +58,7 @@ async def test_a_follower_whose_log_has_failed_claims_nothing_in_the_next_epoch(
 async def test_the_only_replica_in_sync_is_not_reported(c: ReplicaCluster) -> None:
     await c.replicate(1, 2)
     c.elect(1, isr=[1])
-    c.nodes[1].partition().log.mark_offline("sync failed")
+    c.nodes[1].partition().log.health.mark_offline("sync failed")
     assert await Reports(c, 1).check() == []
 
 

@@ -9,7 +9,7 @@ from tests.unit.support.simulated_hosts import simulated
 async def test_producers_go_on_with_another_leader(s: SimulatedCluster) -> None:
     await s.create([1, 2, 3], [1, 2, 3], min_insync_replicas="2")
     await s.produce(1, batch(b"a"))
-    s.replica(1).log.mark_offline("sync failed: [Errno 5] Input/output error")
+    s.replica(1).log.health.mark_offline("sync failed: [Errno 5] Input/output error")
     await s.until(lambda: s.registration(2).leader == 2, 10)
     assert s.registration(2, index=1).leader == 1, "the log of the other partition works"
     await s.produce(2, batch(b"b"))

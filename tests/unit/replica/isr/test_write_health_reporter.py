@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kbroker.metadata.image import WriteHealth
-from kbroker.replica.isr.write_health_reporter import DIRECTORY_IDS, WriteHealthReporter
+from kbroker.replica.isr.disk_reports import DIRECTORY_IDS, WriteHealthReporter
 from protocol.messages.k73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from tests.unit.support.replica_cluster import ReplicaCluster, replica_test
 

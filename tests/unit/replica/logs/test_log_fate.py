@@ -4,7 +4,7 @@ import pytest
 
 from kbroker.common import TopicPartition
 from kbroker.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration, TopicImage
-from kbroker.replica.logs.log_fate import LogFate, fate_of_log
+from kbroker.replica.logs.stray_logs import LogFate, fate_of_log
 
 NODE = 3
 ID, OTHER = b"i" * 16, b"o" * 16

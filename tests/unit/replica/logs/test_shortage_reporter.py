@@ -6,7 +6,7 @@ import errno
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.replica.logs.shortage_reporter import MAX_LINES_PER_WINDOW, WINDOW_MS, ShortageReporter
+from kbroker.replica.logs.disk_health import MAX_LINES_PER_WINDOW, WINDOW_MS, ShortageReporter
 from kbroker.simulation.runtime.environment import simulated_environment
 from kbroker.simulation.runtime.loop import SimLoop
 

@@ -4,7 +4,7 @@ import asyncio
 import errno
 
 from kbroker.metadata.image import WriteHealth
-from kbroker.replica.logs.write_health_monitor import OK_PERIOD_MS, PROBE_FILE
+from kbroker.replica.logs.disk_health import OK_PERIOD_MS, PROBE_FILE
 from protocol.errors import ErrorCode
 from tests.unit.support.client import Client, batch
 from tests.unit.support.simulated_broker import Machine, broker_test

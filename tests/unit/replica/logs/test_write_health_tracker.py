@@ -1,7 +1,7 @@
 """When a broker counts as one that cannot write, and when as one that can again."""
 
 from kbroker.metadata.image import WriteHealth
-from kbroker.replica.logs.write_health_tracker import (
+from kbroker.replica.logs.disk_health import (
     DOUBT_MS,
     FORGET_MS,
     MAX_PROBATION_MS,

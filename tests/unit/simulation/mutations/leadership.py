@@ -15,9 +15,9 @@ from kbroker.metadata.recovery.log_recovery import ReadLogs, ReplicaLog
 from kbroker.metadata.recovery.metadata_history import MAX_UNSEEN_EPOCHS
 from kbroker.metadata.replication import alter_partition
 from kbroker.replica.fetch import follower_fetch, partition_reads
-from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
+from kbroker.replica.fetcher.fetched_partitions import PartitionFetchState
 from kbroker.replica.isr import isr_manager
-from kbroker.replica.isr.write_health_reporter import WriteHealthReporter
+from kbroker.replica.isr.disk_reports import WriteHealthReporter
 from kbroker.replica.partition_state import PartitionState
 from kbroker.simulation.scenarios.disk_space_faults import fill, fill_several, flap
 from kbroker.simulation.scenarios.faults import Fault

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.replica.fetch import fetch_manager
-from kbroker.replica.logs import log_cleaner_manager, log_manager
+from kbroker.replica.logs import log_cleaner, log_manager
 from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
 from kbroker.simulation.scenarios.faults import Fault
 from kbroker.storage import file_names
@@ -297,7 +297,7 @@ class _SyncedLog:
     ),
     first_seed=1,
 )
-@replaces(log_cleaner_manager, "find_log_to_clean")
+@replaces(log_cleaner, "find_log_to_clean")
 def unsynced_segments_are_compacted(real: Any, log: Any, *arguments: Any) -> Any:
     """Segments that are not synced are compacted."""
     return real(_SyncedLog(log), *arguments)

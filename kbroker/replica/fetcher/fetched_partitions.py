@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError
-from kbroker.replica.fetcher.leader_end_point import LeaderEndPoint, leader_offsets
+from kbroker.replica.fetcher.leader_end_point import LeaderEndPoint
 from kbroker.replica.fetcher.replica_fetch_session import (
     CorruptBatchesError,
     PartitionKey,
@@ -17,6 +17,7 @@ from kbroker.replica.fetcher.replica_fetch_session import (
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode, MalformedError, known_error
 from protocol.fast.replica_fetch import ReplicaFetchResult
+from protocol.messages.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.records.batch import BatchHeader, parse_header
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 # The first backoff of a partition or of a connection. It doubles up to replica.fetch.backoff.ms: most errors end as
 # soon as both brokers have the same metadata, some milliseconds later.
 FIRST_BACKOFF_MS = 20
+# Timestamps in ListOffsets.
+LATEST, EARLIEST = -1, -2
 
 
 def backoff_ms(failures: int, max_ms: int) -> int:
@@ -333,10 +336,9 @@ class FetchedPartitions:
 
     async def _move_into_range(self, state: PartitionFetchState) -> None:
         """Truncate the log to an offset that the leader has. Called when the leader does not have the fetch offset."""
-        timeout_ms = self._config().replica_socket_timeout_ms
         partition = state.partition
-        replica_id, _ = self._replica()
-        start, end = await leader_offsets(self._leaders, replica_id, state, timeout_ms)
+        start = await self._list_offset(state, EARLIEST)
+        end = await self._list_offset(state, LATEST)
         if self._is_outdated(state):
             return
         log_end = partition.log.log_end_offset
@@ -355,6 +357,20 @@ class FetchedPartitions:
             # The leader has the offset by now, or does not know the epoch of the last record here.
             detail = f"the leader has refused offset {log_end}, though its log has {start} to {end}"
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, detail)
+
+    async def _list_offset(self, state: PartitionFetchState, timestamp: int) -> int:
+        """Return the start (EARLIEST) or the end offset (LATEST) of the leader's log. Raises KafkaError."""
+        row = ListOffsetsPartition(
+            partition_index=state.key[1], current_leader_epoch=state.leader_epoch, timestamp=timestamp
+        )
+        topic = ListOffsetsTopic(name=state.partition.tp.topic, partitions=[row])
+        request = ListOffsetsRequest(replica_id=self._replica()[0], topics=[topic])
+        timeout_ms = self._config().replica_socket_timeout_ms
+        response = await self._leaders.list_offsets(state.leader_id, request, timeout_ms)
+        result = response.topics[0].partitions[0]
+        if result.error_code:
+            raise KafkaError(known_error(result.error_code))
+        return result.offset
 
     def _is_outdated(self, state: PartitionFetchState) -> bool:
         return state.partition.leader_epoch != state.leader_epoch or state.partition.is_closed

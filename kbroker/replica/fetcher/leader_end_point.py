@@ -1,23 +1,14 @@
-"""The requests of fetchers to leaders: Fetch, and ListOffsets when a leader does not have an offset."""
+"""The requests of fetchers to leaders: Fetch and ListOffsets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
-from kbroker.common import Buffer, KafkaError
+from kbroker.common import Buffer
 from kbroker.interbroker.peers import Channel, Peers
 from protocol.apis import ApiKey
-from protocol.errors import known_error
-from protocol.messages.k02_list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
-
-if TYPE_CHECKING:
-    from kbroker.replica.fetcher.fetched_partitions import PartitionFetchState
+from protocol.messages.k02_list_offsets import ListOffsetsRequest, ListOffsetsResponse
 
 FETCH_VERSION = 18
 LIST_OFFSETS_VERSION = 9
@@ -49,32 +40,3 @@ class RemoteLeaderEndPoint:
     async def list_offsets(self, broker_id: int, request: ListOffsetsRequest, timeout_ms: int) -> ListOffsetsResponse:
         response = await self._peers.request(broker_id, request, LIST_OFFSETS_VERSION, timeout_ms=timeout_ms)
         return cast(ListOffsetsResponse, response)
-
-
-LATEST, EARLIEST = -1, -2
-
-
-async def leader_offsets(
-    leaders: LeaderEndPoint, replica_id: int, state: PartitionFetchState, timeout_ms: int
-) -> tuple[int, int]:
-    """Return the start and the end offset of the leader's log. Raises KafkaError."""
-    start, end = [
-        await _list_offset(leaders, replica_id, state, timestamp, timeout_ms) for timestamp in (EARLIEST, LATEST)
-    ]
-    return start, end
-
-
-async def _list_offset(
-    leaders: LeaderEndPoint, replica_id: int, state: PartitionFetchState, timestamp: int, timeout_ms: int
-) -> int:
-    row = ListOffsetsPartition(
-        partition_index=state.key[1], current_leader_epoch=state.leader_epoch, timestamp=timestamp
-    )
-    request = ListOffsetsRequest(
-        replica_id=replica_id, topics=[ListOffsetsTopic(name=state.partition.tp.topic, partitions=[row])]
-    )
-    response = await leaders.list_offsets(state.leader_id, request, timeout_ms)
-    result = response.topics[0].partitions[0]
-    if result.error_code:
-        raise KafkaError(known_error(result.error_code))
-    return result.offset

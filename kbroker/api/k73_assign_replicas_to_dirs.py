@@ -17,7 +17,7 @@ from typing import cast
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.relaying import relay_to_controller
 from kbroker.common import KafkaError
-from kbroker.replica.isr.disk_reports import DIRECTORY_IDS, LOST_DIRECTORY
+from kbroker.replica.logs.disk_reports import DIRECTORY_IDS, LOST_DIRECTORY
 from protocol.errors import ErrorCode
 from protocol.messages.k73_assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,

@@ -1,7 +1,7 @@
 """A partition on this broker: it leads the partition, or it follows the leader.
 
 A leader appends what clients send, and a follower what its leader sends. Both advance the high watermark, which
-completes requests that wait. partition_state.py decides when it may advance, isr/isr_manager.py changes the in-sync
+completes requests that wait. partition_state.py decides when it may advance, isr_manager.py changes the in-sync
 replicas.
 """
 

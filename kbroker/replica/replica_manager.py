@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords, delete_from_log
 from kbroker.replica.fetch.read_filter import ReadView, ReadViews
-from kbroker.replica.isr.isr_manager import IsrManager
+from kbroker.replica.isr_manager import IsrManager
 from kbroker.replica.logs.disk_health import WriteHealthMonitor
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
@@ -34,7 +34,6 @@ from kbroker.replica.produce.produce_results import (
 )
 from kbroker.replica.produce.record_validator import AppendMustWait, RecordValidator
 from kbroker.replica.purgatory import Purgatory
-from kbroker.replica.removed_partitions import RemovedPartitionTotals
 from kbroker.runtime.slices import Slices, step
 from kbroker.storage.log.log_reads import read_blocking
 from kbroker.storage.producers.transactions import TransactionMarker, VerificationGuard
@@ -49,6 +48,21 @@ if TYPE_CHECKING:
     from kbroker.replica.partition_extensions import PartitionExtensions
     from kbroker.runtime.environment import Environment
     from kbroker.runtime.slices import Slices
+
+
+class RemovedPartitionTotals:
+    """Totals of the partitions that were removed from this broker. With them the metrics never decrease."""
+
+    __slots__ = ("bytes_in", "reassignment_bytes_in", "records_in", "replication_bytes_in")
+
+    def __init__(self) -> None:
+        self.records_in = self.bytes_in = self.replication_bytes_in = self.reassignment_bytes_in = 0
+
+    def add(self, partition: Partition) -> None:
+        self.records_in += partition.records_in
+        self.bytes_in += partition.bytes_in
+        self.replication_bytes_in += partition.replication_bytes_in
+        self.reassignment_bytes_in += partition.reassignment_bytes_in
 
 
 class ReplicaManager:

@@ -1,6 +1,6 @@
 """Other brokers take the roles of one that cannot write to its disk (full, read-only, no file descriptors).
 
-It reports that itself (replica/isr/disk_reports.py), and the controller stores it in its registration. Then
+It reports that itself (replica/logs/disk_reports.py), and the controller stores it in its registration. Then
 the broker
 
 - leads a partition only if no better replica is in sync or eligible (`elect_leader` in partition_change.py),

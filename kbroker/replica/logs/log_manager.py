@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class BackgroundTasks:
-    """The BackgroundRunner of storage/log/task_queue.py."""
+    """The BackgroundRunner of storage/log/durability.py."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment

@@ -17,7 +17,7 @@ from kbroker.interbroker.identity import BrokerIdentity
 from kbroker.interbroker.peers import Peers, PeerUnavailable
 from kbroker.replica.fetcher.leader_end_point import RemoteLeaderEndPoint
 from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
-from kbroker.replica.isr.disk_reports import FailedLogReporter, WriteHealthReporter
+from kbroker.replica.logs.disk_reports import FailedLogReporter, WriteHealthReporter
 from kbroker.runtime.event_log import EventLogger
 from kbroker.server.interbroker.disk_reports import read_disks
 from kbroker.server.interbroker.inter_broker_server import InterBrokerServer

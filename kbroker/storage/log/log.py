@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from kbroker.common import Buffer, KafkaError
 from kbroker.config.topic_config import TopicConfig
 from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET
-from kbroker.storage.log.durability import LogDurability, ignore
+from kbroker.storage.log.durability import BackgroundRunner, LogDurability, ignore
 from kbroker.storage.log.log_state import LoadedLog, LogOwner, LogState
-from kbroker.storage.log.position_cache import PositionCache
+from kbroker.storage.log.offset_lookup import PositionCache
 from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.log.segment_lifetime import CHECK_ALL, choose_jitter_ms, compute_limits, count_expired_segments
-from kbroker.storage.log.task_queue import BackgroundRunner
 from kbroker.storage.log.transaction_index import PreparedBatch, apply_control_batch
 from protocol.errors import ErrorCode
 from protocol.records.batch import CONTROL, LENGTH_OVERHEAD, PREFIX, BatchHeader

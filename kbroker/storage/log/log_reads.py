@@ -15,8 +15,7 @@ from kbroker.common import Buffer, KafkaError
 from kbroker.storage.log.batch_scan import STEP
 from kbroker.storage.log.indexes import WouldBlock, position_of, relative_offset_of
 from kbroker.storage.log.log import Log
-from kbroker.storage.log.offset_lookup import end_offset_of, find_batch
-from kbroker.storage.log.position_cache import PositionCache
+from kbroker.storage.log.offset_lookup import PositionCache, end_offset_of, find_batch
 from kbroker.storage.log.segment import BULK_BYTES, FileSlice, LogSegment
 from kbroker.storage.log.segment_indexes import SegmentGone
 from kbroker.storage.log.transaction_index import AbortedTransaction

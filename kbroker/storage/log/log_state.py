@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kbroker.common import TopicPartition
 from kbroker.config.topic_config import TopicConfig
 from kbroker.runtime.disk import Disk
-from kbroker.storage.checkpoint_files import IndexEntries, LeaderEpochFile
+from kbroker.storage.checkpoint_files import IndexEntries, LeaderEpochFile, ProducerSnapshots
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.log.log_health import LogHealth, ShortageListener
-from kbroker.storage.log.producer_snapshots import ProducerSnapshots
 from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 
@@ -79,25 +78,10 @@ class LogState:
     """
 
     __slots__ = (
-        "after_truncation",
-        "cleaned_to",
-        "config",
-        "directory",
-        "directory_sync",
-        "disk",
-        "epoch_file",
-        "epochs",
-        "health",
-        "is_truncating",
-        "log_end_offset",
-        "log_start_offset",
-        "producers",
-        "recovery_point",
-        "segments",
-        "snapshots",
-        "tp",
-        "truncations",
-    )
+        "after_truncation", "cleaned_to", "config", "directory", "directory_sync", "disk", "epoch_file", "epochs",
+        "health", "is_truncating", "log_end_offset", "log_start_offset", "producers", "recovery_point", "segments",
+        "snapshots", "tp", "truncations",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -93,24 +93,10 @@ class LogSegment:
     """
 
     __slots__ = (
-        "_bytes_since_index_entry",
-        "_used",
-        "_writeback_end",
-        "base_offset",
-        "created_ms",
-        "directory",
-        "disk",
-        "end_offset",
-        "file",
-        "first_timestamp",
-        "indexes",
-        "is_truncated",
-        "max_timestamp",
-        "max_timestamp_offset",
-        "retired",
-        "size",
-        "unsynced_truncation",
-    )
+        "_bytes_since_index_entry", "_used", "_writeback_end", "base_offset", "created_ms", "directory", "disk",
+        "end_offset", "file", "first_timestamp", "indexes", "is_truncated", "max_timestamp", "max_timestamp_offset",
+        "retired", "size", "unsynced_truncation",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, created_ms: int) -> None:
         self.disk = disk

@@ -48,20 +48,9 @@ class SegmentIndexes:
     """
 
     __slots__ = (
-        "_base_offset",
-        "_directory",
-        "_disk",
-        "_offset_blocks",
-        "_offset_file",
-        "_retired",
-        "_transaction_file",
-        "counts",
-        "has_files",
-        "offset",
-        "rebuilt",
-        "time",
-        "transaction",
-    )
+        "_base_offset", "_directory", "_disk", "_offset_blocks", "_offset_file", "_retired", "_transaction_file",
+        "counts", "has_files", "offset", "rebuilt", "time", "transaction",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, base_offset: int) -> None:
         self._disk = disk

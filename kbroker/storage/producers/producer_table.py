@@ -54,15 +54,9 @@ class ProducerStateEntry:
     """
 
     __slots__ = (
-        "batches",
-        "coordinator_epoch",
-        "epoch",
-        "last_timestamp",
-        "next_sequence",
-        "older",
-        "open_bit",
+        "batches", "coordinator_epoch", "epoch", "last_timestamp", "next_sequence", "older", "open_bit",
         "txn_first_offset",
-    )
+    )  # fmt: skip
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch

@@ -17,10 +17,10 @@ from kbroker.runtime.disk import Disk
 from kbroker.storage import file_names
 from kbroker.storage.checkpoint_files import IndexEntries
 from kbroker.storage.cleaner.segment_swap import finish_swaps
+from kbroker.storage.log.durability import BackgroundRunner
 from kbroker.storage.log.log import Log
 from kbroker.storage.log.log_state import LoadedLog, LogOwner
 from kbroker.storage.log.segment import LogSegment
-from kbroker.storage.log.task_queue import BackgroundRunner
 from kbroker.storage.metadata_files import encode_topic_id, read_topic_id, write_topic_id
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.recovery.segment_loading import (

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from kbroker.common import KafkaError
 from kbroker.storage import file_names
+from kbroker.storage.log.durability import RETRY_MS
 from kbroker.storage.log.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.log.log import Log
@@ -19,7 +20,6 @@ from kbroker.storage.log.log_health import is_shortage
 from kbroker.storage.log.log_state import LoadedLog, LogOwner
 from kbroker.storage.log.offset_lookup import search_segment
 from kbroker.storage.log.segment import LogSegment
-from kbroker.storage.log.task_queue import RETRY_MS
 from kbroker.storage.log.transaction_index import (
     TransactionIndex,
     decode_entries,

@@ -15,7 +15,7 @@ from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage.checkpoint_files import IndexEntries
 from kbroker.storage.log.log import Log
 from kbroker.storage.log.log_reads import read_blocking
-from kbroker.storage.log.position_cache import PositionCache
+from kbroker.storage.log.offset_lookup import PositionCache
 from kbroker.storage.recovery.open_log import open_log
 from kbroker.storage.recovery.truncation import truncate_fully_and_start_at, truncate_to
 from protocol.records.batch import build_batch, iter_headers, parse_header

@@ -21,7 +21,7 @@ from kbroker.metadata.store.change_log import change_ops
 from kbroker.metadata.store.coordination import Op, WatchEvent
 from kbroker.replica import delayed_delete_records
 from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions, PartitionFetchState
-from kbroker.replica.isr.isr_manager import IsrManager
+from kbroker.replica.isr_manager import IsrManager
 from kbroker.replica.partition import Partition
 from kbroker.replica.partition_state import FollowerState, PartitionState
 from kbroker.simulation.scenarios.faults import Fault

@@ -14,10 +14,10 @@ from kbroker.metadata.recovery import log_recovery, older_metadata
 from kbroker.metadata.recovery.log_recovery import ReadLogs, ReplicaLog
 from kbroker.metadata.recovery.metadata_history import MAX_UNSEEN_EPOCHS
 from kbroker.metadata.replication import alter_partition
+from kbroker.replica import isr_manager
 from kbroker.replica.fetch import follower_fetch, partition_reads
 from kbroker.replica.fetcher.fetched_partitions import PartitionFetchState
-from kbroker.replica.isr import isr_manager
-from kbroker.replica.isr.disk_reports import WriteHealthReporter
+from kbroker.replica.logs.disk_reports import WriteHealthReporter
 from kbroker.replica.partition_state import PartitionState
 from kbroker.simulation.scenarios.disk_space_faults import fill, fill_several, flap
 from kbroker.simulation.scenarios.faults import Fault

@@ -12,10 +12,10 @@ from kbroker.common import KafkaError
 from kbroker.runtime.real_disk import RealDisk, RealFile
 from kbroker.storage.cleaner.compaction_plan import remove_leftovers_blocking
 from kbroker.storage.cleaner.segment_swap import install_result
+from kbroker.storage.log.durability import RETRY_MS
 from kbroker.storage.log.log import Log
 from kbroker.storage.log.log_reads import read_blocking
 from kbroker.storage.log.offset_lookup import find_offset_for_timestamp
-from kbroker.storage.log.task_queue import RETRY_MS
 from protocol.errors import ErrorCode
 from tests.unit.storage.cleaner.test_compaction import expected
 from tests.unit.support.compaction import COMPACT, make_plan_for, records, run_plan, write

@@ -4,7 +4,7 @@ import asyncio
 from unittest.mock import patch
 
 from kbroker.common import KafkaError
-from kbroker.replica.isr.isr_manager import IsrManager
+from kbroker.replica.isr_manager import IsrManager
 from protocol.errors import ErrorCode
 from tests.unit.support.client import Client, batch
 from tests.unit.support.replicated_partition import LAG_MS, ReplicatedPartition

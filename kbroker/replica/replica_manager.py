@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords, delete_from_log
+from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords
 from kbroker.replica.fetch.read_filter import ReadView, ReadViews
 from kbroker.replica.isr_manager import IsrManager
 from kbroker.replica.logs.disk_health import WriteHealthMonitor
@@ -358,13 +358,6 @@ class ReplicaManager:
         return bytes(read_blocking(log, max(offset, log.log_start_offset), size, log.log_end_offset, True))
 
     # DeleteRecords and shutdown.
-
-    def delete_records(self, partition: Partition, offset: int) -> None:
-        """Delete the records below `offset` (-1: the high watermark). Raises KafkaError.
-
-        They may return after a crash, until `store_log_starts` was called.
-        """
-        delete_from_log(partition, offset)
 
     async def store_log_starts(self) -> None:
         """Write the log start offsets of all partitions. Raises KafkaError."""

@@ -34,7 +34,7 @@ class BackgroundTasks:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         # A dict because its order, unlike that of a set, is the same in every simulation of a seed.
-        self._tasks: dict[Task[None], None] = {}
+        self._tasks: dict[Task[object], None] = {}
         self._delayed: set[TimerHandle] = set()
 
     def __call__(self, job: Callable[[], T], then: Callable[[T], None], delay_ms: int = 0) -> None:
@@ -49,7 +49,7 @@ class BackgroundTasks:
             return
         self.spawn(self._run(job, then))
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine on the event loop, as a task that `finish` waits for."""
         task = self._environment.loop.create_task(coroutine)
         self._tasks[task] = None
@@ -104,6 +104,8 @@ class LogManager:
         self.high_watermarks: Callable[[], Mapping[TopicPartition, int]] = dict
         self.broker_epoch = 0
         self._checkpoints = CheckpointFiles(environment, path, self._current_checkpoints, self._current_high_watermarks)
+        self.write_checkpoints = self._checkpoints.write
+        self.write_checkpoints_if_possible = self._checkpoints.write_if_possible
         self._background = BackgroundTasks(environment)
         self._stray_logs = StrayLogs(environment.disk, path, self._unique)
         # What the last result of `topic_config` was made from, and that: all partitions of a topic share it.
@@ -165,11 +167,8 @@ class LogManager:
             logs = await self._without_failed(logs)
         elif not self._startup.checkpoints.is_complete:
             # With these, the next start has the recovery points even if the broker crashes soon.
-            self._background.spawn(self._write_checkpoints())
+            self._background.spawn(self._checkpoints.write_if_possible())
         return logs
-
-    async def _write_checkpoints(self) -> None:
-        await self._checkpoints.write_if_possible()
 
     async def open_or_create(self, assigned: Sequence[AssignedPartition]) -> list[Log]:
         """Create the logs of new partitions, or open logs that could not be opened before. Omits those that fail."""
@@ -374,20 +373,12 @@ class LogManager:
         """The broker epoch of the last process if its shutdown was clean, else -1. Known once the logs are open."""
         return self._startup.broker_epoch
 
-    async def write_checkpoints(self) -> None:
-        """Write the checkpoint files with the current offsets of all logs, durably. Raises OSError."""
-        await self._checkpoints.write()
-
     async def write_high_watermarks(self) -> None:
         """Write the high watermarks if they have changed."""
         try:
             await self._checkpoints.write_high_watermarks()
         except OSError as error:
             self._warn_once("high watermarks could not be written, will be retried", reason=error)
-
-    async def write_checkpoints_if_possible(self) -> bool:
-        """Like `write_checkpoints`, but log an OSError instead of raising it. Returns whether it succeeded."""
-        return await self._checkpoints.write_if_possible()
 
     async def close(self, logs: Sequence[Log]) -> None:
         """Sync and close all logs. If everything succeeds, write the marker of a clean shutdown."""

@@ -13,7 +13,7 @@ from kbroker.common import Buffer, KafkaError
 from kbroker.config.topic_config import TopicConfig
 from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET
 from kbroker.storage.log.durability import BackgroundRunner, LogDurability, ignore
-from kbroker.storage.log.log_state import LoadedLog, LogOwner, LogState
+from kbroker.storage.log.log_state import LogOwner, LogState
 from kbroker.storage.log.offset_lookup import PositionCache
 from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.log.segment_lifetime import CHECK_ALL, choose_jitter_ms, compute_limits, count_expired_segments
@@ -33,28 +33,31 @@ class Log(LogState):
     """Created by recovery.open_log. `owner`: None if it is never truncated.
 
     No transaction with a marker beyond `last_aborted_offset` was aborted. `contents` is replaced by another object
-    when records change or disappear: by retention, compaction and truncation. `repairs`: what was repaired when the log
-    was opened, one line each. `checkpointed_high_watermark`: the high watermark of the last checkpoint; the log start
-    offset if it had none.
+    when records change or disappear: by retention, compaction and truncation. `checkpointed_high_watermark`: that
+    of the last checkpoint; the log start offset if it had none.
     """
 
     __slots__ = (
         "_append_epoch", "_index_full", "_jitter_ms", "_limits", "_random", "active", "checkpointed_high_watermark",
-        "contents", "durability", "last_aborted_offset", "owner", "positions", "repairs", "topic_id",
+        "contents", "durability", "last_aborted_offset", "owner", "positions", "topic_id",
     )  # fmt: skip
 
     def __init__(
-        self, loaded: LoadedLog, topic_id: bytes, background: BackgroundRunner, random: "Random", owner: LogOwner | None
+        self,
+        loaded: LogState,
+        topic_id: bytes,
+        high_watermark: int,
+        background: BackgroundRunner,
+        random: "Random",
+        owner: LogOwner | None,
     ) -> None:
         self.topic_id = topic_id
         self.owner = owner
-        self.repairs = loaded.repairs or _NO_REPAIRS
         self.durability = LogDurability(self, background)
         self._random = random
         self._start(loaded)
-        self.checkpointed_high_watermark = max(
-            min(loaded.high_watermark or 0, self.log_end_offset), self.log_start_offset
-        )
+        self.repairs = loaded.repairs or _NO_REPAIRS
+        self.checkpointed_high_watermark = max(min(high_watermark, self.log_end_offset), self.log_start_offset)
 
     def _start(self, loaded: LogState) -> None:
         """Use the state of a log that was loaded or truncated."""
@@ -451,7 +454,7 @@ class Log(LogState):
 
     def use_truncated(self, after: LogState) -> None:
         """Use the state after a truncation. The files are changed afterwards."""
-        after.config, after.is_truncating = self.config, True
+        after.config, after.repairs, after.is_truncating = self.config, self.repairs, True
         after.after_truncation = self.after_truncation
         after.truncations = self.truncations + 1
         self._start(after)

@@ -74,13 +74,14 @@ class LogState:
 
     Everything below `recovery_point` is synced, everything below `cleaned_to` is compacted. `truncations`: how often
     the log was truncated since it was opened. `is_truncating`: nothing else may change the log now. `after_truncation`:
-    called once when the truncation in progress has ended.
+    called once when the truncation in progress has ended. `repairs`: what was repaired when the log was opened, one
+    line each.
     """
 
     __slots__ = (
         "after_truncation", "cleaned_to", "config", "directory", "directory_sync", "disk", "epoch_file", "epochs",
-        "health", "is_truncating", "log_end_offset", "log_start_offset", "producers", "recovery_point", "segments",
-        "snapshots", "tp", "truncations",
+        "health", "is_truncating", "log_end_offset", "log_start_offset", "producers", "recovery_point", "repairs",
+        "segments", "snapshots", "tp", "truncations",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +110,7 @@ class LogState:
         self.truncations = 0
         self.is_truncating = False
         self.after_truncation: tuple[Callable[[], None], ...] = ()
+        self.repairs: list[str] = []
 
     def use(self, other: "LogState") -> None:
         """Take over everything from another state of the same log."""
@@ -158,24 +160,3 @@ class LogState:
         """Return the numbers of entries in the transaction index files, by the base offsets of their segments."""
         indexes = {segment.base_offset: segment.indexes.transaction.persisted for segment in self.segments}
         return {base_offset: count for base_offset, count in indexes.items() if count}
-
-
-class LoadedLog(LogState):
-    """A log while it is loaded. `repairs`: one line for each repair.
-
-    `high_watermark`: that of the last checkpoint; None if it has none, such as for a partition with a single replica.
-    """
-
-    __slots__ = ("high_watermark", "repairs")
-
-    def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        tp: TopicPartition,
-        config: TopicConfig,
-        shortages: ShortageListener | None = None,
-    ) -> None:
-        super().__init__(disk, directory, tp, config, shortages)
-        self.high_watermark: int | None = None
-        self.repairs: list[str] = []

@@ -358,7 +358,7 @@ def _iter_from(
     indexed = _offset_before(segment, timestamp)
     for start in (indexed, segment.base_offset):
         start = max(log.log_start_offset, start)
-        for position, header in _iter_batches(log, segment, start):
+        for position, header in iter_batches_from(log, segment, start):
             if header.base_offset >= max_offset:
                 return
             if header.max_timestamp < timestamp or header.last_offset < start:
@@ -385,7 +385,7 @@ def _offset_before(segment: LogSegment, timestamp: int) -> int:
         return segment.base_offset
 
 
-def _iter_batches(log: LogState, segment: LogSegment, start: int) -> Iterator[tuple[int, BatchHeader]]:
+def iter_batches_from(log: LogState, segment: LogSegment, start: int) -> Iterator[tuple[int, BatchHeader]]:
     """Iterate over (position, header) of the batches, beginning with the one that reaches `start`."""
     size = segment.size
     try:

@@ -192,33 +192,25 @@ class SegmentIndexes:
         first_aborted, aborted = self.transaction.persisted, self.transaction.encode_unwritten()
 
         def write() -> IndexCounts:
-            if offset is not None:
-                self._write_offset_index(offset, counts.offset, sync)
-            if time is not None:
-                self._write_time_index(time, counts.time)
+            self._write_index(file_names.INDEX, OFFSET_ENTRY_BYTES, offset, counts.offset, sync)
+            self._write_index(file_names.TIME_INDEX, TIME_ENTRY_BYTES, time, counts.time, True)
             if aborted:
                 self._write_transaction_index(first_aborted, aborted)
             return counts
 
         return write
 
-    def _write_offset_index(self, index: OffsetIndex, end: int, sync: bool) -> None:
-        extend_index_file(
-            self._disk,
-            self.path(file_names.INDEX),
-            index.persisted * OFFSET_ENTRY_BYTES,
-            lambda start: index.encode(start // OFFSET_ENTRY_BYTES, end),
-            sync=sync,
-        )
-
-    def _write_time_index(self, index: TimeIndex, end: int) -> None:
-        extend_index_file(
-            self._disk,
-            self.path(file_names.TIME_INDEX),
-            index.persisted * TIME_ENTRY_BYTES,
-            lambda start: index.encode(start // TIME_ENTRY_BYTES, end),
-            sync=True,
-        )
+    def _write_index(
+        self, suffix: str, entry_bytes: int, index: OffsetIndex | TimeIndex | None, end: int, sync: bool
+    ) -> None:
+        if index is not None:
+            extend_index_file(
+                self._disk,
+                self.path(suffix),
+                index.persisted * entry_bytes,
+                lambda start: index.encode(start // entry_bytes, end),
+                sync=sync,
+            )
 
     def _write_transaction_index(self, first: int, data: bytes) -> None:
         """Write the entries from number `first` on. An earlier job may have written some of them since.

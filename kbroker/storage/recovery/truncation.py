@@ -17,7 +17,7 @@ from kbroker.storage.log.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.log.log import Log
 from kbroker.storage.log.log_health import is_shortage
-from kbroker.storage.log.log_state import LoadedLog, LogOwner
+from kbroker.storage.log.log_state import LogOwner, LogState
 from kbroker.storage.log.offset_lookup import search_segment
 from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.log.transaction_index import (
@@ -43,7 +43,7 @@ class Truncation:
     """
 
     def __init__(
-        self, after: LoadedLog, removed: list[LogSegment], replaced: LogSegment | None, replayed_from: int
+        self, after: LogState, removed: list[LogSegment], replaced: LogSegment | None, replayed_from: int
     ) -> None:
         self.after = after
         self.removed = removed
@@ -196,12 +196,12 @@ class LogTruncator:
                 raise
             await self._delay(RETRY_MS)
 
-    def _to_loaded(self) -> LoadedLog:
+    def _to_loaded(self) -> LogState:
         """Return the current state, with a copy of the leader epochs."""
         log = self._log
-        loaded = LoadedLog(log.disk, log.directory, log.tp, log.config)
+        loaded = LogState(log.disk, log.directory, log.tp, log.config)
         loaded.use(log)
-        loaded.epochs = LeaderEpochCache(log.epochs.entries)
+        loaded.epochs, loaded.repairs = LeaderEpochCache(log.epochs.entries), []
         return loaded
 
     async def _run_in_thread(self, job: Callable[[], T]) -> T:
@@ -234,7 +234,7 @@ class LogTruncator:
         await done
 
 
-def prepare_truncation_blocking(loaded: LoadedLog, offset: int) -> Truncation:
+def prepare_truncation_blocking(loaded: LogState, offset: int) -> Truncation:
     """Return the truncation of a log to the batches that end before `offset`.
 
     `loaded` has the state of the log, which must not change meanwhile; it becomes the state after the truncation.

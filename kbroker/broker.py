@@ -110,13 +110,19 @@ class Broker:
             self._started.append(cluster.stop)
             node = node._replace(inter_broker_host=host, inter_broker_port=inter_broker_port)
         logs = LogManager(self.environment, directory.path, lambda: self.config)
-        replicas = ReplicaManager(self.environment, self.config.node_id, member.image, logs)
-        replicas.views = ViewDirectory(member.image)
-        replicas.is_rack_aware = self.config.replica_selector_class in RACK_AWARE
-        extensions = self._extensions = replicas.extensions = QueueExtensions(self.environment)
+        extensions = self._extensions = QueueExtensions(self.environment)
+        replicas = ReplicaManager(
+            self.environment, self.config.node_id, member.image, logs,
+            extensions=extensions,
+            views=ViewDirectory(member.image),
+            is_rack_aware=self.config.replica_selector_class in RACK_AWARE,
+        )  # fmt: skip
         self._configure(member)
-        assigned = self._assigned = AssignedPartitions(self.environment, replicas, member.image)
-        assigned.is_image_older = lambda: member.has_seen_newer
+        assigned = self._assigned = AssignedPartitions(
+            self.environment, replicas, member.image,
+            fetchers=None if cluster is None else cluster.fetchers,
+            is_image_older=lambda: member.has_seen_newer,
+        )  # fmt: skip
         await assigned.start(member.deleted_topics)
         member.deleted_topics = ()
         self._started += [assigned.stop, extensions.stop]
@@ -133,7 +139,6 @@ class Broker:
         member.on_registered = on_registered
         self._add_listeners(member, assigned)
         if cluster is not None:
-            assigned.fetchers = cluster.fetchers
             await replicas.write_health.check()
             member.write_health = lambda: replicas.write_health.health
             await cluster.serve(self.services, replicas)

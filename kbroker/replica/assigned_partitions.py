@@ -48,10 +48,19 @@ class AssignedPartitions:
     during a change may lack partitions of a topic; these keep their logs and roles.
     """
 
-    def __init__(self, environment: Environment, replicas: ReplicaManager, metadata: MetadataImage) -> None:
-        self.fetchers: ReplicaFetcherManager | None = None
-        # Whether this broker has seen newer metadata than the image has: then the image proves no removal.
-        self.is_image_older: Callable[[], bool] = lambda: False
+    def __init__(
+        self,
+        environment: Environment,
+        replicas: ReplicaManager,
+        metadata: MetadataImage,
+        *,
+        fetchers: ReplicaFetcherManager | None,
+        is_image_older: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`fetchers`: None for a lone broker. `is_image_older`: whether this broker has seen newer metadata than the
+        image has; then the image proves no removal."""
+        self._fetchers = fetchers
+        self._is_image_older = is_image_older
         self._environment = environment
         self._replicas = replicas
         self._node_id = replicas.node_id
@@ -95,7 +104,7 @@ class AssignedPartitions:
         self, tp: TopicPartition, topic_id: bytes | None, latest_epoch: int | None, deleted: Collection[bytes]
     ) -> LogFate:
         fate = fate_of_log(tp, topic_id, latest_epoch, self._node_id, self._metadata, deleted)
-        return LogFate.SET_ASIDE if fate is LogFate.DELETE and self.is_image_older() else fate
+        return LogFate.SET_ASIDE if fate is LogFate.DELETE and self._is_image_older() else fate
 
     # Roles.
 
@@ -138,16 +147,16 @@ class AssignedPartitions:
             return
         self._maintenance.mark_replicated(partition, len(registration.replicas))
         partition.apply_registration(registration, self._node_id, self._environment.clock.mono_ms())
-        if self.fetchers is None:
+        if self._fetchers is None:
             return
         if self._node_id in registration.replicas:
-            self.fetchers.update(partition, registration)
+            self._fetchers.update(partition, registration)
         else:
-            self.fetchers.remove(partition)
+            self._fetchers.remove(partition)
 
     def _stop_following(self, partition: Partition) -> None:
-        if self.fetchers is not None:
-            self.fetchers.remove(partition)
+        if self._fetchers is not None:
+            self._fetchers.remove(partition)
 
     # Logs.
 
@@ -199,8 +208,8 @@ class AssignedPartitions:
     async def stop(self) -> None:
         """Fail the waiting requests, sync and close all logs, and write the marker of a clean shutdown."""
         self._configs.stop()
-        if self.fetchers is not None:
-            await self.fetchers.stop()
+        if self._fetchers is not None:
+            await self._fetchers.stop()
         async with self._mutex:
             self._stopped = True
         await self._replicas.stop()

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 def delete_from_log(partition: Partition, offset: int) -> None:
-    """Delete the records below `offset` (-1: the high watermark). Raises KafkaError.
-
-    They may return after a crash, until ReplicaManager.store_log_starts was called.
-    """
+    """Delete the records below `offset` (-1: the high watermark). Raises KafkaError."""
     log = partition.log
     if log.health.offline is not None:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.health.offline)

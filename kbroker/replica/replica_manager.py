@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords
+from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords, delete_from_log
 from kbroker.replica.fetch.read_filter import ReadView, ReadViews
 from kbroker.replica.isr_manager import IsrManager
 from kbroker.replica.logs.disk_health import WriteHealthMonitor
@@ -66,27 +66,34 @@ class RemovedPartitionTotals:
 
 
 class ReplicaManager:
-    def __init__(self, environment: Environment, node_id: int, metadata: MetadataImage, logs: LogManager) -> None:
+    """`is_rack_aware`: consumers are referred to a follower in their rack (replica.selector.class)."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        node_id: int,
+        metadata: MetadataImage,
+        logs: LogManager,
+        *,
+        extensions: PartitionExtensions | None = None,
+        views: ReadViews | None = None,
+        is_rack_aware: bool = False,
+    ) -> None:
         self.node_id = node_id
-        # Whether consumers are referred to a follower in their rack (replica.selector.class).
-        self.is_rack_aware = False
-        # Set before partitions are added.
-        self.extensions: PartitionExtensions | None = None
+        self.extensions = extensions
+        self.views = views
+        self.is_rack_aware = is_rack_aware
         # Whether other brokers may lead this broker's partitions without its knowledge: it reaches none of them.
         self.may_be_replaced: Callable[[], bool] = lambda: False
         self.purgatory = Purgatory(environment)
         self.partitions: dict[TopicPartition, Partition] = {}
         self.logs = logs
-        self.maintenance = PartitionMaintenance(environment)
-        logs.high_watermarks = self.maintenance.high_watermarks
-        logs.shortages.on_out_of_descriptors = self.maintenance.on_out_of_descriptors
         self.write_health = WriteHealthMonitor(environment, logs.path)
-        self.maintenance.on_write_failed = self.write_health.on_append_failed
-        logs.shortages.on_append_failed = self.write_health.on_append_failed
+        self.maintenance = PartitionMaintenance(environment, self.write_health.on_append_failed)
+        logs.high_watermarks = self.maintenance.high_watermarks
+        logs.shortages.report_to(self.maintenance.on_out_of_descriptors, self.write_health.on_append_failed)
         self.removed_totals = RemovedPartitionTotals()
         self.isr_manager = IsrManager(environment, node_id, metadata, self.partitions)
-        # Set by the broker.
-        self.views: ReadViews | None = None
         self._markers = MarkerAppends(environment)
         self.record_validator = RecordValidator(environment)
         self.clock = environment.clock
@@ -358,6 +365,13 @@ class ReplicaManager:
         return bytes(read_blocking(log, max(offset, log.log_start_offset), size, log.log_end_offset, True))
 
     # DeleteRecords and shutdown.
+
+    def delete_records(self, partition: Partition, offset: int) -> None:
+        """Delete the records below `offset` (-1: the high watermark). Raises KafkaError.
+
+        They may return after a crash, until `store_log_starts` was called.
+        """
+        delete_from_log(partition, offset)
 
     async def store_log_starts(self) -> None:
         """Write the log start offsets of all partitions. Raises KafkaError."""

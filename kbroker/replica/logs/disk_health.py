@@ -178,19 +178,22 @@ MAX_LINES_PER_WINDOW = 100
 
 
 class ShortageReporter:
-    """Logs each operation of each partition once per window.
-
-    `on_out_of_descriptors` is called on the event loop when an operation lacked a file descriptor, `on_append_failed`
-    with the reason when the operation was an append.
-    """
+    """Logs each operation of each partition once per window."""
 
     def __init__(self, environment: Environment) -> None:
-        self.on_out_of_descriptors: Callable[[], None] = lambda: None
-        self.on_append_failed: Callable[[str], None] = lambda reason: None
+        self._on_out_of_descriptors: Callable[[], None] = lambda: None
+        self._on_append_failed: Callable[[str], None] = lambda reason: None
         self._environment = environment
         self._window_start_ms = 0
         self._reported: set[tuple[TopicPartition, str]] = set()
         self._suppressed = 0
+
+    def report_to(
+        self, on_out_of_descriptors: Callable[[], None], on_append_failed: Callable[[str], None] = lambda reason: None
+    ) -> None:
+        """Call these on the event loop: when an operation lacked a file descriptor; when it was an append, with the
+        reason."""
+        self._on_out_of_descriptors, self._on_append_failed = on_out_of_descriptors, on_append_failed
 
     def report(self, tp: TopicPartition, operation: str, error: OSError) -> None:
         """Report that an operation on a log has failed and will be retried. May be called in any thread."""
@@ -202,9 +205,9 @@ class ShortageReporter:
 
     def _report(self, tp: TopicPartition, operation: str, error: OSError) -> None:
         if error.errno in NO_DESCRIPTORS:
-            self.on_out_of_descriptors()
+            self._on_out_of_descriptors()
         if operation == "append":
-            self.on_append_failed(error.strerror or str(error))
+            self._on_append_failed(error.strerror or str(error))
         now_ms = self._environment.clock.mono_ms()
         if now_ms - self._window_start_ms >= WINDOW_MS:
             self._reported.clear()

@@ -108,7 +108,8 @@ class PartitionMaintenance:
     It is the PartitionListener of all partitions.
     """
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, on_write_failed: Callable[[str], None]) -> None:
+        """`on_write_failed` is called with the reason when a log rejects an append because it cannot be written."""
         self.mono_ms = environment.clock.mono_ms
         # Partitions with unsynced data: [first append, last append] since the last flush, in wall-clock ms.
         self.unflushed: dict[Partition, list[int]] = {}
@@ -127,8 +128,7 @@ class PartitionMaintenance:
         # Partitions with several replicas, whose high watermarks are checkpointed.
         self.replicated: dict[Partition, None] = {}
         self.compactions: dict[Partition, RunningCompaction] = {}
-        # Called with the reason when a log has rejected an append because it cannot be written.
-        self.on_write_failed: Callable[[str], None] = lambda reason: None
+        self._on_write_failed = on_write_failed
         self.stats = MaintenanceStats()
         self.flusher = LogFlusher(environment, self.unflushed)
         self._listeners: list[Callable[[], None]] = []
@@ -195,7 +195,7 @@ class PartitionMaintenance:
         reason = partition.log.health.append_error
         if reason is None:
             return
-        self.on_write_failed(reason)
+        self._on_write_failed(reason)
         if partition not in self.full:
             event_log.error("appends are rejected", partition=partition.tp, reason=reason)
             self.full[partition] = None

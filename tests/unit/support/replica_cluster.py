@@ -68,12 +68,11 @@ class Node:
         self.image = MetadataImage()
         self.logs = LogManager(self.environment, "/data", lambda: self.config)
         self.replicas = ReplicaManager(self.environment, node_id, self.image, self.logs)
-        self.assigned = AssignedPartitions(self.environment, self.replicas, self.image)
         self.fetching = FetchManager(self.environment, self.replicas, 1000, 1 << 20, leader_quota(lambda: self.config))
         self.fetchers = ReplicaFetcherManager(
             self.environment, node_id, lambda: self.epoch, EndPoint(cluster, self), lambda: self.config
         )
-        self.assigned.fetchers = self.fetchers
+        self.assigned = AssignedPartitions(self.environment, self.replicas, self.image, fetchers=self.fetchers)
         self.is_running = True
 
     def partition(self, index: int = 0, topic: str = "t") -> Partition:

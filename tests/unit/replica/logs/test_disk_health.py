@@ -158,7 +158,7 @@ def test_each_operation_of_a_partition_is_logged_once_per_window(caplog: pytest.
     loop = SimLoop()
     reporter = ShortageReporter(simulated_environment(1, loop=loop))
     calls: list[None] = []
-    reporter.on_out_of_descriptors = lambda: calls.append(None)
+    reporter.report_to(lambda: calls.append(None))
 
     async def main() -> None:
         for _ in range(3):

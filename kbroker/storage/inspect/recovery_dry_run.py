@@ -1,6 +1,5 @@
 """Finds what the next start would repair in a log, by opening it on a disk whose changes are only in memory."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, KafkaError, TopicPartition
@@ -35,9 +34,6 @@ class _OverlayFile:
     def append(self, data: Buffer, /) -> int:
         self._content.added += data
         return len(data)
-
-    def appendv(self, parts: Sequence[Buffer], /) -> int:
-        return sum(self.append(part) for part in parts)
 
     def pread(self, size: int, offset: int, /) -> bytes:
         content = self._content

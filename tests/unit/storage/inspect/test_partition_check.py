@@ -11,8 +11,9 @@ from kbroker.storage.inspect.index_checks import TRANSACTION_ENTRY, decode_produ
 from kbroker.storage.inspect.partition_check import CheckpointedState, LogFinding, PartitionCheck
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.producers.producer_table import ENTRY, FrozenProducers
-from protocol.records.batch import TRANSACTIONAL, parse_header, patch_leader_epoch
+from protocol.records.batch import TRANSACTIONAL, parse_header
 from protocol.records.control import EndTransactionMarker, build_end_marker
+from tests.unit.support.batch_fields import patch_leader_epoch
 from tests.unit.support.damaged_log import edit, write_sound_log
 from tests.unit.support.log_lab import NOW, Lab, append, batch
 

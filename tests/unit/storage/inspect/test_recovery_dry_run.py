@@ -47,7 +47,7 @@ def test_an_overlay_disk_shows_changes_and_makes_none(tmp_path: Path) -> None:
     Path(path).write_bytes(b"0123456789")
     disk = OverlayDisk(RealDisk())
     file = disk.open(path)
-    assert file.appendv([b"ab", b"cd"]) == 4
+    assert file.append(b"abcd") == 4
     assert (file.size(), file.pread(6, 8), file.pread(9, 12)) == (14, b"89abcd", b"cd")
     file.truncate(12)
     assert disk.read(path) == b"0123456789ab"

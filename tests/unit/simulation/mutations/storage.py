@@ -88,11 +88,9 @@ def recovery_skips_the_snapshot(_: Any, *arguments: Any) -> Any:
 
 @mutation("power", [INVARIANT], unsynced_segments(blink_while_syncs_are_slow))
 @replaces(recovery.LogLoader, "__init__")
-def recovery_keeps_segments_after_a_gap(
-    real: Any, loader: Any, loaded: Any, now_ms: Any, clean: Any, gapless: Any
-) -> Any:
+def recovery_keeps_segments_after_a_gap(real: Any, loader: Any, *arguments: Any, gapless: bool) -> Any:
     """Recovery keeps segments after a gap in the log."""
-    return real(loader, loaded, now_ms, clean, False)
+    return real(loader, *arguments, gapless=False)
 
 
 @mutation("power", [INVARIANT], unsynced_segments(blink_while_syncs_are_slow))
@@ -101,7 +99,7 @@ def dropped_segments_come_back(_: Any, loader: recovery.LogLoader, segments: lis
     """The directory is not synced after recovery removed segments."""
     for segment in segments:
         loader._loaded.snapshots.remove([segment.base_offset])
-        recovery.delete_now_blocking(segment)
+        segment.delete_blocking()
 
 
 @mutation("power", [INVARIANT], only(blink, members=0))

@@ -17,7 +17,7 @@ OWNERS = {
     },
     SEGMENT: {"kbroker/storage/log/segment.py"},
 }
-TYPES = {"Log": LOG, "LogState": LOG, "LogSegment": SEGMENT}
+TYPES = {"Log": LOG, "LogSegment": SEGMENT}
 # Variables and attributes that hold a log or a segment wherever they occur.
 USUAL_NAMES = {"log": LOG, "segment": SEGMENT}
 USUAL_ATTRIBUTES = {"log": LOG, "active": SEGMENT}

@@ -19,17 +19,16 @@ from kbroker.config import BrokerConfig
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.config.no_effect_warnings import no_effect_warnings
 from kbroker.config.values import ConfigError
+from kbroker.coordination.interface import NodeExists
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
-from kbroker.coordinator.transaction.marker_channels import TransactionMarkerChannels
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
-from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
+from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerChannels, TransactionMarkerWriter
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.coordination_sessions import CoordinationSessions, OpenSession
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.recovery.seen_metadata_file import SeenMetadataFile
-from kbroker.metadata.store.coordination import NodeExists
 from kbroker.queues.closing.forwarding_sender import ForwardingSender
 from kbroker.queues.closing.partition_removal import PartitionRemoval
 from kbroker.queues.queue_extensions import QueueExtensions
@@ -123,7 +122,7 @@ class Broker:
             fetchers=None if cluster is None else cluster.fetchers,
             is_image_older=lambda: member.has_seen_newer,
         )  # fmt: skip
-        await assigned.start(member.deleted_topics)
+        await self.environment.turns.run(assigned.start(member.deleted_topics))
         member.deleted_topics = ()
         self._started += [assigned.stop, extensions.stop]
         self.services = self._services(member, replicas)
@@ -144,7 +143,7 @@ class Broker:
             await cluster.serve(self.services, replicas)
             self._sessions.resign = partial(self._resign, member, assigned, cluster)
         else:
-            member.controller.recovery.read_logs = self._read_own_logs
+            member.controller.use_reports(self._read_own_logs)
         # A broker that could still be opening its logs must not be elected as a leader.
         try:
             await self._sessions.register(member, node, logs.previous_broker_epoch)
@@ -269,7 +268,8 @@ class Broker:
         member.add_roles_listener(change_roles)
         member.add_roles_listener(self.services.groups.on_delta)
         member.add_roles_listener(self.services.transactions.on_delta)
-        member.add_listener(assigned.apply_delta)
+        turns = self.environment.turns
+        member.add_listener(lambda delta: turns.run(assigned.apply_delta(delta)))
 
     async def _start_coordinators(self) -> None:
         groups, transactions = self.services.groups, self.services.transactions

@@ -9,8 +9,8 @@ one delays all other clients, and lowest for requests whose elements are expensi
 MAX_ELEMENTS = 250_000
 MAX_REQUEST_ELEMENTS = 100_000
 MAX_COSTLY_ELEMENTS = 10_000
-# A request with more elements is handled in slices, whatever its size: 10,000 empty names are 10 KB. Codecs in steps
-# yield after this number of topics and partitions.
+# A request with more elements is handled in turns, whatever its size: 10,000 empty names are 10 KB. The codecs of
+# Produce and Fetch pause after this number of topics and partitions.
 MAX_ELEMENTS_AT_ONCE = 256
 # No client of the project reads a larger response, nor does librdkafka by default.
 MAX_RESPONSE_BYTES = 128 << 20

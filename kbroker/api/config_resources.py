@@ -14,10 +14,10 @@ from kbroker.config.alter import AlterConfigOp, alter_broker, alter_client_metri
 from kbroker.config.broker_loggers import alter_loggers
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.config.no_effect_warnings import no_effect_warnings
-from kbroker.metadata.topics.topic_configs import check_topic_configs
+from kbroker.metadata.topics.create_topics import check_topic_configs
 from kbroker.metadata.topics.topic_names import validate_topic_name
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.slices import each, in_slices, step
+from kbroker.runtime.turns import paced, yield_if_due
 from protocol.errors import ErrorCode
 
 log = EventLogger("kbroker.config")
@@ -50,14 +50,10 @@ async def alter_resources(
     `make_result`: the class of a result, which has the same fields in both APIs. `replace`: the changes apply to empty
     overrides, as in AlterConfigs.
     """
-    slices = context.slices
     # The broker that the client has sent the request to.
     node_id = context.peer_broker[0] if context.peer_broker else services.node_id
-    alterations = await in_slices(slices, each(alteration_of, resources))
-    times_named: Counter[tuple[int, str]] = Counter()
-    for alteration in alterations:
-        times_named[alteration.type, alteration.name] += 1
-        await step(slices)
+    alterations = [alteration_of(resource) for resource in paced(resources)]
+    times_named = Counter((alteration.type, alteration.name) for alteration in paced(alterations))
     errors: list[KafkaError | None] = []
     for alteration in alterations:
         try:
@@ -67,18 +63,16 @@ async def alter_resources(
             errors.append(None)
         except KafkaError as error:
             errors.append(error)
-        await step(slices)
-
-    def result(row: tuple[ResourceAlteration, KafkaError | None]) -> R:
-        alteration, error = row
-        return make_result(
+        yield_if_due()
+    return [
+        make_result(
             error_code=error.code if error else ErrorCode.NONE,
             error_message=error.message if error else None,
             resource_type=alteration.type,
             resource_name=alteration.name,
         )
-
-    return await in_slices(slices, each(result, zip(alterations, errors, strict=True)))
+        for alteration, error in paced(zip(alterations, errors, strict=True))
+    ]
 
 
 async def _alter(

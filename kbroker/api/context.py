@@ -15,9 +15,9 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 - If it also follows from the state of partitions, the file may have `find_response(services, request_bytes)`, which
   returns the encoded body of an earlier response to the same bytes if it is still right, and `keep_response(services,
   request_bytes, request, response, body)`, called with each response that was complete at once.
-- If a small request may have a large response, the file may have `is_large(services, context, request)`. Where it is
-  true, the request is handled like a large one.
-- The elements of a large request are handled in slices (runtime/slices.py), between which other requests are served.
+- Loops over elements whose number clients choose call `yield_if_due` (runtime/turns.py), so that other requests are
+  served between the elements of a large request. If a small request may have a large response, the file has
+  `RUNS_IN_TURNS = True`.
 - None: the request gets no response (Produce with acks=0).
 - The records of a Produce request are views of a receive buffer that is reused as soon as the handler returns. A
   coroutine must copy them first.
@@ -26,10 +26,10 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kbroker.common import Buffer
 from protocol.fast.fetch import Records
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from kbroker.runtime.delayed_response import DelayedResponse
     from kbroker.runtime.environment import Environment
     from kbroker.runtime.metrics import RequestStats
-    from kbroker.runtime.slices import Slices, Steps
 
 Body = bytes | Sequence[Buffer | Records]
 
@@ -119,17 +118,6 @@ class RequestConnection(Protocol):
     def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None: ...
 
 
-class StepCodec(NamedTuple):
-    """Generators that decode and encode large messages, and yield while there is more to do.
-
-    `decode` returns the request. `encode` appends to a list of buffers. `report_errors` is the handler's.
-    """
-
-    decode: Callable[[Buffer, int], Generator[None, None, Any]]
-    encode: Callable[[Any, list[Any]], Iterator[None]]
-    report_errors: Callable[[RequestContext, Any, Any], Steps[Any]] | None
-
-
 class Overlap(Enum):
     """Which further requests of a connection may be handled while one waits for its DelayedResponse.
 
@@ -146,16 +134,21 @@ class Overlap(Enum):
 class ApiHandler:
     """How one API is served in one version.
 
-    `in_steps`: for large requests. `decode` raises ManyElements for a request of few bytes but many elements, which is
-    a large one, too. `is_large_by_size`: so is one of many bytes (a Produce request of one batch is not).
+    `decode` raises ManyElements for a request with many elements, unless it gets a function that it calls from time to
+    time. `append` encodes like `encode`: it appends the buffers of a response to a list, and calls a function from time
+    to time, which may remove them.
+    `runs_in_turns`: requests are handled in turns (runtime/turns.py), since the response to a small one may be large.
+    Those of the other APIs are if they have many elements or, with `is_large_by_size`, many bytes (a Produce request of
+    one batch is not large).
     `may_be_cached`: responses may be sent again to requests with the same bytes, as `is_cacheable` or `find_response`
     says.
     `report_errors` returns whether the response has errors; Produce and Fetch return None.
     """
 
-    decode: Callable[[memoryview, int, int], Any]
+    decode: Callable[..., Any]
     handle: Callable[[Services, RequestContext, Any], Any]
     encode: Callable[[Any, int], Body]
+    append: Callable[[Any, int, list[Any], Callable[[], None]], None]
     report_errors: Callable[[RequestContext, Any, Any], bool | None]
     response_type: type
     stats: RequestStats
@@ -166,9 +159,8 @@ class ApiHandler:
     find_response: Callable[[Services, bytes], Body | None] | None = None
     keep_response: Callable[[Services, bytes, Any, Any, Any], None] | None = None
     may_be_cached: bool = False
-    in_steps: StepCodec | None = None
+    runs_in_turns: bool = False
     is_large_by_size: bool = True
-    is_large: Callable[[Services, RequestContext, Any], bool] | None = None
 
 
 class RequestContext:
@@ -176,11 +168,11 @@ class RequestContext:
 
     `client_id` may be None, as in the request header. `received_ns`: the time at which its last byte arrived
     (monotonic). `body`: the encoded response, once it is complete. `delayed`: the handler's DelayedResponse, until it
-    is complete. `slices`: those of a large request; None for a small one.
+    is complete. `in_turns`: whether it is served in turns.
     """
 
     __slots__ = (
-        "body", "client_id", "connection", "correlation_id", "delayed", "handler", "received_ns", "slices", "version",
+        "body", "client_id", "connection", "correlation_id", "delayed", "handler", "in_turns", "received_ns", "version",
     )  # fmt: skip
 
     def __init__(
@@ -200,7 +192,7 @@ class RequestContext:
         self.received_ns = received_ns
         self.body: Body | None = None
         self.delayed: DelayedResponse[Any] | None = None
-        self.slices: Slices | None = None
+        self.in_turns = False
 
     @property
     def api_key(self) -> int:

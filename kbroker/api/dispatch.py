@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from kbroker.api.context import ApiHandler, Body, Overlap, RequestContext, Services, StepCodec
+from kbroker.api.context import ApiHandler, Body, Overlap, RequestContext, Services
 from kbroker.api.forwarding import FORWARDED_APIS, forwarding
-from kbroker.api.response_errors import (
-    error_fields,
-    error_reporter,
-    report_errors_in_steps,
-    report_fetch_errors,
-    report_fetch_errors_in_steps,
-    report_produce_errors,
-    report_produce_errors_in_steps,
-)
+from kbroker.api.response_errors import error_reporter, report_fetch_errors, report_produce_errors
 from kbroker.common import Buffer
 from kbroker.runtime.metrics import RequestStats
 from protocol.apis import ALL_APIS, APIS, INTER_BROKER_APIS, PRIVATE_APIS, Api, ApiKey
-from protocol.fast.fetch import (
-    FetchResponse,
-    decode_fetch_in_steps,
-    decode_fetch_request,
-    encode_fetch_in_steps,
-    encode_fetch_response,
-)
-from protocol.fast.produce import (
-    ProduceDecoder,
-    decode_produce_in_steps,
-    encode_produce_in_steps,
-    encode_produce_response,
-)
+from protocol.fast.fetch import FetchResponse, append_fetch_response, decode_fetch_request, encode_fetch_response
+from protocol.fast.produce import ProduceDecoder, append_produce_response, encode_produce_response
 from protocol.limits import MAX_ELEMENTS_AT_ONCE
 from protocol.messages import message_classes
-from protocol.schema.codec import decode_in_steps, decoder, encode, encode_in_steps, encoder
-from protocol.schema.message import Message
+from protocol.schema.codec import decoder, encode, encoder
+from protocol.schema.message import Message, message_info
 
 
 class UnsupportedRequest(Exception):
@@ -101,32 +81,19 @@ class Dispatch:
 class Codec(NamedTuple):
     """The part of an ApiHandler that is derived from the messages of an API."""
 
-    decode: Callable[[memoryview, int, int], Any]
+    decode: Callable[..., Any]
     encode: Callable[[Any, int], Body]
+    append: Callable[[Any, int, list[Any], Callable[[], None]], None]
     response_type: type
     report_errors: Callable[[RequestContext, Any, Any], bool | None]
 
 
 FAST_CODECS: dict[ApiKey, Callable[[int], Codec]] = {
     ApiKey.PRODUCE: lambda version: Codec(
-        ProduceDecoder(version).decode, encode_produce_response, list, report_produce_errors
+        ProduceDecoder(version).decode, encode_produce_response, append_produce_response, list, report_produce_errors
     ),
     ApiKey.FETCH: lambda version: Codec(
-        decode_fetch_request, encode_fetch_response, FetchResponse, report_fetch_errors
-    ),
-}
-
-
-FAST_STEP_CODECS: dict[ApiKey, Callable[[int], StepCodec]] = {
-    ApiKey.PRODUCE: lambda version: StepCodec(
-        lambda frame, pos: decode_produce_in_steps(memoryview(frame), pos, version),
-        lambda response, out: encode_produce_in_steps(response, version, out),
-        report_produce_errors_in_steps,
-    ),
-    ApiKey.FETCH: lambda version: StepCodec(
-        lambda frame, pos: decode_fetch_in_steps(memoryview(frame), pos, version),
-        lambda response, out: encode_fetch_in_steps(response, version, out),
-        report_fetch_errors_in_steps,
+        decode_fetch_request, encode_fetch_response, append_fetch_response, FetchResponse, report_fetch_errors
     ),
 }
 
@@ -144,6 +111,7 @@ def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHand
         decode=codec.decode,
         handle=forwarding(key, module.handle) if forwards and key in FORWARDED_APIS else module.handle,
         encode=codec.encode,
+        append=codec.append,
         report_errors=codec.report_errors,
         response_type=codec.response_type,
         stats=RequestStats(key, version),
@@ -154,8 +122,7 @@ def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHand
         find_response=find_response,
         keep_response=getattr(module, "keep_response", None),
         may_be_cached=is_cacheable is not None or find_response is not None,
-        in_steps=FAST_STEP_CODECS[key](version) if key in FAST_STEP_CODECS else step_codec(key, version),
-        is_large=getattr(module, "is_large", None),
+        runs_in_turns=getattr(module, "RUNS_IN_TURNS", False),
         is_large_by_size=key is not ApiKey.PRODUCE,
     )
 
@@ -164,30 +131,22 @@ def message_codec(key: ApiKey, version: int) -> Codec:
     """Return the codec of an API whose messages are declared as rows."""
     request_class, response_class = message_classes(key)
     decode = decoder(request_class, version)
-    append_response = encoder(response_class, version)
+    append = encoder(response_class, version)
+    max_elements = message_info(request_class).max_elements
+
+    def decode_request(frame: memoryview, pos: int, version: int, pause: Callable[[], None] | None = None) -> Message:
+        request: Message = decode(frame, pos, MAX_ELEMENTS_AT_ONCE if pause is None else max_elements, pause)[0]
+        return request
+
+    def append_response(response: Message, version: int, out: list[Buffer], pause: Callable[[], None]) -> None:
+        append(response, out, pause)
 
     def encode_response(response: Message, version: int) -> bytes:
         out: list[Buffer] = []
-        append_response(response, out)
+        append(response, out)
         return b"".join(out)
 
-    report = error_reporter(response_class)
-    return Codec(
-        lambda frame, pos, version: decode(frame, pos, MAX_ELEMENTS_AT_ONCE)[0], encode_response, response_class, report
-    )
-
-
-def step_codec(key: ApiKey, version: int) -> StepCodec:
-    """Return the codec of large messages. Its code is generated when the first of them arrives."""
-    request_class, response_class = message_classes(key)
-    fields = error_fields(response_class)
-    report = None if fields is None else partial(report_errors_in_steps, fields)
-
-    def decode(frame: Buffer, pos: int) -> Generator[None, None, Message]:
-        request, _ = yield from decode_in_steps(request_class, frame, version, pos)
-        return request
-
-    return StepCodec(decode, lambda response, out: encode_in_steps(response, version, out), report)
+    return Codec(decode_request, encode_response, append_response, response_class, error_reporter(response_class))
 
 
 def _unsupported_api_versions() -> ApiHandler:
@@ -201,6 +160,7 @@ def _unsupported_api_versions() -> ApiHandler:
         decode=lambda frame, pos, version: None,
         handle=handle,
         encode=lambda response, version: encode(response, 0),
+        append=lambda response, version, out, pause: out.append(encode(response, 0)),
         report_errors=error_reporter(message_classes(ApiKey.API_VERSIONS)[1]),
         response_type=Message,
         stats=RequestStats(ApiKey.API_VERSIONS, 0),

@@ -9,7 +9,7 @@ Records are never decoded on an ordinary topic: a slice of the received frame is
   other batches of the request, as in Kafka.
 - Records that take a long time to validate are validated while other connections are served. The following batches of
   the request, and the following requests of the connection, wait.
-- A request with many batches is handled in slices (large_produce.py).
+- A request with many batches is handled in turns (runtime/turns.py).
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.large_produce import close_if_failed, produce_in_slices, refuse
 from kbroker.api.retired_partitions import note_producer
 from kbroker.api.transactional_produce import append_transactional, has_transactional_batch
 from kbroker.common import KafkaError
-from kbroker.replica.produce.delayed_produce import DelayedProduce
-from kbroker.runtime.slices import run_to_end
+from kbroker.replica.produce.delayed_produce import DelayedProduce, error_result
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.fast.produce import ProduceRequest, TopicRecords, TopicResult
 
@@ -36,23 +35,23 @@ def handle(
     connection = context.connection
     if connection.producer_since is None or services.metadata.retired_versions:
         note_producer(services, connection, request.topics)
-    if context.slices is not None:
-        return produce_in_slices(services, context, request, context.slices)
     transactional_id, acks, timeout_ms, topics = request
     if acks not in (-1, 0, 1):
-        return run_to_end(refuse(request, ErrorCode.INVALID_REQUIRED_ACKS))
-    response: Response | DelayedProduce | Coroutine[Any, Any, Response]
+        return _refuse(request, ErrorCode.INVALID_REQUIRED_ACKS)
+    response: Response | DelayedProduce | Coroutine[Any, Any, Response | DelayedProduce]
     if transactional_id is None:
         # For a request with only one batch, the append itself checks this.
         if (len(topics) > 1 or (topics and len(topics[0][1]) > 1)) and has_transactional_batch(topics):
-            response = run_to_end(refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+            response = _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         else:
-            response = services.replicas.append_records(topics, acks, timeout_ms, context.version)
+            response = services.replicas.append_records(
+                topics, acks, timeout_ms, context.version, in_turn=context.in_turns
+            )
     else:
         try:
             response = append_transactional(services, context, request)
         except KafkaError as error:
-            response = run_to_end(refuse(request, error.code, error.message))
+            response = _refuse(request, error.code, error.message)
     if isinstance(response, list):
         if acks != 0:
             return response
@@ -64,12 +63,14 @@ def handle(
 
 
 async def _await(
-    context: RequestContext, acks: int, size: int, response: Coroutine[Any, Any, Response]
+    context: RequestContext, acks: int, size: int, response: Coroutine[Any, Any, Response | DelayedProduce]
 ) -> Response | None:
     """Wait for the response, and count `size` bytes of copied records as request memory until then."""
     context.connection.hold(size)
     try:
         results = await response
+        if isinstance(results, DelayedProduce):
+            results = await results
     finally:
         context.connection.hold(-size)
     if acks != 0:
@@ -82,7 +83,18 @@ def _size_of(topics: list[TopicRecords]) -> int:
     return sum(len(records) for _, partitions in topics for _, records in partitions if records is not None)
 
 
+def _refuse(request: ProduceRequest, code: ErrorCode, message: str | None = None) -> Response:
+    """Respond with an error for every partition."""
+    return [
+        (key, [error_result(index, code, message) for index, _ in paced(partitions)])
+        for key, partitions in request.topics
+    ]
+
+
 def _close_if_failed(context: RequestContext, results: Response) -> None:
     """Close the connection if a response to acks=0, which is not sent, has an error."""
     context.handler.report_errors(context, None, results)
-    close_if_failed(context, {row[1] for _, rows in results for row in rows if row[1]})
+    codes = {row[1] for _, rows in results for row in paced(rows)} - {0}
+    if codes:
+        names = sorted(ErrorCode(code).name for code in codes)
+        context.connection.close("Produce with acks=0 failed", context, error=",".join(names))

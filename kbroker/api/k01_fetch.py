@@ -8,34 +8,26 @@
   claim to have everything below. It may send a Fetch while another one waits, which is then answered.
 - Followers fetch over the inter-broker listener only, where `peer_broker` is known; from any other connection their
   requests are refused with INVALID_REQUEST.
-- A large request is handled in slices (large_fetch.py).
+- A large request is handled in turns. Meanwhile its session is busy: no other request can use it.
 - A response to a request without a session is sent again to the same request, while the partition is unchanged.
 """
-
-from collections.abc import Coroutine
-from typing import Any
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import Buffer
 from kbroker.replica.fetch.delayed_fetch import DelayedFetch
 from kbroker.replica.fetch.fetch_reads import READ_COMMITTED, READ_UNCOMMITTED
-from kbroker.replica.fetch.large_fetch import fetch_in_slices
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FIRST_TOPIC_ID_VERSION, Buffers, FetchRequest, FetchResponse, FetchResult
 
 
-def handle(
-    services: Services, context: RequestContext, request: FetchRequest
-) -> FetchResponse | DelayedFetch | Coroutine[Any, Any, FetchResponse]:
+def handle(services: Services, context: RequestContext, request: FetchRequest) -> FetchResponse | DelayedFetch:
     uses_topic_ids = context.version >= FIRST_TOPIC_ID_VERSION
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         return _unknown_isolation_level(request, uses_topic_ids)
     if request.replica_id >= 0 and context.peer_broker != _sender(request):
         context.connection.close("Fetch of a follower from another broker", context, replica=request.replica_id)
         return FetchResponse(ErrorCode.INVALID_REQUEST, 0, [])
-    if context.slices is not None:
-        return fetch_in_slices(services.fetching, context, request, uses_topic_ids, context.slices)
-    return services.fetching.fetch(request, uses_topic_ids)
+    return services.fetching.fetch(request, uses_topic_ids, context.in_turns)
 
 
 def find_response(services: Services, request_bytes: bytes) -> list[Buffer] | None:

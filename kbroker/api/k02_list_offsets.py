@@ -27,7 +27,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.queues.topic_filters import visible_records
 from kbroker.replica.partition import Partition
-from kbroker.runtime.slices import Steps, at_once_or_in_slices
+from kbroker.runtime.turns import paced
 from kbroker.storage.log.offset_lookup import find_max_timestamp, find_offset_for_timestamp
 from protocol.errors import NO_ERROR, ErrorCode
 from protocol.messages.k02_list_offsets import (
@@ -66,31 +66,22 @@ Lookup = Callable[[], None]
 def handle(
     services: Services, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
-    return at_once_or_in_slices(context.slices, _offsets(services, context, request))
-
-
-def _offsets(
-    services: Services, context: RequestContext, request: ListOffsetsRequest
-) -> Steps[ListOffsetsResponse | Awaitable[ListOffsetsResponse]]:
     lookups: list[Lookup] = []
     response = ListOffsetsResponse()
-    for topic in request.topics:
+    for topic in paced(request.topics):
         unique: dict[int, ListOffsetsPartition] = {}
         repeated: set[int] = set()
-        for partition in topic.partitions:
+        for partition in paced(topic.partitions):
             index = partition.partition_index
             if unique.setdefault(index, partition) is not partition:
                 repeated.add(index)
-            yield
-        results = []
-        for index, partition in unique.items():
-            if index in repeated:
-                results.append(_duplicate(index))
-            else:
-                results.append(_result(services, context, request, topic.name, partition, lookups))
-            yield
+        results = [
+            _duplicate(index)
+            if index in repeated
+            else _result(services, context, request, topic.name, partition, lookups)
+            for index, partition in paced(unique.items())
+        ]
         response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
-        yield
     if lookups:
         return _run_lookups(services, context, lookups, response)
     return _in_version(context, response)
@@ -111,7 +102,7 @@ def _run_blocking(lookups: list[Lookup]) -> None:
 def _in_version(context: RequestContext, response: ListOffsetsResponse) -> ListOffsetsResponse:
     if context.version < FIRST_WITH_EPOCH:
         for topic in response.topics:
-            for result in topic.partitions:
+            for result in paced(topic.partitions):
                 result.leader_epoch = NO_EPOCH
     return response
 

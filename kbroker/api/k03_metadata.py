@@ -5,24 +5,22 @@
   auto.create.topics.enable allow it. As in Kafka, the error is UNKNOWN_TOPIC_OR_PARTITION, and the client asks again. A
   lone broker waits for the creation and returns the new topic, which it serves at once; other brokers may not yet.
 - Versions 12 and later find topics by id. A request with ids ignores its names, as in Kafka.
-- Retired partitions (metadata/topics/closing/close_partitions.py) are returned only to producers that know them.
+- Retired partitions (metadata/topics/closing_partitions.py) are returned only to producers that know them.
 - Racks, offline replicas and available leaders are derived from the registered brokers.
 - While no controller is known, another broker is named as the controller, as in Kafka: every broker forwards requests
   to the controller, and an admin client of librdkafka that has read -1 waits until its request times out.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Collection, Iterable
 from contextlib import suppress
-from typing import TypeVar
 
 from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.large_responses import has_many_partitions
 from kbroker.api.retired_partitions import knows_retired
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID, topic_name_error
-from kbroker.runtime.slices import Steps, at_once_or_in_slices, each, in_slices, step
+from kbroker.runtime.turns import paced, yield_if_due
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import (
     MetadataRequest,
@@ -33,20 +31,21 @@ from protocol.messages.k03_metadata import (
     MetadataResponseTopic,
 )
 
-FIRST_WITH_TOPIC_IDS = 12
-PARTITIONS_PER_STEP = 64
+# The metadata of 200 partitions takes one or two milliseconds.
+RUNS_IN_TURNS = True
 
-T = TypeVar("T")
+FIRST_WITH_TOPIC_IDS = 12
+PARTITIONS_AT_ONCE = 64
 
 
 def handle(
     services: Services, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
     builder = ResponseBuilder(services.metadata, context.version, request, context.connection.producer_since)
-    if _means_all(context, request):
+    if request.topics is None or (context.version == 0 and not request.topics):
         topics = list(services.metadata.topics.values())
-        return at_once_or_in_slices(context.slices, builder.topics(builder.existing_topic, topics))
-    return at_once_or_in_slices(context.slices, _requested_topics(services, context, builder, request.topics or []))
+        return builder.response([builder.existing_topic(topic) for topic in paced(topics)])
+    return _requested_topics(services, context, builder, request.topics)
 
 
 def is_cacheable(services: Services, request: MetadataRequest) -> bool:
@@ -59,59 +58,41 @@ def is_cacheable(services: Services, request: MetadataRequest) -> bool:
     )
 
 
-def is_large(services: Services, context: RequestContext, request: MetadataRequest) -> bool:
-    if _means_all(context, request):
-        return has_many_partitions(services.metadata, None)
-    return has_many_partitions(services.metadata, [topic.name for topic in request.topics or () if topic.name])
-
-
-def _means_all(context: RequestContext, request: MetadataRequest) -> bool:
-    return request.topics is None or (context.version == 0 and not request.topics)
-
-
 def _requested_topics(
     services: Services, context: RequestContext, builder: "ResponseBuilder", requested: list[MetadataRequestTopic]
-) -> Steps[MetadataResponse | Awaitable[MetadataResponse]]:
+) -> MetadataResponse | Awaitable[MetadataResponse]:
     # Without duplicates.
     ids: dict[bytes, None] = {}
     names: dict[str, None] = {}
-    for topic in requested:
+    for topic in paced(requested):
         if not _is_valid(topic, context.version):
-            topics = yield from each(_invalid_topic, requested)
+            topics = [_invalid_topic(invalid) for invalid in paced(requested)]
             return MetadataResponse(topics=topics, error_code=ErrorCode.INVALID_REQUEST)
         if topic.topic_id != ZERO_UUID:
             ids[topic.topic_id] = None
         if topic.name is not None:
             names[topic.name] = None
-        yield
     if ids:
-        return (yield from builder.topics(builder.topic_by_id, ids))
+        return builder.response([builder.topic_by_id(topic_id) for topic_id in paced(ids)])
     if builder.request.allow_auto_topic_creation and services.config.auto_create_topics_enable:
-        missing = []
-        for name in names:
-            if name not in services.metadata.topics and topic_name_error(name) is None:
-                missing.append(name)
-            yield
+        metadata = services.metadata
+        missing = [name for name in paced(names) if name not in metadata.topics and not topic_name_error(name)]
         if missing:
-            return _create_missing_topics(services, context, builder, missing, names)
-    return (yield from builder.topics(builder.topic_by_name, names))
+            return _create_missing_topics(services, builder, missing, names)
+    return builder.response([builder.topic_by_name(name) for name in paced(names)])
 
 
 async def _create_missing_topics(
-    services: Services,
-    context: RequestContext,
-    builder: "ResponseBuilder",
-    missing: Collection[str],
-    names: Iterable[str],
+    services: Services, builder: "ResponseBuilder", missing: Collection[str], names: Iterable[str]
 ) -> MetadataResponse:
     for name in missing:
         # As in Kafka, the error is only logged. The topic stays unknown, so clients retry.
         with suppress(KafkaError):
             await services.auto_topic_creation.auto_create_topic(name)
-        await step(context.slices)
+        yield_if_due()
     if len(builder.image.brokers) > 1:
         builder.created = frozenset(missing)
-    return await in_slices(context.slices, builder.topics(builder.topic_by_name, names))
+    return builder.response([builder.topic_by_name(name) for name in paced(names)])
 
 
 def _is_valid(topic: MetadataRequestTopic, version: int) -> bool:
@@ -156,37 +137,30 @@ class ResponseBuilder:
             cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NOT_REQUESTED,
         )
 
-    def topics(self, build: Callable[[T], Steps[MetadataResponseTopic]], keys: Iterable[T]) -> Steps[MetadataResponse]:
-        topics = []
-        for key in keys:
-            topics.append((yield from build(key)))
-            yield
-        return self.response(topics)
-
-    def topic_by_name(self, name: str) -> Steps[MetadataResponseTopic]:
+    def topic_by_name(self, name: str) -> MetadataResponseTopic:
         topic = self.image.topics.get(name)
         if topic is not None and name not in self.created:
-            return (yield from self.existing_topic(topic))
+            return self.existing_topic(topic)
         is_valid = topic_name_error(name) is None
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
         return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
 
-    def topic_by_id(self, topic_id: bytes) -> Steps[MetadataResponseTopic]:
+    def topic_by_id(self, topic_id: bytes) -> MetadataResponseTopic:
         topic = self.image.topics_by_id.get(topic_id)
         if topic is not None:
-            return (yield from self.existing_topic(topic))
+            return self.existing_topic(topic)
         return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
 
-    def existing_topic(self, topic: TopicImage) -> Steps[MetadataResponseTopic]:
+    def existing_topic(self, topic: TopicImage) -> MetadataResponseTopic:
         with_operations = self.request.include_topic_authorized_operations
         if topic.view_of or not knows_retired(self.image, self.producer_since, topic):
             topic = self.image.resolve(topic)
         build_partition = self._partition if self.version else self._partition_v0
         partitions: list[MetadataResponsePartition] = []
-        for first in range(0, len(topic.partitions), PARTITIONS_PER_STEP):
-            some = topic.partitions[first : first + PARTITIONS_PER_STEP]
+        for first in range(0, len(topic.partitions), PARTITIONS_AT_ONCE):
+            some = topic.partitions[first : first + PARTITIONS_AT_ONCE]
             partitions += [build_partition(index, partition) for index, partition in enumerate(some, first)]
-            yield
+            yield_if_due()
         return MetadataResponseTopic(
             error_code=ErrorCode.NONE,
             name=topic.name,

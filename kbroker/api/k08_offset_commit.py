@@ -15,9 +15,10 @@ from functools import partial
 from kbroker.api.committed_offsets import is_of_removed_partition, offset_record, partition_error
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
+from kbroker.coordinator.group.group import Committer
 from kbroker.coordinator.group.records import NO_TIMESTAMP, OffsetRecord
 from kbroker.runtime.delayed_response import DelayedResponse
-from kbroker.runtime.slices import Steps, at_once_or_in_slices, release
+from kbroker.runtime.turns import paced, release
 from protocol.errors import NO_ERROR, ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
@@ -34,12 +35,6 @@ DEFAULT_RETENTION = -1
 def handle(
     services: Services, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
-    return at_once_or_in_slices(context.slices, _commit(services, context, request))
-
-
-def _commit(
-    services: Services, context: RequestContext, request: OffsetCommitRequest
-) -> Steps[OffsetCommitResponse | Awaitable[OffsetCommitResponse]]:
     now_ms = services.environment.clock.now_ms()
     expire_ms = NO_TIMESTAMP
     if request.retention_time_ms != DEFAULT_RETENTION:
@@ -52,11 +47,11 @@ def _commit(
     committed: list[OffsetCommitResponsePartition] = []
     topics = []
     has_large_metadata = False
-    for topic in request.topics:
+    for topic in paced(request.topics):
         image = metadata.topics_by_id.get(topic.topic_id) if by_id else metadata.topics.get(topic.name)
         image = image and metadata.resolve(image)
         partitions = []
-        for partition in topic.partitions:
+        for partition in paced(topic.partitions):
             error = unknown_topic if image is None else partition_error(image, partition, max_metadata_bytes)
             result = OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
             partitions.append(result)
@@ -70,28 +65,20 @@ def _commit(
             elif image is not None and is_of_removed_partition(image, partition, generation_id):
                 result.error_code = NO_ERROR
                 committed.append(result)
-            yield
         topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
-        yield
     response = OffsetCommitResponse(topics=topics)
     if not committed and not has_large_metadata:
         return response
     delayed: DelayedResponse[OffsetCommitResponse] = DelayedResponse()
     respond = partial(_respond, context.version, delayed, response, committed)
     try:
-        services.groups.commit_offsets(
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            generation_id,
-            offsets,
-            respond,
-        )
+        committer = Committer(request.member_id, request.group_instance_id, generation_id, context.version)
+        services.groups.commit_offsets(request.group_id, committer, offsets, respond)
     except KafkaError as error:
         respond(None, error)
     if delayed.is_done:
         # The commit was refused. Freeing 100,000 records at once takes 30 ms.
-        yield from release(offsets)
+        release(offsets)
     return delayed
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
-from kbroker.runtime.slices import each, in_slices, release
+from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.plan_checks import RequestedPlan
+from kbroker.runtime.turns import paced, release
 from protocol.messages.k10000_create_reassignment_plan import (
     CreateReassignmentPlanRequest,
     CreateReassignmentPlanResponse,
@@ -23,21 +24,18 @@ from protocol.messages.k10000_create_reassignment_plan import (
 async def handle(
     services: Services, context: RequestContext, request: CreateReassignmentPlanRequest
 ) -> CreateReassignmentPlanResponse:
-    moves = await in_slices(context.slices, each(_requested_move, request.moves))
+    moves = [_requested_move(move) for move in paced(request.moves)]
     plan = RequestedPlan(
         request.description, request.throttle_bytes_per_second, request.max_concurrent_moves, moves,
         request.allow_fewer_racks,
     )  # fmt: skip
     try:
-        plan_id = await services.controller.create_reassignment_plan(plan, context.slices)
+        response = CreateReassignmentPlanResponse(plan_id=await services.controller.plans.create_plan(plan))
     except KafkaError as error:
-        await in_slices(context.slices, release(moves))
-        return CreateReassignmentPlanResponse(error_code=error.code, error_message=error.message)
-    await in_slices(context.slices, release(moves))
-    return CreateReassignmentPlanResponse(plan_id=plan_id)
+        response = CreateReassignmentPlanResponse(error_code=error.code, error_message=error.message)
+    release(moves)
+    return response
 
 
-def _requested_move(move: PlannedMove) -> RequestedMove:
-    return RequestedMove(
-        move.topic_name, move.partition_index, tuple(move.original_replicas), tuple(move.target_replicas)
-    )
+def _requested_move(move: PlannedMove) -> GivenMove:
+    return GivenMove(move.topic_name, move.partition_index, tuple(move.original_replicas), tuple(move.target_replicas))

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
+from kbroker.metadata.reassignments.healing_states import HealedBroker
 from kbroker.metadata.reassignments.plan_manager import PlanProgress
 from kbroker.metadata.reassignments.plan_step import MoveState, MoveStatus
-from kbroker.metadata.reassignments.self_healing.healing_states import HealedBroker
 from kbroker.metadata.reassignments.stored_plan import SkipReason, StoredMove
+from kbroker.runtime.turns import paced
 from protocol.messages.k10001_describe_reassignment_plan import (
     DescribedHealing,
     DescribedMove,
@@ -21,6 +22,9 @@ from protocol.messages.k10001_describe_reassignment_plan import (
     DescribeReassignmentPlanRequest,
     DescribeReassignmentPlanResponse,
 )
+
+# A plan may have 10,000 moves.
+RUNS_IN_TURNS = True
 
 REASONS = {
     SkipReason.DELETED: "the topic was deleted",
@@ -36,7 +40,7 @@ async def handle(
     services: Services, context: RequestContext, request: DescribeReassignmentPlanRequest
 ) -> DescribeReassignmentPlanResponse:
     try:
-        progress = await services.controller.describe_reassignment_plan()
+        progress = await services.controller.plans.describe_plan()
         healing = [_described_healing(broker) for broker in await services.controller.self_healing.describe()]
     except KafkaError as error:
         return DescribeReassignmentPlanResponse(error_code=error.code, error_message=error.message)
@@ -60,7 +64,7 @@ def _described(progress: PlanProgress, include_moves: bool) -> DescribedPlan:
         moves_running=states.count(MoveState.RUNNING),
         moves_pending=states.count(MoveState.PENDING),
         moves_skipped=states.count(MoveState.SKIPPED),
-        moves=[_described_move(move, state) for move, state in moves],
+        moves=[_described_move(move, state) for move, state in paced(moves)],
         origin=plan.origin.value,
     )
 

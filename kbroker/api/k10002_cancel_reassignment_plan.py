@@ -19,7 +19,7 @@ async def handle(
     services: Services, context: RequestContext, request: CancelReassignmentPlanRequest
 ) -> CancelReassignmentPlanResponse:
     try:
-        await services.controller.cancel_reassignment_plan(request.plan_id)
+        await services.controller.plans.cancel_plan(request.plan_id)
     except KafkaError as error:
         return CancelReassignmentPlanResponse(error_code=error.code, error_message=error.message)
     return CancelReassignmentPlanResponse()

@@ -18,9 +18,8 @@ from __future__ import annotations
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.queues.delay.pending_requests import PendingRequests
-from kbroker.runtime.slices import drained, step
+from kbroker.runtime.turns import drained
 from protocol.errors import ErrorCode, MalformedError
-from protocol.limits import MAX_ELEMENTS_AT_ONCE
 from protocol.messages.k10011_delayed_records import (
     DelayedRecord,
     DelayedRecordHeader,
@@ -29,19 +28,18 @@ from protocol.messages.k10011_delayed_records import (
     DelayedRecordsResponse,
 )
 
+# A list may have 10,000 records.
+RUNS_IN_TURNS = True
+
 LIST, CANCEL, DELIVER = range(3)
 # Of a list, and of the offsets to cancel or to deliver.
 MAX_RECORDS, MAX_OFFSETS = 10_000, 1000
 
 
-def is_large(services: Services, context: RequestContext, request: DelayedRecordsRequest) -> bool:
-    return request.operation == LIST and request.max_records > MAX_ELEMENTS_AT_ONCE
-
-
 async def handle(services: Services, context: RequestContext, request: DelayedRecordsRequest) -> DelayedRecordsResponse:
     response = DelayedRecordsResponse()
     try:
-        await _operate(services, context, request, response)
+        await _operate(services, request, response)
     except KafkaError as error:
         return DelayedRecordsResponse(error_code=error.code, error_message=error.message)
     except MalformedError as error:
@@ -49,9 +47,7 @@ async def handle(services: Services, context: RequestContext, request: DelayedRe
     return response
 
 
-async def _operate(
-    services: Services, context: RequestContext, request: DelayedRecordsRequest, response: DelayedRecordsResponse
-) -> None:
+async def _operate(services: Services, request: DelayedRecordsRequest, response: DelayedRecordsResponse) -> None:
     partition = services.replicas.leader(request.topic_name, request.partition_index)
     delivery = services.delayed.delivery_of(partition)
     if delivery is None:
@@ -82,7 +78,6 @@ async def _operate(
                     headers=headers,
                 )
             )
-            await step(context.slices)
     else:
         change = pending.cancel if request.operation == CANCEL else pending.deliver_now
         results = await change(request.offsets)

@@ -14,7 +14,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from kbroker.runtime.slices import Steps, at_once_or_in_slices, each, in_slices
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k10_find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -33,10 +33,10 @@ def handle(
     if key_type not in TOPICS:
         message = f"This broker has no coordinators of key type {key_type}."
         find = partial(_error, ErrorCode.INVALID_REQUEST, message)
-        return at_once_or_in_slices(context.slices, _response(context, find, keys))
+        return _response(context, find, keys)
     if keys and TOPICS[key_type] not in services.metadata.topics:
         return _create_topic(services, context, key_type, keys)
-    return at_once_or_in_slices(context.slices, _response(context, partial(_find, services, key_type), keys))
+    return _response(context, partial(_find, services, key_type), keys)
 
 
 def is_cacheable(services: Services, request: FindCoordinatorRequest) -> bool:
@@ -50,10 +50,10 @@ async def _create_topic(
         await services.auto_topic_creation.ensure_internal_topic(TOPICS[key_type])
     except KafkaError as error:
         find = partial(_error, ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message or NOT_AVAILABLE)
-        return await in_slices(context.slices, _response(context, find, keys))
+        return _response(context, find, keys)
     # The client's next request should not find its partition loading.
     await _runtime(services, key_type).wait_until_loaded(keys[0])
-    return await in_slices(context.slices, _response(context, partial(_find, services, key_type), keys))
+    return _response(context, partial(_find, services, key_type), keys)
 
 
 def _find(services: Services, key_type: int, key: str) -> Coordinator:
@@ -72,10 +72,8 @@ def _error(error: ErrorCode, message: str, key: str) -> Coordinator:
     return Coordinator(key=key, node_id=NO_NODE, host="", port=NO_NODE, error_code=error, error_message=message)
 
 
-def _response(
-    context: RequestContext, find: Callable[[str], Coordinator], keys: list[str]
-) -> Steps[FindCoordinatorResponse]:
-    coordinators = yield from each(find, keys)
+def _response(context: RequestContext, find: Callable[[str], Coordinator], keys: list[str]) -> FindCoordinatorResponse:
+    coordinators = [find(key) for key in paced(keys)]
     if context.version >= SEVERAL_KEYS_VERSION:
         return FindCoordinatorResponse(coordinators=coordinators)
     (coordinator,) = coordinators

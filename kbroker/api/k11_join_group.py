@@ -9,9 +9,11 @@ from uuid import UUID
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.classic.requests import JoinRequest, JoinResponse, Protocols
+from kbroker.coordinator.group.classic.classic_groups import ClassicGroups
+from kbroker.coordinator.group.classic.join import JoinRequest
+from kbroker.coordinator.group.classic.rebalance import join_error
 from protocol.errors import ErrorCode
-from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupResponse
 
 REBALANCE_TIMEOUT_VERSION = 1
 KNOWN_MEMBER_ID_VERSION = 4
@@ -22,21 +24,21 @@ MAX_PREFIX_CHARACTERS = 8_000
 
 
 async def handle(services: Services, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
-    try:
-        _validate(services, request)
-        response = await services.groups.join_group(_join_request(services, context, request))
-    except KafkaError as error:
-        response = JoinResponse(error.code, request.member_id)
-    return _response(response, context.version)
-
-
-def _validate(services: Services, request: JoinGroupRequest) -> None:
-    config = services.config
-    if not request.group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    config, version = services.config, context.version
     min_ms, max_ms = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
-    if not min_ms <= request.session_timeout_ms <= max_ms:
-        raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+    if not request.group_id:
+        response = join_error(ErrorCode.INVALID_GROUP_ID, request.member_id)
+    elif not min_ms <= request.session_timeout_ms <= max_ms:
+        response = join_error(ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
+    else:
+        join = _join_request(services, context, request)
+        try:
+            response = await services.groups.call(request.group_id, ClassicGroups, ClassicGroups.join_group, join)
+        except KafkaError as error:
+            response = join_error(error.code, request.member_id)
+    if response.protocol_name is None and version < NULLABLE_PROTOCOL_VERSION:
+        response.protocol_name = ""
+    return response
 
 
 def _join_request(services: Services, context: RequestContext, request: JoinGroupRequest) -> JoinRequest:
@@ -47,6 +49,10 @@ def _join_request(services: Services, context: RequestContext, request: JoinGrou
     # The member id starts with an id by which administrators can identify the member.
     prefix = (request.group_instance_id or client_id)[:MAX_PREFIX_CHARACTERS]
     unique = UUID(bytes=services.environment.random.randbytes(16), version=4)
+    protocols: dict[str, bytes] = {}
+    for protocol in request.protocols:
+        # If one is listed twice, the first entry counts.
+        protocols.setdefault(protocol.name, protocol.metadata)
     return JoinRequest(
         group_id=request.group_id,
         member_id=request.member_id,
@@ -57,37 +63,8 @@ def _join_request(services: Services, context: RequestContext, request: JoinGrou
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=rebalance_timeout_ms,
         protocol_type=request.protocol_type,
-        protocols=_protocols(request),
+        protocols=tuple(protocols.items()),
         requires_known_member_id=version >= KNOWN_MEMBER_ID_VERSION,
         supports_skipping_assignment=version >= SKIP_ASSIGNMENT_VERSION,
         reason=request.reason,
-    )
-
-
-def _protocols(request: JoinGroupRequest) -> Protocols:
-    """Return the protocols of a request. If one is listed twice, the first entry counts."""
-    protocols: dict[str, bytes] = {}
-    for protocol in request.protocols:
-        protocols.setdefault(protocol.name, protocol.metadata)
-    return tuple(protocols.items())
-
-
-def _response(response: JoinResponse, version: int) -> JoinGroupResponse:
-    protocol = response.protocol
-    if protocol is None and version < NULLABLE_PROTOCOL_VERSION:
-        protocol = ""
-    return JoinGroupResponse(
-        error_code=response.error,
-        generation_id=response.generation,
-        protocol_type=response.protocol_type,
-        protocol_name=protocol,
-        leader=response.leader_id,
-        skip_assignment=response.skip_assignment,
-        member_id=response.member_id,
-        members=[
-            JoinGroupResponseMember(
-                member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata
-            )
-            for member in response.members
-        ],
     )

@@ -6,8 +6,8 @@
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.classic.requests import LeavingMember
-from kbroker.runtime.slices import each, in_slices
+from kbroker.coordinator.group.classic.classic_groups import ClassicGroups
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k13_leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 
@@ -17,23 +17,19 @@ SEVERAL_MEMBERS_VERSION = 3
 async def handle(services: Services, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     if not request.group_id:
         return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-    members = [LeavingMember(request.member_id)]
-    if context.version >= SEVERAL_MEMBERS_VERSION:
-        members = await in_slices(context.slices, each(_leaving, request.members))
+    has_several = context.version >= SEVERAL_MEMBERS_VERSION
+    members = request.members if has_several else [MemberIdentity(member_id=request.member_id)]
     try:
-        errors = await services.groups.leave_group(request.group_id, members)
+        errors = await services.groups.write(
+            request.group_id, lambda shard: shard.kind(ClassicGroups).leave_group(request.group_id, members)
+        )
     except KafkaError as error:
         return LeaveGroupResponse(error_code=error.code)
-    if context.version < SEVERAL_MEMBERS_VERSION:
+    if not has_several:
         return LeaveGroupResponse(error_code=errors[0])
     results = zip(members, errors, strict=True)
-    return LeaveGroupResponse(members=await in_slices(context.slices, each(_response, results)))
+    return LeaveGroupResponse(members=[_response(member, error) for member, error in paced(results)])
 
 
-def _leaving(member: MemberIdentity) -> LeavingMember:
-    return LeavingMember(member.member_id, member.group_instance_id, member.reason)
-
-
-def _response(result: tuple[LeavingMember, ErrorCode]) -> MemberResponse:
-    member, error = result
-    return MemberResponse(member_id=member.member_id, group_instance_id=member.instance_id, error_code=error)
+def _response(member: MemberIdentity, error: ErrorCode) -> MemberResponse:
+    return MemberResponse(member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=error)

@@ -5,7 +5,7 @@ The response to a follower waits for the leader's request. Version 5 must name p
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.classic.requests import SyncRequest, SyncResponse
+from kbroker.coordinator.group.classic.classic_groups import ClassicGroups
 from protocol.errors import ErrorCode
 from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupResponse
 
@@ -19,24 +19,6 @@ async def handle(services: Services, context: RequestContext, request: SyncGroup
     if not request.group_id:
         return SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     try:
-        response = await services.groups.sync_group(_sync_request(request))
+        return await services.groups.call(request.group_id, ClassicGroups, ClassicGroups.sync_group, request)
     except KafkaError as error:
-        response = SyncResponse(error.code)
-    return SyncGroupResponse(
-        error_code=response.error,
-        protocol_type=response.protocol_type,
-        protocol_name=response.protocol,
-        assignment=response.assignment,
-    )
-
-
-def _sync_request(request: SyncGroupRequest) -> SyncRequest:
-    return SyncRequest(
-        group_id=request.group_id,
-        generation=request.generation_id,
-        member_id=request.member_id,
-        instance_id=request.group_instance_id,
-        protocol_type=request.protocol_type,
-        protocol=request.protocol_name,
-        assignments=tuple((assignment.member_id, assignment.assignment) for assignment in request.assignments),
-    )
+        return SyncGroupResponse(error_code=error.code)

@@ -2,50 +2,41 @@
 
 - A group that does not exist gets GROUP_ID_NOT_FOUND from version 6 on (KIP-1043); in earlier versions it is returned
   with the state Dead.
-- Protocol and member metadata are returned in state Stable only: during a rebalance they may not match.
+- Groups that are not classic do not exist here: each kind of group has an API of its own.
 """
 
-from collections.abc import Awaitable
+from functools import cache
 
 from kbroker.api.authorized_operations import NOT_REQUESTED
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.classic.classic_group import ClassicGroup
-from kbroker.coordinator.group.classic.group_state import GroupState
-from kbroker.runtime.slices import Steps, at_once_or_in_slices, each_once
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k15_describe_groups import (
     DescribedGroup,
-    DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
 
+# A group may have thousands of members, each with its subscription and assignment.
+RUNS_IN_TURNS = True
+
 NOT_FOUND_VERSION = 6
+DEAD = "Dead"
 # Read, Delete, Describe, DescribeConfigs, AlterConfigs; the bits are explained in authorized_operations.py.
 GROUP_OPERATIONS = 3400
 
 
-def handle(
-    services: Services, context: RequestContext, request: DescribeGroupsRequest
-) -> DescribeGroupsResponse | Awaitable[DescribeGroupsResponse]:
-    return at_once_or_in_slices(context.slices, _groups(services, context.version, request))
-
-
-def is_large(services: Services, context: RequestContext, request: DescribeGroupsRequest) -> bool:
-    """A group may have thousands of members, each with its subscription and assignment."""
-    return True
-
-
-def _groups(services: Services, version: int, request: DescribeGroupsRequest) -> Steps[DescribeGroupsResponse]:
-    def describe(group_id: str) -> Steps[DescribedGroup]:
-        group = _describe(services, version, group_id)
+def handle(services: Services, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    # Equal names have the same result: a large group that is named 10,000 times would otherwise take gigabytes.
+    @cache
+    def describe(group_id: str) -> DescribedGroup:
+        group = _describe(services, context.version, group_id)
         if request.include_authorized_operations:
             group.authorized_operations = GROUP_OPERATIONS if group.error_code == ErrorCode.NONE else NOT_REQUESTED
-        yield
         return group
 
-    return DescribeGroupsResponse(groups=(yield from each_once(describe, request.groups)))
+    return DescribeGroupsResponse(groups=[describe(group_id) for group_id in paced(request.groups)])
 
 
 def _describe(services: Services, version: int, group_id: str) -> DescribedGroup:
@@ -53,31 +44,14 @@ def _describe(services: Services, version: int, group_id: str) -> DescribedGroup
         group = services.groups.group(group_id)
     except KafkaError as error:
         return DescribedGroup(group_id=group_id, error_code=error.code)
-    if group is not None:
-        return _described(group)
-    dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+    try:
+        if group is not None:
+            return group.describe()
+        message: str | None = f"Group {group_id} not found."
+    except KafkaError as error:
+        message = error.message
+    dead = DescribedGroup(group_id=group_id, group_state=DEAD)
     if version >= NOT_FOUND_VERSION:
         dead.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-        dead.error_message = f"Group {group_id} not found."
+        dead.error_message = message
     return dead
-
-
-def _described(group: ClassicGroup) -> DescribedGroup:
-    protocol = group.protocol if group.state is GroupState.STABLE else None
-    return DescribedGroup(
-        group_id=group.group_id,
-        group_state=group.state.value,
-        protocol_type=group.protocol_type or "",
-        protocol_data=protocol or "",
-        members=[
-            DescribedGroupMember(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                member_metadata=b"" if protocol is None else member.metadata(protocol),
-                member_assignment=member.assignment,
-            )
-            for member in group.members.values()
-        ],
-    )

@@ -12,7 +12,7 @@ from kbroker.common import KafkaError
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
 from kbroker.replica.delayed_delete_records import DeletedRecords
 from kbroker.replica.partition import Partition
-from kbroker.runtime.slices import Slices, step
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k21_delete_records import (
     DeleteRecordsPartitionResult,
@@ -27,24 +27,18 @@ NO_LOW_WATERMARK = -1
 async def handle(services: Services, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     # If a partition is named more than once, the last offset applies, as in Kafka.
     requested: dict[str, dict[int, int]] = {}
-    for topic in request.topics:
+    for topic in paced(request.topics):
         offsets = requested.setdefault(topic.name, {})
-        for partition in topic.partitions:
+        for partition in paced(topic.partitions):
             offsets[partition.partition_index] = partition.offset
-            await step(context.slices)
-        await step(context.slices)
     response = DeleteRecordsResponse()
     deleted: list[DeletedRecords] = []
-    for name, offsets in requested.items():
-        results = []
-        for index, offset in offsets.items():
-            results.append(_result(services, name, index, offset, deleted))
-            await step(context.slices)
+    for name, offsets in paced(requested.items()):
+        results = [_result(services, name, index, offset, deleted) for index, offset in paced(offsets.items())]
         response.topics.append(DeleteRecordsTopicResult(name=name, partitions=results))
-        await step(context.slices)
     if deleted:
-        await _store(services, deleted, context.slices)
-        elsewhere = [deletion for deletion in deleted if _must_wait(deletion)]
+        await _store(services, deleted)
+        elsewhere = [deletion for deletion in paced(deleted) if _must_wait(deletion)]
         if elsewhere:
             await services.replicas.wait_for_deletion(elsewhere, request.timeout_ms)
     return response
@@ -67,7 +61,7 @@ def _result(
     return result
 
 
-async def _store(services: Services, deleted: list[DeletedRecords], slices: Slices | None) -> None:
+async def _store(services: Services, deleted: list[DeletedRecords]) -> None:
     """Store the log start offsets together: the files have those of all partitions of the broker.
 
     Also those of records that an earlier request has deleted: its write may have failed.
@@ -77,11 +71,10 @@ async def _store(services: Services, deleted: list[DeletedRecords], slices: Slic
         await services.replicas.store_log_starts()
     except KafkaError as error:
         code = error.code
-    for partition, _, result in deleted:
+    for partition, _, result in paced(deleted):
         result.error_code = code
         if code == ErrorCode.NONE:
             result.low_watermark = partition.log.log_start_offset
-        await step(slices)
 
 
 def _must_wait(deletion: DeletedRecords) -> bool:

@@ -4,12 +4,9 @@ Consumers use it to detect that records which they have read were lost with thei
 For an unknown epoch, or -1, both the epoch and the end offset are -1.
 """
 
-from collections.abc import Awaitable
-from functools import partial
-
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.runtime.slices import Steps, at_once_or_in_slices, each
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k23_offset_for_leader_epoch import (
     EpochEndOffset,
@@ -22,16 +19,11 @@ from protocol.messages.k23_offset_for_leader_epoch import (
 
 def handle(
     services: Services, context: RequestContext, request: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse | Awaitable[OffsetForLeaderEpochResponse]:
-    return at_once_or_in_slices(context.slices, _end_offsets(services, request))
-
-
-def _end_offsets(services: Services, request: OffsetForLeaderEpochRequest) -> Steps[OffsetForLeaderEpochResponse]:
+) -> OffsetForLeaderEpochResponse:
     response = OffsetForLeaderEpochResponse()
-    for topic in request.topics:
-        results = yield from each(partial(_end_offset, services, topic.topic), topic.partitions)
+    for topic in paced(request.topics):
+        results = [_end_offset(services, topic.topic, partition) for partition in paced(topic.partitions)]
         response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=results))
-        yield
     return response
 
 

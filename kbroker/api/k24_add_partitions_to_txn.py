@@ -14,7 +14,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.api.producer_errors import producer_error
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
-from kbroker.runtime.slices import Steps, in_slices, step
+from kbroker.runtime.turns import paced, yield_if_due
 from protocol.errors import ErrorCode
 from protocol.messages.k24_add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -36,8 +36,7 @@ async def handle(
 ) -> AddPartitionsToTxnResponse:
     version = context.version
     if version >= BROKERS_VERSION:
-        slices = context.slices
-        if slices is None and _are_distinct(request.transactions):
+        if not context.in_turns and _are_distinct(request.transactions):
             # The records of all transactions share an append, and wait for its commit together.
             loop = services.environment.loop
             tasks = [loop.create_task(_transaction_result(services, context, row)) for row in request.transactions]
@@ -46,7 +45,7 @@ async def handle(
             results = []
             for row in request.transactions:
                 results.append(await _transaction_result(services, context, row))
-                await step(slices)
+                yield_if_due()
         return AddPartitionsToTxnResponse(results_by_transaction=results)
     transaction = AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
@@ -72,23 +71,23 @@ async def _transaction_result(
 async def _topic_results(
     services: Services, context: RequestContext, transaction: AddPartitionsToTxnTransaction
 ) -> list[AddPartitionsToTxnTopicResult]:
-    version, slices = context.version, context.slices
-    partitions, errors = await in_slices(slices, _partitions(services, version, transaction))
+    version = context.version
+    partitions, errors = _partitions(services, version, transaction)
     if errors:
         default = ErrorCode.OPERATION_NOT_ATTEMPTED
     else:
         errors, default = await _add(services, version, transaction, partitions)
-    return await in_slices(slices, _results(transaction, errors, default))
+    return _results(transaction, errors, default)
 
 
 def _partitions(
     services: Services, version: int, transaction: AddPartitionsToTxnTransaction
-) -> Steps[tuple[list[TopicPartition], PartitionErrors]]:
+) -> tuple[list[TopicPartition], PartitionErrors]:
     """Return the partitions, and the errors of those that cannot be part of a transaction."""
     partitions = []
     errors: dict[TopicPartition, ErrorCode] = {}
     for topic in transaction.topics:
-        for index in topic.partitions:
+        for index in paced(topic.partitions):
             tp = TopicPartition(topic.name, index)
             partitions.append(tp)
             if version < BROKERS_VERSION and tp.topic in INTERNAL_TOPICS:
@@ -98,22 +97,19 @@ def _partitions(
                 is_view = topic_image is not None and bool(topic_image.view_of)
                 # The client must not retry.
                 errors[tp] = ErrorCode.INVALID_TOPIC_EXCEPTION if is_view else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            yield
     return partitions, errors
 
 
 def _results(
     transaction: AddPartitionsToTxnTransaction, errors: PartitionErrors, default: ErrorCode
-) -> Steps[list[AddPartitionsToTxnTopicResult]]:
+) -> list[AddPartitionsToTxnTopicResult]:
     topics = []
-    for topic in transaction.topics:
+    for topic in paced(transaction.topics):
         results = []
-        for index in topic.partitions:
+        for index in paced(topic.partitions):
             error = errors.get(TopicPartition(topic.name, index), default)
             results.append(AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=error))
-            yield
         topics.append(AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=results))
-        yield
     return topics
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import TopicPartition
 from kbroker.coordinator.runtime.write_event import complete
-from kbroker.runtime.slices import Steps, in_slices, step
+from kbroker.runtime.turns import paced, yield_if_due
 from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.k27_write_txn_markers import (
@@ -40,25 +40,22 @@ async def handle(
     services: Services, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
     written: list[WrittenMarker] = []
-    for row in request.markers:
+    for row in paced(request.markers):
         marker = TransactionMarker(
             row.producer_id, row.producer_epoch, row.transaction_result, row.coordinator_epoch, row.transaction_version
         )
-        for topic in row.topics:
-            for index in topic.partition_indexes:
+        for topic in paced(row.topics):
+            for index in paced(topic.partition_indexes):
                 tp = TopicPartition(topic.name, index)
                 written.append((row.producer_id, tp, _write(services, tp, marker)))
-                await step(context.slices)
-            await step(context.slices)
-        await step(context.slices)
     timeout_s = services.config.request_timeout_ms / 1000
     timer = services.environment.loop.call_later(timeout_s, _time_out, written)
     results: dict[int, dict[TopicPartition, ErrorCode]] = {}
     for producer_id, tp, future in written:
         results.setdefault(producer_id, {})[tp] = await future
-        await step(context.slices)
+        yield_if_due()
     timer.cancel()
-    return await in_slices(context.slices, _response(results))
+    return _response(results)
 
 
 def _write(services: Services, tp: TopicPartition, marker: TransactionMarker) -> Future[ErrorCode]:
@@ -77,17 +74,15 @@ def _time_out(written: Sequence[WrittenMarker]) -> None:
         complete(result, ErrorCode.REQUEST_TIMED_OUT)
 
 
-def _response(results: Mapping[int, Mapping[TopicPartition, ErrorCode]]) -> Steps[WriteTxnMarkersResponse]:
+def _response(results: Mapping[int, Mapping[TopicPartition, ErrorCode]]) -> WriteTxnMarkersResponse:
     response = WriteTxnMarkersResponse()
-    for producer_id, errors in results.items():
+    for producer_id, errors in paced(results.items()):
         topics: dict[str, WritableTxnMarkerTopicResult] = {}
-        for tp, error in errors.items():
+        for tp, error in paced(errors.items()):
             topic = topics.get(tp.topic)
             if topic is None:
                 topic = topics[tp.topic] = WritableTxnMarkerTopicResult(name=tp.topic)
             result = WritableTxnMarkerPartitionResult(partition_index=tp.partition, error_code=error)
             topic.partitions.append(result)
-            yield
         response.markers.append(WritableTxnMarkerResult(producer_id=producer_id, topics=list(topics.values())))
-        yield
     return response

@@ -14,11 +14,12 @@
 from kbroker.api.committed_offsets import is_of_removed_partition, offset_record, partition_error
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
+from kbroker.coordinator.group.group import Committer
 from kbroker.coordinator.group.records import OffsetRecord
-from kbroker.coordinator.runtime.log_errors import coordinator_error
+from kbroker.coordinator.internal_log import coordinator_error
 from kbroker.coordinator.runtime.operation import RecordProducer
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import ProducerIdentity
-from kbroker.runtime.slices import step
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k28_txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -41,11 +42,11 @@ async def handle(
     topics = []
     now_ms = services.environment.clock.now_ms()
     max_metadata_bytes = services.config.offset_metadata_max_bytes
-    for topic in request.topics:
+    for topic in paced(request.topics):
         image = services.metadata.topics.get(topic.name)
         image = image and services.metadata.resolve(image)
         partitions = []
-        for partition in topic.partitions:
+        for partition in paced(topic.partitions):
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if image is not None:
                 error = partition_error(image, partition, max_metadata_bytes)
@@ -58,9 +59,7 @@ async def handle(
                 existing.append(result)
             if error is ErrorCode.NONE and not is_removed:
                 offsets.append(offset_record(request.group_id, topic.name, partition, now_ms))
-            await step(context.slices)
         topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
-        await step(context.slices)
     if existing:
         try:
             await _commit(services, context.version, request, offsets)
@@ -77,14 +76,8 @@ async def _commit(
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     producer = await _verified_producer(services, version, request)
-    await services.groups.commit_transactional_offsets(
-        request.group_id,
-        request.member_id,
-        request.group_instance_id,
-        request.generation_id,
-        producer,
-        offsets,
-    )
+    committer = Committer(request.member_id, request.group_instance_id, request.generation_id, version)
+    await services.groups.commit_transactional_offsets(request.group_id, committer, producer, offsets)
 
 
 async def _verified_producer(services: Services, version: int, request: TxnOffsetCommitRequest) -> RecordProducer:

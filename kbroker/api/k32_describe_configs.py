@@ -5,7 +5,7 @@
 - Values of sensitive configs are never returned.
 """
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from kbroker.api.config_resources import invalid_request, parse_node_id
 from kbroker.api.context import RequestContext, Services
@@ -23,7 +23,7 @@ from kbroker.config.describe import (
     describe_topic,
 )
 from kbroker.metadata.topics.topic_names import validate_topic_name
-from kbroker.runtime.slices import Steps, at_once_or_in_slices
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k32_describe_configs import (
     DescribeConfigsRequest,
@@ -34,39 +34,26 @@ from protocol.messages.k32_describe_configs import (
     DescribeConfigsSynonym,
 )
 
-# More resources are described in slices.
-MAX_RESOURCES_AT_ONCE = 10
+# A topic has 8 KB of configs with their documentation, which takes a millisecond. A broker has much more.
+RUNS_IN_TURNS = True
 
 # By the configs that a topic overrides, and the names in the request.
 TopicConfigs = dict[tuple[frozenset[tuple[str, str]], frozenset[str]], list[DescribeConfigsResourceResult]]
 
 
-def handle(
-    services: Services, context: RequestContext, request: DescribeConfigsRequest
-) -> DescribeConfigsResponse | Awaitable[DescribeConfigsResponse]:
-    return at_once_or_in_slices(context.slices, _results(services, request))
-
-
-def _results(services: Services, request: DescribeConfigsRequest) -> Steps[DescribeConfigsResponse]:
+def handle(services: Services, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     # Each as often as it is named, but equal ones are in memory once: a broker has 100 KB of configs.
     known: dict[tuple[int, str, tuple[str, ...]], DescribeConfigsResult] = {}
     # Most topics have the configs of others.
     topics: TopicConfigs = {}
     results = []
-    for resource in request.resources:
+    for resource in paced(request.resources):
         key = resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())
         result = known.get(key)
         if result is None:
             result = known[key] = _result(services, request, resource, topics)
         results.append(result)
-        yield
     return DescribeConfigsResponse(results=results)
-
-
-def is_large(services: Services, context: RequestContext, request: DescribeConfigsRequest) -> bool:
-    """A topic has 8 KB of configs with their documentation, which takes a millisecond. A broker has much more."""
-    brokers = sum(resource.resource_type == ConfigResourceType.BROKER for resource in request.resources)
-    return len(request.resources) > MAX_RESOURCES_AT_ONCE or brokers > 1
 
 
 def is_cacheable(services: Services, request: DescribeConfigsRequest) -> bool:

@@ -6,7 +6,7 @@ the order of the checks are those of Apache Kafka 4.3.1.
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.runtime.slices import Steps, in_slices
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k34_alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -20,35 +20,28 @@ FUTURE_SUFFIX_LENGTH = 40
 MAX_NAME_LENGTH = 255
 
 
-async def handle(
+def handle(
     services: Services, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
-    return AlterReplicaLogDirsResponse(results=await in_slices(context.slices, _results(services, request)))
-
-
-def _results(services: Services, request: AlterReplicaLogDirsRequest) -> Steps[list[AlterReplicaLogDirTopicResult]]:
     # If a partition is in several directories, the last one counts.
     targets: dict[str, dict[int, str]] = {}
-    for directory in request.dirs:
-        for topic in directory.topics:
-            for index in topic.partitions:
+    for directory in paced(request.dirs):
+        for topic in paced(directory.topics):
+            for index in paced(topic.partitions):
                 targets.setdefault(topic.name, {})[index] = directory.path
-                yield
-            yield
-        yield
-    results = []
+    response = AlterReplicaLogDirsResponse()
     for name, paths in targets.items():
-        partitions = []
-        for index, path in paths.items():
-            try:
-                _check(services, name, index, path)
-                code = ErrorCode.NONE
-            except KafkaError as error:
-                code = error.code
-            partitions.append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code))
-            yield
-        results.append(AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions))
-    return results
+        partitions = [_result(services, name, index, path) for index, path in paced(paths.items())]
+        response.results.append(AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions))
+    return response
+
+
+def _result(services: Services, topic: str, index: int, path: str) -> AlterReplicaLogDirPartitionResult:
+    try:
+        _check(services, topic, index, path)
+    except KafkaError as error:
+        return AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error.code)
+    return AlterReplicaLogDirPartitionResult(partition_index=index)
 
 
 def _check(services: Services, topic: str, index: int, path: str) -> None:

@@ -6,7 +6,7 @@
 """
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.runtime.slices import Steps, in_slices
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k35_describe_log_dirs import (
     DescribableLogDirTopic,
@@ -17,6 +17,9 @@ from protocol.messages.k35_describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 
+# A broker may have thousands of partitions.
+RUNS_IN_TURNS = True
+
 
 async def handle(
     services: Services, context: RequestContext, request: DescribeLogDirsRequest
@@ -24,7 +27,7 @@ async def handle(
     directory = services.replicas.logs.path
     result = DescribeLogDirsResult(
         log_dir=directory,
-        topics=await in_slices(context.slices, _topics(services, request.topics)),
+        topics=_topics(services, request.topics),
         # kbroker has one directory, so the config contains this one or none.
         is_cordoned=bool(services.config.get("cordoned.log.dirs")),
     )
@@ -37,32 +40,24 @@ async def handle(
     return DescribeLogDirsResponse(results=[result])
 
 
-def is_large(services: Services, context: RequestContext, request: DescribeLogDirsRequest) -> bool:
-    return request.topics is None
-
-
-def _topics(services: Services, requested: list[DescribableLogDirTopic] | None) -> Steps[list[DescribeLogDirsTopic]]:
+def _topics(services: Services, requested: list[DescribableLogDirTopic] | None) -> list[DescribeLogDirsTopic]:
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
-    partitions = yield from _partitions(services, requested)
-    for topic, index in partitions:
+    for topic, index in paced(_partitions(services, requested)):
         partition = services.replicas.get(topic, index)
         if partition is not None:
             lag = max(partition.high_watermark - partition.log.log_end_offset, 0)
             topics.setdefault(topic, []).append(
                 DescribeLogDirsPartition(partition_index=index, partition_size=partition.log.size_bytes, offset_lag=lag)
             )
-        yield
     return [DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in topics.items()]
 
 
-def _partitions(services: Services, requested: list[DescribableLogDirTopic] | None) -> Steps[list[tuple[str, int]]]:
+def _partitions(services: Services, requested: list[DescribableLogDirTopic] | None) -> list[tuple[str, int]]:
     """Return the requested partitions without duplicates."""
     if requested is None:
         return [(tp.topic, tp.partition) for tp in services.replicas.partitions]
     partitions: dict[tuple[str, int], None] = {}
-    for topic in requested:
-        for index in topic.partitions:
+    for topic in paced(requested):
+        for index in paced(topic.partitions):
             partitions[topic.topic, index] = None
-            yield
-        yield
     return list(partitions)

@@ -2,7 +2,7 @@
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.runtime.slices import step
+from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode
 from protocol.messages.k42_delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
@@ -14,7 +14,7 @@ async def handle(services: Services, context: RequestContext, request: DeleteGro
         if group_id not in results:
             error = await _delete(services, group_id)
             results[group_id] = DeletableGroupResult(group_id=group_id, error_code=error)
-        await step(context.slices)
+        yield_if_due()
     return DeleteGroupsResponse(results=list(results.values()))
 
 

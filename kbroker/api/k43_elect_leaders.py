@@ -10,64 +10,53 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.large_responses import has_many_partitions
-from kbroker.common import KafkaError
-from kbroker.metadata.replication.leader_elections import ElectionOutcome, RequestedElection, parse_election_type
-from kbroker.runtime.slices import Steps, in_slices
+from kbroker.common import KafkaError, TopicPartition
+from kbroker.metadata.control_manager import PartitionOutcome
+from kbroker.metadata.replication.leader_elections import parse_election_type
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k43_elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
-    TopicPartitions,
 )
+
+# A request without a list means all partitions.
+RUNS_IN_TURNS = True
 
 FIRST_WITH_ERROR_CODE = 1
 
 
 async def handle(services: Services, context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    requested, slices = None, context.slices
+    requested = None
     if request.topic_partitions is not None:
         if not request.topic_partitions:
             return ElectLeadersResponse()
-        requested = await in_slices(slices, _requested(request.topic_partitions))
+        requested = [
+            TopicPartition(topic.topic, index)
+            for topic in paced(request.topic_partitions)
+            for index in paced(topic.partitions)
+        ]
     try:
         election_type = parse_election_type(request.election_type)
-        outcomes = await services.controller.elect_leaders(election_type, requested, slices)
+        outcomes = await services.controller.elect_leaders(election_type, requested)
     except KafkaError as error:
         code = error.code if context.version >= FIRST_WITH_ERROR_CODE else ErrorCode.NONE
-        failed = (ElectionOutcome(topic, index, error) for topic, index in requested or ())
-        results = await in_slices(slices, _results(request, (), failed))
+        failed = (PartitionOutcome(topic, index, error) for topic, index in requested or ())
+        results = _results(request, (), failed)
         return ElectLeadersResponse(error_code=code, replica_election_results=results)
-    results = await in_slices(slices, _results(request, list(services.metadata.topics), outcomes))
+    results = _results(request, list(services.metadata.topics), outcomes)
     return ElectLeadersResponse(replica_election_results=results)
 
 
-def is_large(services: Services, context: RequestContext, request: ElectLeadersRequest) -> bool:
-    return request.topic_partitions is None and has_many_partitions(services.metadata, None)
-
-
-def _requested(topics: Iterable[TopicPartitions]) -> Steps[list[RequestedElection]]:
-    requested = []
-    for topic in topics:
-        for index in topic.partitions:
-            requested.append(RequestedElection(topic.topic, index))
-            yield
-        yield
-    return requested
-
-
 def _results(
-    request: ElectLeadersRequest, all_topics: Iterable[str], outcomes: Iterable[ElectionOutcome]
-) -> Steps[list[ReplicaElectionResult]]:
+    request: ElectLeadersRequest, all_topics: Iterable[str], outcomes: Iterable[PartitionOutcome]
+) -> list[ReplicaElectionResult]:
     """Return the outcomes by topic. Every requested topic has a result, even without partitions."""
     meant = all_topics if request.topic_partitions is None else (topic.topic for topic in request.topic_partitions)
-    results: dict[str, ReplicaElectionResult] = {}
-    for name in meant:
-        results[name] = ReplicaElectionResult(topic=name)
-        yield
-    for topic, index, error in outcomes:
+    results = {name: ReplicaElectionResult(topic=name) for name in paced(meant)}
+    for topic, index, error in paced(outcomes):
         result = results.setdefault(topic, ReplicaElectionResult(topic=topic))
         result.partition_result.append(
             PartitionResult(
@@ -76,5 +65,4 @@ def _results(
                 error_message=error.message if error else None,
             )
         )
-        yield
     return list(results.values())

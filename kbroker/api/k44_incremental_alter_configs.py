@@ -7,7 +7,6 @@
 
 from kbroker.api.config_resources import ResourceAlteration, alter_resources
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.large_responses import MAX_ALTERED_AT_ONCE
 from kbroker.config.alter import AlterConfigOp
 from protocol.messages.k44_incremental_alter_configs import (
     AlterConfigsResource,
@@ -15,6 +14,9 @@ from protocol.messages.k44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+
+# Each resource takes about 0.3 ms.
+RUNS_IN_TURNS = True
 
 
 async def handle(
@@ -30,10 +32,6 @@ async def handle(
         validate_only=request.validate_only,
     )
     return IncrementalAlterConfigsResponse(responses=responses)
-
-
-def is_large(services: Services, context: RequestContext, request: IncrementalAlterConfigsRequest) -> bool:
-    return len(request.resources) > MAX_ALTERED_AT_ONCE
 
 
 def _alteration(resource: AlterConfigsResource) -> ResourceAlteration:

@@ -14,8 +14,9 @@ from itertools import islice
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.replication.alter_reassignments import ReassignmentOutcome, RequestedReassignment
-from kbroker.runtime.slices import Steps, each, in_slices, run_to_end
+from kbroker.metadata.control_manager import PartitionOutcome
+from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k45_alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -33,26 +34,20 @@ async def handle(
     if request.timeout_ms <= 0:
         return failed_response(request, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
     may_change_factor = request.allow_replication_factor_change
-    requested = await in_slices(context.slices, _requested(request))
+    requested = [
+        RequestedReassignment(topic.name, partition.partition_index, partition.replicas)
+        for topic in paced(request.topics)
+        for partition in paced(topic.partitions)
+    ]
     try:
-        outcomes = await services.controller.alter_reassignments(requested, may_change_factor, context.slices)
+        outcomes = await services.controller.reassignments.alter_reassignments(requested, may_change_factor)
     except KafkaError as error:
         return failed_response(request, error)
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=may_change_factor,
         error_message=None,
-        responses=await in_slices(context.slices, _results(request, outcomes)),
+        responses=_results(request, outcomes),
     )
-
-
-def _requested(request: AlterPartitionReassignmentsRequest) -> Steps[list[RequestedReassignment]]:
-    requested = []
-    for topic in request.topics:
-        for partition in topic.partitions:
-            requested.append(RequestedReassignment(topic.name, partition.partition_index, partition.replicas))
-            yield
-        yield
-    return requested
 
 
 def failed_response(
@@ -60,28 +55,27 @@ def failed_response(
 ) -> AlterPartitionReassignmentsResponse:
     """Return the response in which everything that was requested has this error."""
     outcomes = [
-        ReassignmentOutcome(topic.name, partition.partition_index, error)
-        for topic in request.topics
-        for partition in topic.partitions
+        PartitionOutcome(topic.name, partition.partition_index, error)
+        for topic in paced(request.topics)
+        for partition in paced(topic.partitions)
     ]
     return AlterPartitionReassignmentsResponse(
-        error_code=error.code, error_message=error.message, responses=run_to_end(_results(request, outcomes))
+        error_code=error.code, error_message=error.message, responses=_results(request, outcomes)
     )
 
 
 def _results(
-    request: AlterPartitionReassignmentsRequest, outcomes: Sequence[ReassignmentOutcome]
-) -> Steps[list[ReassignableTopicResponse]]:
+    request: AlterPartitionReassignmentsRequest, outcomes: Sequence[PartitionOutcome]
+) -> list[ReassignableTopicResponse]:
     remaining = iter(outcomes)
     topics = []
-    for topic in request.topics:
-        partitions = yield from each(_partition_result, islice(remaining, len(topic.partitions)))
+    for topic in paced(request.topics):
+        partitions = [_partition_result(outcome) for outcome in paced(islice(remaining, len(topic.partitions)))]
         topics.append(ReassignableTopicResponse(name=topic.name, partitions=partitions))
-        yield
     return topics
 
 
-def _partition_result(outcome: ReassignmentOutcome) -> ReassignablePartitionResponse:
+def _partition_result(outcome: PartitionOutcome) -> ReassignablePartitionResponse:
     error = outcome.error
     return ReassignablePartitionResponse(
         partition_index=outcome.partition,

@@ -7,10 +7,9 @@ ignored.
 from collections.abc import Iterable, Mapping
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.large_responses import has_many_partitions
 from kbroker.common import KafkaError
 from kbroker.metadata.image import TopicImage
-from kbroker.runtime.slices import Steps, in_slices
+from kbroker.runtime.turns import paced
 from protocol.messages.k46_list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -18,34 +17,27 @@ from protocol.messages.k46_list_partition_reassignments import (
     OngoingTopicReassignment,
 )
 
+# A request without topics means all partitions.
+RUNS_IN_TURNS = True
+
 
 async def handle(
     services: Services, context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     try:
-        await services.controller.check_reassignments_current()
+        await services.controller.reassignments.check_current()
     except KafkaError as error:
         return failed_response(request, error)
-    requested = await in_slices(context.slices, _requested(services.metadata.topics, request))
-    moving = await in_slices(context.slices, _ongoing(requested))
-    return ListPartitionReassignmentsResponse(error_message=None, topics=moving)
-
-
-def is_large(services: Services, context: RequestContext, request: ListPartitionReassignmentsRequest) -> bool:
-    return request.topics is None and has_many_partitions(services.metadata, None)
+    requested = _requested(services.metadata.topics, request)
+    return ListPartitionReassignmentsResponse(error_message=None, topics=_ongoing(requested))
 
 
 def _requested(
     topics: Mapping[str, TopicImage], request: ListPartitionReassignmentsRequest
-) -> Steps[list[tuple[TopicImage, Iterable[int]]]]:
+) -> list[tuple[TopicImage, Iterable[int]]]:
     if request.topics is None:
         return [(topic, range(len(topic.partitions))) for topic in topics.values()]
-    requested: list[tuple[TopicImage, Iterable[int]]] = []
-    for topic in request.topics:
-        if topic.name in topics:
-            requested.append((topics[topic.name], topic.partition_indexes))
-        yield
-    return requested
+    return [(topics[topic.name], topic.partition_indexes) for topic in paced(request.topics) if topic.name in topics]
 
 
 def failed_response(
@@ -55,18 +47,20 @@ def failed_response(
     topics = [
         OngoingTopicReassignment(
             name=topic.name,
-            partitions=[OngoingPartitionReassignment(partition_index=index) for index in topic.partition_indexes],
+            partitions=[
+                OngoingPartitionReassignment(partition_index=index) for index in paced(topic.partition_indexes)
+            ],
         )
-        for topic in request.topics or ()
+        for topic in paced(request.topics or ())
     ]
     return ListPartitionReassignmentsResponse(error_code=error.code, error_message=error.message, topics=topics)
 
 
-def _ongoing(requested: Iterable[tuple[TopicImage, Iterable[int]]]) -> Steps[list[OngoingTopicReassignment]]:
+def _ongoing(requested: Iterable[tuple[TopicImage, Iterable[int]]]) -> list[OngoingTopicReassignment]:
     topics = []
     for topic, indexes in requested:
         partitions = []
-        for index in indexes:
+        for index in paced(indexes):
             partition = topic.partitions[index] if 0 <= index < len(topic.partitions) else None
             if partition is not None and partition.is_reassigning:
                 partitions.append(
@@ -77,7 +71,6 @@ def _ongoing(requested: Iterable[tuple[TopicImage, Iterable[int]]]) -> Steps[lis
                         removing_replicas=partition.removing_replicas,
                     )
                 )
-            yield
         if partitions:
             topics.append(OngoingTopicReassignment(name=topic.name, partitions=partitions))
     return topics

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.runtime.slices import Steps, in_slices
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k47_offset_delete import (
     OffsetDeleteRequest,
@@ -21,40 +21,34 @@ from protocol.messages.k47_offset_delete import (
 async def handle(services: Services, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-    existing = await in_slices(context.slices, _existing(services, request))
+    existing = _existing(services, request)
     try:
         errors = await services.groups.delete_offsets(request.group_id, existing)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
     results = dict(zip(existing, errors, strict=True))
-    return await in_slices(context.slices, _response(request, results))
+    return _response(request, results)
 
 
-def _existing(services: Services, request: OffsetDeleteRequest) -> Steps[list[tuple[str, int]]]:
+def _existing(services: Services, request: OffsetDeleteRequest) -> list[tuple[str, int]]:
     # Each once, so that the coordinator's work does not grow with repeated ones.
     existing: dict[tuple[str, int], None] = {}
-    for topic in request.topics:
+    for topic in paced(request.topics):
         image = services.metadata.topics.get(topic.name)
         partition_count = 0 if image is None else len(services.metadata.resolve(image).partitions)
-        for partition in topic.partitions:
+        for partition in paced(topic.partitions):
             if 0 <= partition.partition_index < partition_count:
                 existing[topic.name, partition.partition_index] = None
-            yield
-        yield
     return list(existing)
 
 
-def _response(
-    request: OffsetDeleteRequest, results: Mapping[tuple[str, int], ErrorCode]
-) -> Steps[OffsetDeleteResponse]:
+def _response(request: OffsetDeleteRequest, results: Mapping[tuple[str, int], ErrorCode]) -> OffsetDeleteResponse:
     response = OffsetDeleteResponse()
-    for topic in request.topics:
+    for topic in paced(request.topics):
         partitions = []
-        for partition in topic.partitions:
+        for partition in paced(topic.partitions):
             index = partition.partition_index
             error = results.get((topic.name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             partitions.append(OffsetDeleteResponsePartition(partition_index=index, error_code=error))
-            yield
         response.topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
-        yield
     return response

@@ -6,10 +6,9 @@
 """
 
 from collections import Counter
-from collections.abc import Awaitable
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.runtime.slices import Steps, at_once_or_in_slices
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k50_describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
@@ -20,20 +19,11 @@ from protocol.messages.k50_describe_user_scram_credentials import (
 
 def handle(
     services: Services, context: RequestContext, request: DescribeUserScramCredentialsRequest
-) -> DescribeUserScramCredentialsResponse | Awaitable[DescribeUserScramCredentialsResponse]:
-    return at_once_or_in_slices(context.slices, _results(request))
-
-
-def _results(request: DescribeUserScramCredentialsRequest) -> Steps[DescribeUserScramCredentialsResponse]:
-    times_named: Counter[str] = Counter()
-    for user in request.users or ():
-        times_named[user.name] += 1
-        yield
-    response = DescribeUserScramCredentialsResponse()
-    for name, times in times_named.items():
-        response.results.append(_not_found(name) if times == 1 else _duplicate(name))
-        yield
-    return response
+) -> DescribeUserScramCredentialsResponse:
+    times_named = Counter(user.name for user in paced(request.users or ()))
+    return DescribeUserScramCredentialsResponse(
+        results=[_not_found(name) if times == 1 else _duplicate(name) for name, times in paced(times_named.items())]
+    )
 
 
 def _not_found(user: str) -> DescribeUserScramCredentialsResult:

@@ -19,10 +19,8 @@ A request must name this partition and no other; otherwise each partition in it 
 broker that is not the controller forwards the request to it.
 """
 
-from collections.abc import Awaitable
-
 from kbroker.api.context import RequestContext, Services
-from kbroker.runtime.slices import Steps, at_once_or_in_slices, each
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k55_describe_quorum import (
     DescribeQuorumRequest,
@@ -40,11 +38,9 @@ METADATA_PARTITION = 0
 FIRST_WITH_VOTER_ENDPOINTS = 2
 
 
-def handle(
-    services: Services, context: RequestContext, request: DescribeQuorumRequest
-) -> DescribeQuorumResponse | Awaitable[DescribeQuorumResponse]:
+def handle(services: Services, context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     if not _names_metadata_partition(request):
-        return at_once_or_in_slices(context.slices, _unknown_partitions(request))
+        return _unknown_partitions(request)
     if not services.controller.is_elected:
         return _response([_not_leader()])
     return _response(
@@ -59,12 +55,11 @@ def _names_metadata_partition(request: DescribeQuorumRequest) -> bool:
     return len(partitions) == 1 and partitions[0].partition_index == METADATA_PARTITION
 
 
-def _unknown_partitions(request: DescribeQuorumRequest) -> Steps[DescribeQuorumResponse]:
+def _unknown_partitions(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     response = DescribeQuorumResponse()
-    for topic in request.topics:
-        partitions = yield from each(_unknown_partition, topic.partitions)
+    for topic in paced(request.topics):
+        partitions = [_unknown_partition(row) for row in paced(topic.partitions)]
         response.topics.append(TopicData(topic_name=topic.topic_name, partitions=partitions))
-        yield
     return response
 
 

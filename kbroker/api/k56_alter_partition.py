@@ -14,8 +14,8 @@ from typing import cast
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.relaying import relay_to_controller
 from kbroker.common import KafkaError
-from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrRequest
 from kbroker.metadata.replication.alter_partition import RequestedIsr
+from kbroker.metadata.replication.isr_change_queue import AlterPartitionResult, IsrRequest
 from protocol.errors import ErrorCode
 from protocol.messages.k56_alter_partition import (
     AlterPartitionRequest,
@@ -38,7 +38,9 @@ async def handle(services: Services, context: RequestContext, request: AlterPart
         for partition in topic.partitions
     ]
     try:
-        results = await services.controller.alter_partitions(request.broker_id, request.broker_epoch, isr_requests)
+        results = await services.controller.isr_changes.alter_partitions(
+            request.broker_id, request.broker_epoch, isr_requests
+        )
     except KafkaError as error:
         return AlterPartitionResponse(error_code=error.code)
     remaining = iter(results)

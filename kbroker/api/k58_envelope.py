@@ -9,17 +9,15 @@
 
 from __future__ import annotations
 
-from kbroker.api.context import ApiHandler, RequestContext, Services, awaited
+from kbroker.api.context import RequestContext, Services, awaited
 from kbroker.api.forwarding import FORWARDED_APIS, is_not_controller
 from kbroker.api.local_requests import DetachedConnection, handler_of
 from kbroker.common import Buffer
-from kbroker.interbroker.envelope import decode_address
+from kbroker.interbroker.controller_channel import decode_address
+from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode, MalformedError
-from protocol.framing import ParsedRequestHeader, decode_request_header, encode_response_header
+from protocol.framing import decode_request_header, encode_response_header
 from protocol.messages.k58_envelope import EnvelopeRequest, EnvelopeResponse
-
-# Larger requests are handled in slices, as those of clients.
-LARGE_REQUEST_BYTES = 16 * 1024
 
 
 async def handle(services: Services, context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
@@ -39,37 +37,13 @@ async def handle(services: Services, context: RequestContext, request: EnvelopeR
         DetachedConnection(f"{host}:0", context.peer_broker), handler, header.version, header.correlation_id,
         header.client_id, context.received_ns,
     )  # fmt: skip
-    if len(request.request_data) > LARGE_REQUEST_BYTES:
-        environment = services.environment
-        inner.slices = environment.new_slices()
     try:
-        message = await _decode(services, handler, request.request_data, header)
+        message = handler.decode(memoryview(request.request_data), header.body_pos, header.version, yield_if_due)
     except MalformedError:
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
     response = await awaited(handler.handle(services, inner, message))
     if is_not_controller(response):
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
-    body = await _encode(services, handler, response)
-    return EnvelopeResponse(
-        response_data=encode_response_header(header.api_key, header.version, header.correlation_id) + body
-    )
-
-
-async def _decode(services: Services, handler: ApiHandler, data: bytes, header: ParsedRequestHeader) -> object:
-    assert handler.in_steps is not None
-    steps = handler.in_steps.decode(data, header.body_pos)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            message: object = end.value
-            return message
-        await services.environment.yield_to_loop()
-
-
-async def _encode(services: Services, handler: ApiHandler, response: object) -> bytes:
-    assert handler.in_steps is not None
-    out: list[Buffer] = []
-    for _ in handler.in_steps.encode(response, out):
-        await services.environment.yield_to_loop()
-    return b"".join(out)
+    out: list[Buffer] = [encode_response_header(header.api_key, header.version, header.correlation_id)]
+    handler.append(response, header.version, out, yield_if_due)
+    return EnvelopeResponse(response_data=b"".join(out))

@@ -4,11 +4,11 @@ Followers respond too, so that kafka-transactions can check all replicas of a br
 of an error, because kafka-transactions asks for all topics.
 """
 
-from collections.abc import Awaitable
+from functools import cache, partial
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.metadata.topics.topic_names import topic_name_error
-from kbroker.runtime.slices import Steps, at_once_or_in_slices, each
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k61_describe_producers import (
     DescribeProducersRequest,
@@ -18,39 +18,24 @@ from protocol.messages.k61_describe_producers import (
     TopicResponse,
 )
 
-
-def handle(
-    services: Services, context: RequestContext, request: DescribeProducersRequest
-) -> DescribeProducersResponse | Awaitable[DescribeProducersResponse]:
-    return at_once_or_in_slices(context.slices, _producers(services, request))
+# A partition may have 100,000 producers.
+RUNS_IN_TURNS = True
 
 
-def _producers(services: Services, request: DescribeProducersRequest) -> Steps[DescribeProducersResponse]:
+def handle(services: Services, context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
     response = DescribeProducersResponse()
-    known: dict[tuple[str, int], PartitionResponse] = {}
-    for topic in request.topics:
+    # A partition that is named more than once has one result in memory.
+    describe = cache(partial(_partition, services))
+    for topic in paced(request.topics):
         # One string for all partitions: it contains the name, so 100,000 copies could take gigabytes.
         fault = topic_name_error(topic.name)
         name_error = None if fault is None else f"Topic name is invalid: {fault}"
-        partitions = []
-        for index in topic.partition_indexes:
-            partition = known.get((topic.name, index))
-            if partition is None:
-                partition = yield from _partition(services, topic.name, name_error, index)
-                known[topic.name, index] = partition
-            partitions.append(partition)
-            yield
+        partitions = [describe(topic.name, name_error, index) for index in paced(topic.partition_indexes)]
         response.topics.append(TopicResponse(name=topic.name, partitions=partitions))
-        yield
     return response
 
 
-def is_large(services: Services, context: RequestContext, request: DescribeProducersRequest) -> bool:
-    """A partition may have 100,000 producers."""
-    return True
-
-
-def _partition(services: Services, topic: str, name_error: str | None, index: int) -> Steps[PartitionResponse]:
+def _partition(services: Services, topic: str, name_error: str | None, index: int) -> PartitionResponse:
     if name_error is not None:
         return PartitionResponse(
             partition_index=index, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, error_message=name_error
@@ -67,5 +52,5 @@ def _partition(services: Services, topic: str, name_error: str | None, index: in
         return PartitionResponse(partition_index=index, error_code=code, error_message=None)
     is_view = bool(services.metadata.topics[topic].view_of)
     active = () if is_view else partition.log.producers.active()
-    producers = yield from each(lambda producer: ProducerState(**producer._asdict()), active)
+    producers = [ProducerState(**producer._asdict()) for producer in paced(active)]
     return PartitionResponse(partition_index=index, active_producers=producers)

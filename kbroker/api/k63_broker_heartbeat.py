@@ -35,7 +35,9 @@ async def handle(
         if relayed is not None:
             return cast(BrokerHeartbeatResponse, relayed)
         try:
-            remaining = await services.controller.controlled_shutdown(request.broker_id, request.broker_epoch)
+            remaining = await services.controller.replication.controlled_shutdown(
+                request.broker_id, request.broker_epoch
+            )
         except KafkaError as error:
             return BrokerHeartbeatResponse(error_code=error.code)
         should_shut_down = remaining == 0

@@ -15,7 +15,7 @@ async def handle(
     services: Services, context: RequestContext, request: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
     try:
-        await services.controller.unregister_broker(request.broker_id)
+        await services.controller.replication.unregister_broker(request.broker_id)
     except KafkaError as error:
         return UnregisterBrokerResponse(error_code=error.code, error_message=error.message)
     return UnregisterBrokerResponse()

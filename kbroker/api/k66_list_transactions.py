@@ -8,23 +8,22 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.large_responses import MAX_LISTED_AT_ONCE
 from kbroker.common import KafkaError
 from kbroker.coordinator.re2_pattern import Re2Pattern
-from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
-from kbroker.coordinator.transaction.transaction_state import STATE_NAMES
-from kbroker.runtime.slices import Steps, each, in_slices
+from kbroker.coordinator.transaction.transaction_metadata import STATE_NAMES, TransactionMetadata
+from kbroker.runtime.turns import paced
 from protocol.messages.k66_list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
     TransactionState,
 )
 
+# A broker may have thousands of transactional ids.
+RUNS_IN_TURNS = True
+
 KNOWN_STATES = frozenset(STATE_NAMES.values())
-E = TypeVar("E")
 
 # The characters of transactional ids that are matched in one call of a thread. The worst patterns take a second.
 MAX_CHARACTERS_PER_CALL = 32_768
@@ -33,33 +32,19 @@ MAX_CHARACTERS_PER_CALL = 32_768
 async def handle(
     services: Services, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
-    slices = context.slices
     try:
         passes = _filter(request, services.environment.clock.now_ms())
-        transactions = await in_slices(slices, _selected(services.transactions.list_transactions(), passes))
+        listed = services.transactions.list_transactions()
+        transactions = [transaction for transaction in paced(listed) if passes(transaction)]
         if request.transactional_id_pattern:
             pattern = await services.environment.offload(Re2Pattern, request.transactional_id_pattern)
             transactions = await _matching(services, pattern, transactions)
     except KafkaError as error:
         return ListTransactionsResponse(error_code=error.code)
-    unknown = _selected(request.state_filters, lambda name: name not in KNOWN_STATES)
     return ListTransactionsResponse(
-        unknown_state_filters=await in_slices(slices, unknown),
-        transaction_states=await in_slices(slices, each(_state, transactions)),
+        unknown_state_filters=[name for name in paced(request.state_filters) if name not in KNOWN_STATES],
+        transaction_states=[_state(transaction) for transaction in paced(transactions)],
     )
-
-
-def is_large(services: Services, context: RequestContext, request: ListTransactionsRequest) -> bool:
-    return services.transactions.transaction_count() > MAX_LISTED_AT_ONCE
-
-
-def _selected(elements: Iterable[E], passes: Callable[[E], bool]) -> Steps[list[E]]:
-    selected = []
-    for element in elements:
-        if passes(element):
-            selected.append(element)
-        yield
-    return selected
 
 
 def _state(transaction: TransactionMetadata) -> TransactionState:
@@ -88,7 +73,7 @@ def _filter(request: ListTransactionsRequest, now_ms: int) -> Callable[[Transact
 async def _matching(
     services: Services, pattern: Re2Pattern, transactions: Sequence[TransactionMetadata]
 ) -> list[TransactionMetadata]:
-    by_id = {transaction.transactional_id: transaction for transaction in transactions}
+    by_id = {transaction.transactional_id: transaction for transaction in paced(transactions)}
     matching: list[TransactionMetadata] = []
     for ids in _chunks(by_id):
         matching += [by_id[id] for id in await services.environment.offload(pattern.select_blocking, ids)]

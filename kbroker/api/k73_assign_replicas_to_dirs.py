@@ -48,9 +48,11 @@ async def handle(
     healths = [health for health, directory_id in DIRECTORY_IDS.items() if directory_id in ids]
     try:
         for health in healths:
-            await services.controller.set_write_health(request.broker_id, request.broker_epoch, health)
+            await services.controller.replication.set_write_health(request.broker_id, request.broker_epoch, health)
         if not healths:
-            await services.controller.remove_failed_replicas(request.broker_id, request.broker_epoch, failed)
+            await services.controller.replication.remove_failed_replicas(
+                request.broker_id, request.broker_epoch, failed
+            )
     except KafkaError as error:
         return AssignReplicasToDirsResponse(error_code=error.code)
     return AssignReplicasToDirsResponse(

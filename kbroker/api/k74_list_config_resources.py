@@ -5,12 +5,9 @@
   only the groups and client metrics subscriptions that have configs (KIP-1142).
 """
 
-from collections.abc import Awaitable, Collection
-
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.large_responses import MAX_LISTED_AT_ONCE
 from kbroker.config.config_resource import ConfigResourceType
-from kbroker.runtime.slices import Steps, at_once_or_in_slices
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k74_list_config_resources import (
     ConfigResource,
@@ -18,30 +15,26 @@ from protocol.messages.k74_list_config_resources import (
     ListConfigResourcesResponse,
 )
 
+# The response has all topics, also to a small request.
+RUNS_IN_TURNS = True
+
 
 def handle(
     services: Services, context: RequestContext, request: ListConfigResourcesRequest
-) -> ListConfigResourcesResponse | Awaitable[ListConfigResourcesResponse]:
+) -> ListConfigResourcesResponse:
     if context.version == 0:
         types = {ConfigResourceType.CLIENT_METRICS}
     elif not set(request.resource_types) <= set(ConfigResourceType):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     else:
         types = set(map(ConfigResourceType, request.resource_types)) or set(ConfigResourceType)
-    return at_once_or_in_slices(context.slices, _listed(services, types))
-
-
-def is_large(services: Services, context: RequestContext, request: ListConfigResourcesRequest) -> bool:
-    return len(services.metadata.topics) > MAX_LISTED_AT_ONCE
-
-
-def _listed(services: Services, types: Collection[ConfigResourceType]) -> Steps[ListConfigResourcesResponse]:
-    response = ListConfigResourcesResponse()
-    for resource_type in sorted(types, reverse=True):
-        for name in _names(services, resource_type):
-            response.config_resources.append(ConfigResource(resource_name=name, resource_type=resource_type))
-            yield
-    return response
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=resource_type)
+            for resource_type in sorted(types, reverse=True)
+            for name in paced(_names(services, resource_type))
+        ]
+    )
 
 
 def _names(services: Services, resource_type: ConfigResourceType) -> list[str]:

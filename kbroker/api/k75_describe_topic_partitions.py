@@ -8,17 +8,14 @@
   ones are those that the controller has stored with the partition.
 """
 
-from collections.abc import Awaitable
-from functools import partial
 from heapq import merge
 
 from kbroker.api.authorized_operations import TOPIC_OPERATIONS
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.large_responses import has_many_partitions
 from kbroker.common import NO_LEADER
 from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, topic_name_error
-from kbroker.runtime.slices import Steps, at_once_or_in_slices, each
+from kbroker.runtime.turns import paced, yield_if_due
 from protocol.errors import ErrorCode
 from protocol.messages.k75_describe_topic_partitions import (
     Cursor,
@@ -28,61 +25,52 @@ from protocol.messages.k75_describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 
+# A request without topics means all.
+RUNS_IN_TURNS = True
+
 SORTED_AT_ONCE = 1000
 
 
 def handle(
     services: Services, context: RequestContext, request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse | Awaitable[DescribeTopicPartitionsResponse]:
-    return at_once_or_in_slices(context.slices, _steps(services, request))
-
-
-def is_large(services: Services, context: RequestContext, request: DescribeTopicPartitionsRequest) -> bool:
-    return has_many_partitions(services.metadata, [topic.name for topic in request.topics] or None)
-
-
-def _steps(services: Services, request: DescribeTopicPartitionsRequest) -> Steps[DescribeTopicPartitionsResponse]:
+) -> DescribeTopicPartitionsResponse:
     cursor = request.cursor
-    requested = yield from _sorted_names(request)
+    requested = _sorted_names(request)
     if cursor is not None and (cursor.partition_index < 0 or (requested and cursor.topic_name not in requested)):
-        topics = yield from each(partial(_missing_topic, ErrorCode.INVALID_REQUEST), requested)
+        topics = [_missing_topic(ErrorCode.INVALID_REQUEST, name) for name in paced(requested)]
         return DescribeTopicPartitionsResponse(topics=topics)
     names = requested or sorted(services.metadata.topics)
     first_partition = 0
     if cursor is not None:
-        names = [name for name in names if name >= cursor.topic_name]
+        names = [name for name in paced(names) if name >= cursor.topic_name]
         first_partition = cursor.partition_index if names and names[0] == cursor.topic_name else 0
     limit = min(request.response_partition_limit, services.config.max_request_partition_size_limit)
-    return (yield from _page(services.metadata, names, first_partition, max(limit, 1)))
+    return _page(services.metadata, names, first_partition, max(limit, 1))
 
 
-def _sorted_names(request: DescribeTopicPartitionsRequest) -> Steps[list[str]]:
-    """Return the requested names without duplicates. Parts are sorted, then merged, so that no step is long."""
+def _sorted_names(request: DescribeTopicPartitionsRequest) -> list[str]:
+    """Return the requested names without duplicates. Parts are sorted, then merged, so that no turn is long."""
     parts = []
     for start in range(0, len(request.topics), SORTED_AT_ONCE):
         parts.append(sorted(topic.name for topic in request.topics[start : start + SORTED_AT_ONCE]))
-        yield
+        yield_if_due()
     names: list[str] = []
-    for name in merge(*parts):
+    for name in paced(merge(*parts)):
         if not names or name != names[-1]:
             names.append(name)
-        yield
     return names
 
 
-def _page(
-    image: MetadataImage, names: list[str], first_partition: int, limit: int
-) -> Steps[DescribeTopicPartitionsResponse]:
+def _page(image: MetadataImage, names: list[str], first_partition: int, limit: int) -> DescribeTopicPartitionsResponse:
     """Return a page of these topics, at most `limit` partitions, starting with `first_partition` of the first topic."""
     topics: list[DescribeTopicPartitionsResponseTopic] = []
-    for name in names:
+    for name in paced(names):
         topic = image.topics.get(name)
         if topic is None:
             is_valid = topic_name_error(name) is None
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
             topics.append(_missing_topic(code, name))
             first_partition = 0
-            yield
             continue
         if limit == 0:
             return DescribeTopicPartitionsResponse(
@@ -90,14 +78,13 @@ def _page(
             )
         topic = image.resolve(topic)
         end = min(first_partition + limit, len(topic.partitions))
-        topics.append((yield from _topic(image, topic, first_partition, end)))
+        topics.append(_topic(image, topic, first_partition, end))
         if end < len(topic.partitions):
             return DescribeTopicPartitionsResponse(
                 topics=topics, next_cursor=Cursor(topic_name=name, partition_index=end)
             )
         limit -= max(end - first_partition, 0)
         first_partition = 0
-        yield
     return DescribeTopicPartitionsResponse(topics=topics)
 
 
@@ -108,11 +95,9 @@ def _missing_topic(code: ErrorCode, name: str) -> DescribeTopicPartitionsRespons
     return topic
 
 
-def _topic(
-    image: MetadataImage, topic: TopicImage, first: int, end: int
-) -> Steps[DescribeTopicPartitionsResponseTopic]:
+def _topic(image: MetadataImage, topic: TopicImage, first: int, end: int) -> DescribeTopicPartitionsResponseTopic:
     """Return a topic with the partitions from `first` to `end`, exclusive."""
-    partitions = yield from each(lambda index: _partition(image, index, topic.partitions[index]), range(first, end))
+    partitions = [_partition(image, index, topic.partitions[index]) for index in paced(range(first, end))]
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,

@@ -7,11 +7,11 @@ code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from kbroker.runtime.slices import Steps, run_to_end
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.schema.function_source import FunctionSource
 from protocol.schema.message import Message, StructType
@@ -130,54 +130,39 @@ def error_reporter(cls: type[Message]) -> Callable[[RequestContext, Message | No
     has_errors = error_check(fields, f"errors of {cls.__name__}")
 
     def report(context: RequestContext, request: Message | None, response: Message) -> bool:
-        if not has_errors(response):
+        # In turns, the check is not made before: it does not pause.
+        if not context.in_turns and not has_errors(response):
             return False
-        report_errors(error_fields_of_class, context, request, response)
-        return True
+        errors = _find_errors(error_fields_of_class, response)
+        # Each code once: how often it occurs, and what the first one is about.
+        for code, path in errors.first.items():
+            error = _error_at(request, path)
+            context.connection.errors.report_error(context, code, errors.counts[code], error.message, error.subject)
+        return bool(errors.first)
 
     return report
 
 
-def report_errors(fields: ErrorFields, context: RequestContext, request: Message | None, response: Message) -> None:
-    run_to_end(report_errors_in_steps(fields, context, request, response))
-
-
-def report_errors_in_steps(
-    fields: ErrorFields, context: RequestContext, request: Message | None, response: Message
-) -> Steps[bool]:
-    """Report the errors of a response in steps. The result is whether there are any."""
-    found = FoundErrors()
-    yield from _find_errors(fields, response, found)
-    # Each code once: how often it occurs, and what the first one is about.
-    for code, path in found.first.items():
-        error = _error_at(request, path)
-        context.connection.errors.report_error(context, code, found.counts[code], error.message, error.subject)
-    return bool(found.first)
-
-
 def errors_of(fields: ErrorFields, request: Message | None, response: Message) -> list[ResponseError]:
     """Return the first error of each code."""
+    return [_error_at(request, path) for path in _find_errors(fields, response).first.values()]
+
+
+def _find_errors(fields: ErrorFields, response: Any) -> FoundErrors:
     found = FoundErrors()
-    run_to_end(_find_errors(fields, response, found))
-    return [_error_at(request, path) for path in found.first.values()]
+    _add_errors(fields, response, found, ())
+    return found
 
 
-def _find_errors(fields: ErrorFields, struct: Any, found: FoundErrors, path: ErrorPath = ()) -> Steps[None]:
+def _add_errors(fields: ErrorFields, struct: Any, found: FoundErrors, path: ErrorPath) -> None:
     if fields.has_code and struct.error_code:
         found.add(struct.error_code, (*path, (fields, struct)))
     for name, child_fields in fields.children:
-        structs = getattr(struct, name)
-        if not structs:
-            continue
-        if child_fields.children:
-            for child in structs:
-                yield from _find_errors(child_fields, child, found, (*path, (fields, struct)))
-                yield
-        else:
-            for child in structs:
-                if child.error_code:
-                    found.add(child.error_code, (*path, (fields, struct), (child_fields, child)))
-                yield
+        for child in paced(getattr(struct, name) or ()):
+            if child_fields.children:
+                _add_errors(child_fields, child, found, (*path, (fields, struct)))
+            elif child.error_code:
+                found.add(child.error_code, (*path, (fields, struct), (child_fields, child)))
 
 
 def _error_at(request: Message | None, path: ErrorPath) -> ResponseError:
@@ -202,28 +187,17 @@ def _error_at(request: Message | None, path: ErrorPath) -> ResponseError:
 
 def report_produce_errors(context: RequestContext, request: ProduceRequest | None, topics: list[TopicResult]) -> None:
     for _, results in topics:
-        for result in results:
+        for result in paced(results) if context.in_turns else results:
             if result[1]:
-                errors = [(row[1], (key, row)) for key, rows in topics for row in rows if row[1]]
-                _report(context, errors, partial(_produce_error, request))
+                _report(context, _produce_errors(topics), partial(_produce_error, request))
                 return
 
 
-def report_produce_errors_in_steps(
-    context: RequestContext, request: ProduceRequest | None, topics: list[TopicResult]
-) -> Steps[None]:
-    rows = ((row[1], (key, row)) for key, rows in topics for row in rows)
-    yield from _report_in_steps(context, rows, partial(_produce_error, request))
-
-
-def report_fetch_errors_in_steps(
-    context: RequestContext, request: FetchRequest, response: FetchResponse
-) -> Steps[None]:
-    if response.error_code:
-        report_fetch_errors(context, request, response)
-        return
-    rows = ((row.error_code, (key, row)) for key, rows in response.topics for row in rows)
-    yield from _report_in_steps(context, rows, partial(_fetch_error, request))
+def _produce_errors(topics: list[TopicResult]) -> Iterator[tuple[int, tuple[str | bytes, PartitionResult]]]:
+    for key, rows in topics:
+        for row in paced(rows):
+            if row[1]:
+                yield row[1], (key, row)
 
 
 def _produce_error(request: ProduceRequest | None, error: tuple[str | bytes, PartitionResult]) -> ResponseError:
@@ -241,13 +215,17 @@ def report_fetch_errors(context: RequestContext, request: FetchRequest, response
         _report(context, [(response.error_code, None)], lambda _: _fetch_session_error(request, response.error_code))
         return
     for _, results in response.topics:
-        for result in results:
+        for result in paced(results) if context.in_turns else results:
             if result.error_code:
-                errors = [
-                    (row.error_code, (key, row)) for key, rows in response.topics for row in rows if row.error_code
-                ]
-                _report(context, errors, partial(_fetch_error, request))
+                _report(context, _fetch_errors(response), partial(_fetch_error, request))
                 return
+
+
+def _fetch_errors(response: FetchResponse) -> Iterator[tuple[int, tuple[str | bytes, FetchResult]]]:
+    for key, rows in response.topics:
+        for row in paced(rows):
+            if row.error_code:
+                yield row.error_code, (key, row)
 
 
 def _fetch_session_error(request: FetchRequest, code: int) -> ResponseError:
@@ -272,22 +250,13 @@ def _partition_subject(key: str | bytes, index: int) -> Subject:
     return {"topic": key, "partition": index} if isinstance(key, str) else {"topic_id": key.hex(), "partition": index}
 
 
-def _report(context: RequestContext, errors: list[tuple[int, T]], describe: Callable[[T], ResponseError]) -> None:
+def _report(context: RequestContext, errors: Iterable[tuple[int, T]], describe: Callable[[T], ResponseError]) -> None:
     """Report each code once, with its number of occurrences and the subject of the first. `errors`: (code, where)."""
-    run_to_end(_report_in_steps(context, errors, describe))
-
-
-def _report_in_steps(
-    context: RequestContext, rows: Iterable[tuple[int, T]], describe: Callable[[T], ResponseError]
-) -> Steps[None]:
-    """Report the errors of (code, where); the code 0 is none."""
     first: dict[int, T] = {}
     counts: dict[int, int] = {}
-    for code, where in rows:
-        if code:
-            first.setdefault(code, where)
-            counts[code] = counts.get(code, 0) + 1
-        yield
+    for code, where in errors:
+        first.setdefault(code, where)
+        counts[code] = counts.get(code, 0) + 1
     for code, where in first.items():
         error = describe(where)
         context.connection.errors.report_error(context, code, counts[code], error.message, error.subject)

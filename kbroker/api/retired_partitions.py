@@ -1,6 +1,6 @@
 """Decides whose Metadata responses include the retired partitions of a topic: only producers that already use them.
 
-See metadata/topics/closing/close_partitions.py for retired partitions. A producer is recognized by its connection: it
+See metadata/topics/closing_partitions.py for retired partitions. A producer is recognized by its connection: it
 has produced on it before the partitions retired, or it sends records to them. A producer that starts later must not
 learn of them: it would use them after its first refresh of metadata, and they would never be idle.
 

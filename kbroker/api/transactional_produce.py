@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import PartitionErrors, ProducerIdentity
-from kbroker.replica.produce.produce_results import PartitionKey, VerificationError, VerifiedPartitions
+from kbroker.replica.produce.produce_results import PartitionKey, VerificationError, VerifiedPartitions, copied
+from kbroker.runtime.turns import is_in_turn, paced, wait_in_turn
 from protocol.errors import ErrorCode
 from protocol.fast.produce import ProduceRequest, TopicRecords, TopicResult
 from protocol.records.batch import CRC_START, HEADER_SIZE, MAGIC, MAGIC_POS, TRANSACTIONAL, BatchHeader, parse_header
 
 if TYPE_CHECKING:
     from kbroker.replica.produce.delayed_produce import DelayedProduce
-    from kbroker.runtime.slices import Slices
 
 # Versions of Produce.
 FIRST_WITH_TRANSACTIONS_V2 = 12
@@ -55,10 +55,10 @@ Response = list[TopicResult]
 
 def append_transactional(
     services: Services, context: RequestContext, request: ProduceRequest
-) -> Response | DelayedProduce | Coroutine[Any, Any, Response]:
+) -> Response | DelayedProduce | Coroutine[Any, Any, Response | DelayedProduce]:
     """Verify the partitions, then append, as ReplicaManager.append_records does.
 
-    Raises KafkaError if the request is refused for all partitions.
+    Meanwhile no request of the connection is handled. Raises KafkaError if the request is refused for all partitions.
     """
     transactional_id, acks, timeout_ms, topics = request
     version = context.version
@@ -71,59 +71,32 @@ def append_transactional(
             verification = Verification(services, version)
             verified = verification.verified
             producer = ProducerIdentity(transactional_id or "", producer_id, epoch)
-            if verification.begin(batches):
-                if uses_v2 or not services.add_partitions_to_txn.is_local(producer.transactional_id):
-                    # The receive buffer is reused before the coroutine runs.
-                    copies = [(key, [(index, _copy(records)) for index, records in parts]) for key, parts in topics]
-                    return _verify_and_append(services, context, request._replace(topics=copies), producer, batches)
+            if uses_v2 or not services.add_partitions_to_txn.is_local(producer.transactional_id):
+                if not is_in_turn():
+                    if verification.begin(batches):
+                        # The receive buffer is reused while the coordinator is asked.
+                        owned = request._replace(topics=copied(topics))
+                        return services.environment.turns.call(_append_in_turn, services, context, owned)
+                else:
+                    wait_in_turn(verification.add_or_verify(producer, batches))
+            elif verification.begin(batches):
                 verification.verify_local(producer)
-    return services.replicas.append_records(topics, acks, timeout_ms, version, verified)
+    return services.replicas.append_records(topics, acks, timeout_ms, version, verified, is_in_turn())
+
+
+def _append_in_turn(services: Services, context: RequestContext, request: ProduceRequest) -> Response | DelayedProduce:
+    response = append_transactional(services, context, request)
+    assert not isinstance(response, Coroutine)
+    return response
 
 
 def _is_open(services: Services, keys: Iterable[PartitionKey], producer_id: int, epoch: int) -> bool:
     """Return whether the transaction is open in all partitions already, as it is after the first batch in each."""
-    for topic, index in keys:
+    for topic, index in paced(keys):
         partition = services.replicas.get(topic, index)
         if partition is None or not partition.log.producers.has_open_transaction(producer_id, epoch):
             return False
     return True
-
-
-async def _verify_and_append(
-    services: Services,
-    context: RequestContext,
-    request: ProduceRequest,
-    producer: ProducerIdentity,
-    batches: dict[PartitionKey, BatchHeader],
-) -> Response:
-    """Add or verify the partitions, then append. Meanwhile no request of the connection is handled."""
-    verification = Verification(services, context.version)
-    await verification.add_or_verify(producer, batches)
-    _, acks, timeout_ms, topics = request
-    response = services.replicas.append_records(topics, acks, timeout_ms, context.version, verification.verified)
-    return response if isinstance(response, list) else await response
-
-
-async def append_transactional_in_slices(
-    services: Services, context: RequestContext, request: ProduceRequest, slices: Slices
-) -> Response:
-    """Verify and append the batches of a large request. Raises KafkaError as `append_transactional` does."""
-    transactional_id, acks, timeout_ms, topics = request
-    version = context.version
-    verification = Verification(services, version)
-    batches: dict[PartitionKey, BatchHeader] = {}
-    for key, partitions in topics:
-        for batch in partitions:
-            batches.update(transactional_batches([(key, [batch])]))
-            await slices.step()
-    if batches and (version >= FIRST_WITH_TRANSACTIONS_V2 or verification.verified.must_verify):
-        producer_id, epoch = _only_producer(batches)
-        for key, index in batches:
-            if not _is_open(services, [(key, index)], producer_id, epoch):
-                await verification.add_or_verify(ProducerIdentity(transactional_id or "", producer_id, epoch), batches)
-                break
-            await slices.step()
-    return await services.replicas.append_in_slices(topics, acks, timeout_ms, version, slices, verification.verified)
 
 
 def _only_producer(batches: dict[PartitionKey, BatchHeader]) -> tuple[int, int]:
@@ -140,7 +113,7 @@ def has_transactional_batch(topics: list[TopicRecords]) -> bool:
     """Return whether any batch of a request is transactional. Called for every request with several batches."""
     try:
         for _, partitions in topics:
-            for _, records in partitions:
+            for _, records in paced(partitions):
                 if records[_ATTRIBUTES_POS] & TRANSACTIONAL:  # type: ignore[index]
                     return bool(transactional_batches(topics))
     except (IndexError, TypeError):
@@ -153,7 +126,7 @@ def transactional_batches(topics: list[TopicRecords]) -> dict[PartitionKey, Batc
     """Return the headers of the transactional batches, which are not validated yet."""
     batches: dict[PartitionKey, BatchHeader] = {}
     for key, partitions in topics:
-        for index, records in partitions:
+        for index, records in paced(partitions):
             if records is not None and len(records) >= HEADER_SIZE and records[MAGIC_POS] == MAGIC:
                 header = parse_header(records)
                 _, _, _, _, _, attributes, _, _, _, producer_id, _, _, _ = header
@@ -248,10 +221,6 @@ class Verification:
     def _set_error(self, error: KafkaError) -> None:
         """Set this error of the coordinator for all partitions."""
         self._set_errors(dict.fromkeys(self._transaction_partitions, error.code))
-
-
-def _copy(records: memoryview | None) -> memoryview | None:
-    return None if records is None else memoryview(bytearray(records))
 
 
 def translate(code: ErrorCode, version: int) -> VerificationError:

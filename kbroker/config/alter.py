@@ -9,13 +9,11 @@ from typing import NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.config.broker.broker_config import BrokerConfig, broker_config_key
-from kbroker.config.broker.reconfiguration import validate_reconfiguration
-from kbroker.config.config_def import CLUSTER_WIDE, READ_ONLY, ConfigDef, ConfigKey
-from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
-from kbroker.config.definitions.group import GROUP_CONFIGS
+from kbroker.config.broker.consistency import validate_reconfiguration
+from kbroker.config.config_def import CLUSTER_WIDE, READ_ONLY, ConfigDef, ConfigKey, broker_defaults, parse_configs
+from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.delay_levels import DEFAULT_LEVELS, DELAY_LEVELS
-from kbroker.config.group_config import validate_group_configs
 from kbroker.config.tag_expression import VIEW_OF, check_same_source, without_empty_view
 from kbroker.config.topic_config import validate_topic_configs
 from kbroker.config.values import LIST, ConfigError, Value, format_value, parse_value
@@ -105,6 +103,28 @@ def alter_group(overrides: ConfigTexts, ops: Sequence[AlterConfigOp], config: Br
     altered = _apply(overrides, ops, GROUP_CONFIGS.get, {}, _not_a_list)
     validate_group_configs(altered, config.values)
     return _normalize(altered, GROUP_CONFIGS)
+
+
+def validate_group_configs(overrides: Mapping[str, str], broker: Mapping[str, Value]) -> None:
+    """Validate a group's overrides: each one, against the broker's limits, and together. Raises ConfigError."""
+    values = broker_defaults(GROUP_CONFIGS, broker) | parse_configs(GROUP_CONFIGS, overrides, "group")
+    for name in overrides:
+        protocol, _, suffix = name.partition(".")
+        minimum = broker.get(f"group.{protocol}.min.{suffix}")
+        if isinstance(minimum, int) and _number(values[name]) < minimum:
+            raise ConfigError(f"{name} must be greater than or equal to group.{protocol}.min.{suffix}")
+        maximum_name = f"group.{protocol}.max.{suffix.removeprefix('num.')}"
+        maximum = broker.get(maximum_name)
+        if isinstance(maximum, int) and _number(values[name]) > maximum:
+            raise ConfigError(f"{name} must be less than or equal to {maximum_name}")
+    for protocol in ("consumer", "share", "streams"):
+        session, heartbeat = f"{protocol}.session.timeout.ms", f"{protocol}.heartbeat.interval.ms"
+        if _number(values[session]) <= _number(values[heartbeat]):
+            raise ConfigError(f"{session} must be greater than {heartbeat}")
+
+
+def _number(value: Value) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def alter_client_metrics(overrides: ConfigTexts, ops: Sequence[AlterConfigOp]) -> dict[str, str]:

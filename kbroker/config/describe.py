@@ -5,13 +5,10 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from kbroker.config.broker.broker_config import BrokerConfig, broker_config_key
-from kbroker.config.broker.listener_prefix import strip_listener_prefix
-from kbroker.config.config_def import READ_ONLY, ConfigKey
-from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY
-from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
-from kbroker.config.definitions.group import GROUP_CONFIGS
+from kbroker.config.config_def import READ_ONLY, ConfigKey, broker_defaults
+from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY, strip_listener_prefix
+from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS, TOPIC_CONFIGS
-from kbroker.config.group_config import group_defaults
 from kbroker.config.topic_config import TopicConfig
 from kbroker.config.values import Value, format_value, parse_value
 
@@ -76,7 +73,7 @@ def describe_topic(overrides: ConfigTexts, config: BrokerConfig) -> list[ConfigE
 
 
 def describe_group(overrides: ConfigTexts, config: BrokerConfig) -> list[ConfigEntry]:
-    defaults = group_defaults(config.values)
+    defaults = broker_defaults(GROUP_CONFIGS, config.values)
     entries = []
     for name, key in GROUP_CONFIGS.items():
         synonyms = _override(key, overrides, ConfigSource.GROUP_CONFIG)

@@ -6,11 +6,9 @@ python -m kbroker.config.reference > docs/configuration.md
 from collections.abc import Iterable, Iterator
 
 from kbroker.config.alter import READ_ONLY_IN_KBROKER
-from kbroker.config.config_def import CLUSTER_WIDE, PER_BROKER, READ_ONLY, ConfigKey
+from kbroker.config.config_def import CLUSTER_WIDE, PER_BROKER, READ_ONLY, ConfigKey, NoEffect
 from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY
-from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
-from kbroker.config.definitions.group import GROUP_CONFIGS
-from kbroker.config.definitions.no_effect import NoEffect
+from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS, TOPIC_CONFIGS
 from kbroker.config.values import format_value
 

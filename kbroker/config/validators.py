@@ -102,6 +102,10 @@ def list_of(*allowed: str, empty: bool = True) -> Validator:
     return check
 
 
+def non_empty_list_of(*allowed: str) -> Validator:
+    return list_of(*allowed, empty=False)
+
+
 def throttled_replicas(name: str, value: Value) -> None:
     """The list ("*",), or partition:broker pairs."""
     if not isinstance(value, tuple) or "".join(value) == "*":

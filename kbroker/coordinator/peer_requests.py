@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kbroker.common import KafkaError
 from kbroker.runtime.event_log import EventLogger
@@ -14,23 +14,12 @@ from protocol.schema.message import Message
 if TYPE_CHECKING:
     from asyncio import Task
 
+    from kbroker.interbroker.peers import Peers
     from kbroker.runtime.environment import Environment
 
 log = EventLogger("kbroker.coordinators")
 
 T = TypeVar("T")
-
-
-class PeerRequests(Protocol):
-    """The part of `kbroker.interbroker.peers.Peers` that coordinators use."""
-
-    async def request(self, broker_id: int, request: Message, version: int, *, timeout_ms: int) -> Any:
-        """Return the response of a broker.
-
-        Raises KafkaError (NETWORK_EXCEPTION, REQUEST_TIMED_OUT) if there is none; the broker may have handled the
-        request nevertheless.
-        """
-        ...
 
 
 class RequestQueues(Generic[T]):
@@ -62,12 +51,12 @@ class RequestQueues(Generic[T]):
         self._queues: dict[int, list[T]] = {}
         self._tasks: dict[Task[None], None] = {}
 
-    def add(self, peers: PeerRequests, broker_id: int, item: T) -> None:
+    def add(self, peers: Peers, broker_id: int, item: T) -> None:
         if not self._queues:
             self._environment.loop.call_soon(self._flush, peers)
         self._queues.setdefault(broker_id, []).append(item)
 
-    def _flush(self, peers: PeerRequests) -> None:
+    def _flush(self, peers: Peers) -> None:
         queues, self._queues = self._queues, {}
         for broker_id, queue in queues.items():
             while queue:
@@ -76,10 +65,10 @@ class RequestQueues(Generic[T]):
                 self._tasks[task] = None
                 task.add_done_callback(partial(self._on_done, items))
 
-    async def _send(self, peers: PeerRequests, broker_id: int, items: Sequence[T]) -> None:
+    async def _send(self, peers: Peers, broker_id: int, items: Sequence[T]) -> None:
         try:
             request = self._encode(items)
-            response = await peers.request(broker_id, request, self._version, timeout_ms=self._timeout_ms())
+            response: Any = await peers.request(broker_id, request, self._version, timeout_ms=self._timeout_ms())
             self._complete(items, response)
         except KafkaError as error:
             self._fail(items, error)

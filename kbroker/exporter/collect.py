@@ -12,7 +12,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.config.broker.broker_config import INTER_BROKER
-from kbroker.coordinator.group.classic.group_state import GroupState
 from kbroker.exporter.metrics_page import MetricsPage, labels
 from kbroker.exporter.queues import collect_queues
 from kbroker.exporter.replication import (
@@ -248,13 +247,13 @@ def _add_waiting_fetches(services: Services, page: MetricsPage) -> Iterator[None
 
 
 def _add_groups(services: Services, page: MetricsPage) -> Iterator[None]:
-    states: Counter[GroupState] = Counter()
+    states: Counter[str] = Counter()
     offsets = 0
     for context in services.groups.runtime.contexts():
         shard = context.shard
         for group_id, group in list(shard.groups.items()):
-            states[group.state] += 1
-            page.add("kafka_consumergroup_members", len(group.members), labels(consumergroup=group_id))
+            states[group.state_name] += 1
+            page.add("kafka_consumergroup_members", group.member_count, labels(consumergroup=group_id))
             if states.total() % ITEMS_PER_STEP == 0:
                 yield
         for group_id, topics in list(shard.offsets.by_group.items()):
@@ -263,7 +262,7 @@ def _add_groups(services: Services, page: MetricsPage) -> Iterator[None]:
                 offsets += len(by_partition)
                 yield from _add_offsets(services, page, group_id, topic, {p: o.offset for p, o in by_partition.items()})
     page.add(_GROUPS + "numgroups", states.total())
-    for state in GroupState:
+    for state in services.groups.state_names:
         page.add(f"{_GROUPS}numgroups{state.lower()}", states[state])
     page.add(_GROUPS + "numoffsets", offsets)
 

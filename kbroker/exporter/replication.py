@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import format_address
 from kbroker.exporter.metrics_page import MetricsPage, labels
-from kbroker.interbroker.peer_stats import PeerStats
-from kbroker.metadata.replication.reassignment import original_replicas
+from kbroker.interbroker.peer_connection import PeerStats
+from kbroker.metadata.replication.partition_change import original_replicas
 
 if TYPE_CHECKING:
     from kbroker.api.context import Services

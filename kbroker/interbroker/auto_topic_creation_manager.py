@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.create_topics import NewTopic
-from kbroker.metadata.topics.internal_topics import new_internal_topic
+from kbroker.metadata.topics.create_topics import NewTopic, new_internal_topic
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
 from protocol.errors import ErrorCode, known_error
 
@@ -48,20 +47,24 @@ class AutoTopicCreationManager:
         """Return a topic; create it with the cluster's defaults if it does not exist. Raises KafkaError."""
         if name in INTERNAL_TOPICS:
             return await self.ensure_internal_topic(name)
-        if self._channel is None or self._controller.is_elected:
-            return await self._controller.auto_create_topic(name)
-        return await self._forward(self._channel, NewTopic(name))
+        return await self._ensure_topic(NewTopic(name))
 
     async def ensure_internal_topic(self, name: str) -> TopicImage:
         """Return __consumer_offsets or __transaction_state; create it if it does not exist. Raises KafkaError."""
-        if self._channel is None or self._controller.is_elected:
-            return await self._controller.ensure_internal_topic(name)
-        return await self._forward(self._channel, new_internal_topic(name, self._config()))
+        return await self._ensure_topic(new_internal_topic(name, self._config()))
 
-    async def _forward(self, channel: ControllerChannel, new: NewTopic) -> TopicImage:
+    async def _ensure_topic(self, new: NewTopic) -> TopicImage:
         topic = self._image.topics.get(new.name)
         if topic is not None:
             return topic
+        if self._channel is not None and not self._controller.is_elected:
+            return await self._forward(self._channel, new)
+        (result,) = await self._controller.topics.create_topics([new], validate_only=False)
+        if result.error is not None and result.error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise result.error
+        return self._image.topics[new.name]
+
+    async def _forward(self, channel: ControllerChannel, new: NewTopic) -> TopicImage:
         # Imported here because most brokers never create a topic.
         from protocol.messages.k19_create_topics import (
             CreatableTopic,

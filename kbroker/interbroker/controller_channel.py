@@ -3,22 +3,29 @@
 The controller is a broker. If the network between it and this broker is cut, but both still reach the coordination
 service, no session expires and no broker is replaced. Without ISR changes, no record of a partition with both brokers
 in its ISR could be committed until the cut ends. So a third broker relays requests that name their broker.
+
+A client's request is forwarded in an Envelope (KIP-590), which has the request with its header; the response has the
+controller's response with its header.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, cast
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, cast
 
-from kbroker.common import KafkaError
-from kbroker.interbroker.envelope import encode_envelope, encode_in_steps_to_bytes, response_of_envelope
+from kbroker.common import Buffer, KafkaError
 from kbroker.interbroker.peers import PeerUnavailable
-from protocol.errors import ErrorCode, known_error
+from kbroker.runtime.turns import yield_if_due
+from protocol.errors import ErrorCode, MalformedError, known_error
+from protocol.framing import decode_response_header, encode_request_header
+from protocol.messages import message_classes
 from protocol.messages.k56_alter_partition import AlterPartitionRequest
-from protocol.messages.k58_envelope import EnvelopeResponse
+from protocol.messages.k58_envelope import EnvelopeRequest, EnvelopeResponse
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest
 from protocol.messages.k73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
+from protocol.schema.codec import decoder, encoder
 from protocol.schema.message import Message, message_info
 
 if TYPE_CHECKING:
@@ -26,6 +33,8 @@ if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.runtime.environment import Environment
 
+# DefaultPrincipalData in version 0 with its version before it: User:ANONYMOUS, not authenticated by a token.
+ANONYMOUS_PRINCIPAL = b"\0\0" + b"\x05User" + b"\x0aANONYMOUS" + b"\0" + b"\0"
 # The backoff between two attempts, in seconds. Kafka's retry.backoff.ms of this channel is 100 ms.
 MIN_BACKOFF_S = 0.02
 MAX_BACKOFF_S = 0.5
@@ -38,6 +47,48 @@ RELAY_TIMEOUT_S = 3.0
 RELAYED = (AlterPartitionRequest, AssignReplicasToDirsRequest, BrokerHeartbeatRequest)
 # The relaying broker could not reach the controller.
 _NOT_RELAYED = (ErrorCode.NOT_CONTROLLER, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def encode_envelope(
+    api_key: int, version: int, client_id: str | None, client_host: str, body: bytes
+) -> EnvelopeRequest:
+    header = encode_request_header(api_key, version, 0, client_id)
+    return EnvelopeRequest(
+        request_data=header + body,
+        request_principal=ANONYMOUS_PRINCIPAL,
+        client_host_address=encode_address(client_host),
+    )
+
+
+def encode_address(host: str) -> bytes:
+    """Return the 4 or 16 bytes of an address; none for a name."""
+    try:
+        return ip_address(host.partition("%")[0]).packed
+    except ValueError:
+        return b""
+
+
+def decode_address(data: bytes) -> str:
+    """Return the text of an address. Raises ValueError."""
+    return str(ip_address(data)) if data else "?"
+
+
+def response_of_envelope(api_key: int, version: int, envelope: EnvelopeResponse) -> Message:
+    """Decode the response in an Envelope. Raises KafkaError."""
+    data = envelope.response_data or b""
+    try:
+        _, pos = decode_response_header(data, api_key, version)
+        response: Message
+        response, _ = decoder(message_classes(api_key)[1], version)(data, pos, pause=yield_if_due)
+        return response
+    except MalformedError as error:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller's response is malformed: {error}") from error
+
+
+def _error_code(response: Message) -> int:
+    """All responses to brokers have an error_code."""
+    code: int = response.error_code  # type: ignore[attr-defined]
+    return code
 
 
 def _has_succeeded(task: asyncio.Task[Message]) -> bool:
@@ -55,7 +106,6 @@ class ControllerChannel:
         peers: Peers,
         serve_locally: Callable[[Message, int], Awaitable[Message]],
     ) -> None:
-        self._environment = environment
         self._loop = environment.loop
         self._node_id = node_id
         self._image = image
@@ -105,9 +155,7 @@ class ControllerChannel:
                 response = await self._request_peer(controller_id, request, version, deadline_s)
         except PeerUnavailable as error:
             return None, error.message or error.code.name
-        # All responses to brokers have an error_code.
-        code: int = response.error_code  # type: ignore[attr-defined]
-        if code == ErrorCode.NOT_CONTROLLER:
+        if _error_code(response) == ErrorCode.NOT_CONTROLLER:
             return None, f"broker {controller_id} is not the controller"
         return response, ""
 
@@ -121,7 +169,7 @@ class ControllerChannel:
             tasks.append(self._loop.create_task(self._relay(direct, controller_id, request, version)))
         try:
             while waiting := [task for task in tasks if not task.done()]:
-                either: list[asyncio.Future[Any]] = [*waiting, changed]
+                either: list[asyncio.Future[Message] | asyncio.Future[None]] = [*waiting, changed]
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 for task in tasks:
                     if _has_succeeded(task):
@@ -151,7 +199,7 @@ class ControllerChannel:
                 response = await self._peers.request(broker_id, request, version, timeout_ms=2 * timeout_ms)
             except PeerUnavailable:
                 continue
-            if response.error_code not in _NOT_RELAYED:  # type: ignore[attr-defined]
+            if _error_code(response) not in _NOT_RELAYED:
                 return response
         raise PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, "no broker can relay the request")
 
@@ -171,8 +219,9 @@ class ControllerChannel:
         """Forward a client's request in an Envelope (KIP-590), and return its response. Raises KafkaError."""
         api_key = message_info(type(request)).key
         assert api_key is not None
-        body = await encode_in_steps_to_bytes(self._environment, request, version)
-        envelope = encode_envelope(api_key, version, client_id, client_host, body)
+        body: list[Buffer] = []
+        encoder(type(request), version)(request, body, yield_if_due)
+        envelope = encode_envelope(api_key, version, client_id, client_host, b"".join(body))
         response = cast(EnvelopeResponse, await self.request(envelope, _ENVELOPE_VERSION, timeout_ms))
         if response.error_code:
             # As in Kafka, which hides the errors between brokers from clients.
@@ -180,4 +229,4 @@ class ControllerChannel:
             raise KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller has refused the forwarded request: {name}"
             )
-        return await response_of_envelope(self._environment, api_key, version, response)
+        return response_of_envelope(api_key, version, response)

@@ -46,7 +46,7 @@ from kbroker.runtime.periodic_task import PeriodicTask
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
 if TYPE_CHECKING:
-    from kbroker.interbroker.identity import BrokerIdentity
+    from kbroker.interbroker.handshake import BrokerIdentity
     from kbroker.interbroker.peers import Peers
     from kbroker.metadata.image import MetadataImage
     from kbroker.runtime.environment import Environment

@@ -14,12 +14,11 @@ Each message is one frame. Before the handshake has ended, frames have at most M
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from hmac import compare_digest, digest
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
-
-from kbroker.interbroker.identity import BrokerIdentity
 
 MAX_HANDSHAKE_BYTES = 1024
 NONCE_BYTES = 32
@@ -32,6 +31,19 @@ _STATUS = Struct(">B")
 _ACCEPTED, _REFUSED = 0, 1
 _INITIATOR, _RESPONDER = b"initiator\0", b"responder\0"
 _MAX_REASON_BYTES = 200
+
+
+@dataclass(slots=True)
+class BrokerIdentity:
+    """The identity of this broker in handshakes. `secret`: bytes that only the brokers of this cluster know.
+
+    `broker_epoch` is set at each registration. Connections are bound to it: those of a former epoch are not used.
+    """
+
+    cluster_id: str
+    secret: bytes
+    broker_id: int
+    broker_epoch: int = -1
 
 
 class HandshakeError(Exception):

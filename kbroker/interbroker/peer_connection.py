@@ -6,7 +6,7 @@ Responses are found by their correlation ids.
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, Future, TimerHandle
+from asyncio import AbstractEventLoop, Future, TimerHandle, WriteTransport
 from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import NamedTuple
@@ -14,7 +14,6 @@ from typing import NamedTuple
 from kbroker.common import Buffer, KafkaError
 from kbroker.interbroker.frame_protocol import FrameProtocol, PeerFrameBuffers
 from kbroker.interbroker.handshake import MAX_HANDSHAKE_BYTES, HandshakeError, InitiatorHandshake
-from kbroker.interbroker.peer_stats import PeerStats
 from protocol.apis import ALL_APIS
 from protocol.errors import ErrorCode, MalformedError
 from protocol.framing import has_flexible_request_header
@@ -26,6 +25,17 @@ _HEADER = Struct(">ihhih")
 _HEADER_BYTES = _HEADER.size - 4
 _NO_CLIENT_ID = -1
 _MAX_CORRELATION_ID = (1 << 31) - 1
+
+
+class PeerStats:
+    """Counts since the start, summed over all peers. `connections`: the number of open ones."""
+
+    __slots__ = ("connection_failures", "connections", "requests_without_response")
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.connection_failures = 0
+        self.requests_without_response = 0
 
 
 class PeerUnavailable(KafkaError):
@@ -201,5 +211,5 @@ class PeerConnection(FrameProtocol):
             on_end(self)
 
 
-def _send_frame(transport: object, payload: bytes) -> None:
-    transport.write(len(payload).to_bytes(4, "big") + payload)  # type: ignore[attr-defined]
+def _send_frame(transport: WriteTransport, payload: bytes) -> None:
+    transport.write(len(payload).to_bytes(4, "big") + payload)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import Buffer, format_address
 from kbroker.interbroker.frame_protocol import PeerFrameBuffers
 from kbroker.interbroker.handshake import NONCE_BYTES, HandshakeError, InitiatorHandshake
-from kbroker.interbroker.peer_connection import PeerConnection, PeerUnavailable
-from kbroker.interbroker.peer_stats import PeerStats
+from kbroker.interbroker.peer_connection import PeerConnection, PeerStats, PeerUnavailable
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
 from protocol.messages import message_classes
@@ -19,7 +18,7 @@ from protocol.schema.codec import decode, encode
 from protocol.schema.message import Message, message_info
 
 if TYPE_CHECKING:
-    from kbroker.interbroker.identity import BrokerIdentity
+    from kbroker.interbroker.handshake import BrokerIdentity
     from kbroker.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
     from kbroker.runtime.environment import Environment
 

@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER, KafkaError
+from kbroker.coordination.interface import CoordinationError, NoSpace, SessionExpired, Unavailable
 from kbroker.metadata.controller import Controller
+from kbroker.metadata.features import OWN_FEATURES
 from kbroker.metadata.image import (
     BrokerRegistration,
     DeltaListener,
@@ -18,17 +20,15 @@ from kbroker.metadata.image import (
 )
 from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.producer_id_manager import ProducerIdManager
-from kbroker.metadata.recovery.cluster_identity import check_same_cluster, create_layout, read_secret
 from kbroker.metadata.recovery.deleted_topics import read_deleted_topics
-from kbroker.metadata.recovery.metadata_history import (
+from kbroker.metadata.recovery.log_recovery import (
     advanced,
     diverges,
     needs_recovery,
     unseen_producer_id,
 )
-from kbroker.metadata.registration import check_secret, register_broker
+from kbroker.metadata.registration import check_same_cluster, check_secret, create_layout, read_secret, register_broker
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import CoordinationError, NoSpace, SessionExpired, Unavailable
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from asyncio import Future, Task
 
     from kbroker.config import BrokerConfig
+    from kbroker.coordination.interface import Coordination
     from kbroker.metadata.recovery.seen_metadata_file import SeenMetadataFile
-    from kbroker.metadata.store.coordination import Coordination
     from kbroker.runtime.environment import Environment
 
 log = EventLogger("kbroker.metadata")
@@ -71,10 +71,7 @@ class ClusterMember:
         """
         self.image = MetadataImage()
         self.loader = MetadataLoader(coordination, environment.loop, self.image, on_failure)
-        self.controller = Controller(
-            node_id, coordination, self.loader, environment.loop, environment.random, config, environment.clock,
-            environment.offload,
-        )  # fmt: skip
+        self.controller = Controller(environment, node_id, coordination, self.loader, config)
         self.producer_ids = ProducerIdManager(coordination, environment.loop)
         # The secret with which brokers prove to each other that they belong to this cluster.
         self.secret = b""
@@ -106,7 +103,7 @@ class ClusterMember:
             environment,
             "leader balance",
             lambda: config().leader_imbalance_check_interval_seconds * 1000,
-            self.controller.balance_leaders,
+            self.controller.replication.balance_leaders,
             lambda: (
                 self.controller.is_elected and len(self.image.brokers) > 1 and config().auto_leader_rebalance_enable
             ),
@@ -181,7 +178,7 @@ class ClusterMember:
         await self.loader.wait_for_listeners()
         # An attempt in another session continues with it: the logs are as they were.
         self._last_epoch = previous_epoch
-        broker = broker._replace(write_health=self.write_health())
+        broker = broker._replace(write_health=self.write_health(), features=OWN_FEATURES)
         self._check_history()
         epoch = await register_broker(
             self._environment, self._coordination, broker, previous_epoch, max_wait_s, self.seen
@@ -229,12 +226,12 @@ class ClusterMember:
     async def renew_epochs(self) -> bool:
         """Start new leader epochs for the partitions that this broker leads. Returns False if the disk is full."""
         try:
-            await self.controller.reconcile()
+            await self.controller.replication.reconcile()
         except NoSpace:
             return False
         except (KafkaError, CoordinationError) as error:
             log.warning("brokers not reconciled", reason=error)
-            self.controller.start_reconciling()
+            self.controller.replication.start_reconciling()
         return True
 
     async def _wait_until_unfenced(self) -> None:
@@ -285,7 +282,7 @@ class ClusterMember:
             while self._registration is not None and self.image.controller_id == NO_LEADER:
                 try:
                     if await self.controller.campaign(self.seen.writer_epoch):
-                        self.controller.start_reconciling()
+                        self.controller.replication.start_reconciling()
                         return
                     await self.loader.read_controller()
                 except SessionExpired:

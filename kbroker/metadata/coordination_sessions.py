@@ -12,17 +12,17 @@ from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING
 
-from kbroker.metadata.store.coordination import CoordinationError, NodeExists, SessionExpired, Unavailable
-from kbroker.metadata.store.embedded import EmbeddedStore
+from kbroker.coordination.embedded import EmbeddedStore
+from kbroker.coordination.interface import CoordinationError, NodeExists, SessionExpired, Unavailable
 from kbroker.runtime.event_log import EventLogger
 
 if TYPE_CHECKING:
     from asyncio import Task
 
     from kbroker.config import BrokerConfig
+    from kbroker.coordination.interface import Coordination
     from kbroker.metadata.cluster_member import ClusterMember
     from kbroker.metadata.image import BrokerRegistration
-    from kbroker.metadata.store.coordination import Coordination
     from kbroker.runtime.environment import Environment
 
 log = EventLogger("kbroker.metadata")
@@ -104,7 +104,7 @@ class CoordinationSessions:
         """Return the function that opens sessions with ZooKeeper."""
         # Imported here because kazoo takes time and memory.
         from kbroker.config.broker.zookeeper_settings import zookeeper_settings
-        from kbroker.metadata.store.zookeeper.open_session import open_session
+        from kbroker.coordination.zookeeper.open_session import open_session
 
         settings = zookeeper_settings(self._config.values)
         self._connection_timeout_s = settings.connection_timeout_s

@@ -1,4 +1,8 @@
-"""Finalized features (KIP-584): the feature levels that the whole cluster uses, and the rules for changing them.
+"""Features (KIP-584): the levels that each broker supports, those that the whole cluster uses, and how these change.
+
+A version that writes nodes of a new kind, or other data than the version before, first finalizes a feature: that is
+possible when all registered brokers support it. Brokers of the version before ignore nodes of kinds that they do not
+know.
 
 kbroker has one of Kafka's features, transaction.version. Levels 0 and 1 are the older transaction protocol (1 with
 flexible records in __transaction_state), level 2 is the protocol of KIP-890, which clients use if it is finalized.
@@ -26,6 +30,20 @@ class SupportedVersionRange(NamedTuple):
 SUPPORTED_FEATURES = {TRANSACTION_VERSION: SupportedVersionRange(0, 2, 2)}
 
 
+class BrokerFeature(NamedTuple):
+    """The levels of a feature that a broker supports, as it registers them."""
+
+    name: str
+    lowest: int
+    highest: int
+
+
+# What this broker registers.
+OWN_FEATURES = tuple(BrokerFeature(name, range.lowest, range.highest) for name, range in SUPPORTED_FEATURES.items())
+# The features of a version that does not register any.
+FORMER_FEATURES = (BrokerFeature(TRANSACTION_VERSION, 0, 2),)
+
+
 class FinalizedFeatures(NamedTuple):
     """`levels` are by feature name; a missing feature has level 0. `epoch` grows with each change."""
 
@@ -47,16 +65,19 @@ class FeatureUpdate(NamedTuple):
 
 
 def update_features(
-    features: FinalizedFeatures, updates: Sequence[FeatureUpdate], controller_id: int
+    features: FinalizedFeatures,
+    updates: Sequence[FeatureUpdate],
+    controller_id: int,
+    brokers: Mapping[int, Sequence[BrokerFeature]],
 ) -> FinalizedFeatures:
     """Return the features after all updates; of two updates of a feature the last applies.
 
-    The epoch stays the same if no level changes. Raises KafkaError (INVALID_UPDATE_VERSION) if an update is invalid;
-    its message names the controller.
+    `brokers`: what the registered brokers support. The epoch stays the same if no level changes. Raises KafkaError
+    (INVALID_UPDATE_VERSION) if an update is invalid; its message names the controller, or the broker that lacks it.
     """
     levels = dict(features.levels)
     for update in {update.name: update for update in updates}.values():
-        reason = _rejection_reason(update, features.levels.get(update.name, 0), controller_id)
+        reason = _rejection_reason(update, features.levels.get(update.name, 0), controller_id, brokers)
         if reason is not None:
             raise KafkaError(
                 ErrorCode.INVALID_UPDATE_VERSION,
@@ -66,19 +87,24 @@ def update_features(
     return features if levels == features.levels else FinalizedFeatures(features.epoch + 1, levels)
 
 
-def _rejection_reason(update: FeatureUpdate, current_level: int, controller_id: int) -> str | None:
+def _rejection_reason(
+    update: FeatureUpdate, current_level: int, controller_id: int, brokers: Mapping[int, Sequence[BrokerFeature]]
+) -> str | None:
     if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         return "The controller does not support the given upgrade type."
     if update.level < 0:
         return "A feature version cannot be less than 0."
-    supported = SUPPORTED_FEATURES.get(update.name)
-    if supported is None:
+    if update.name not in SUPPORTED_FEATURES and update.level == 0:
         # Level 0 means that the feature is to be removed. Kafka has another message for this.
-        if update.level == 0:
-            return f"Feature {update.name} not found."
-        return f"Local controller {controller_id} does not support this feature."
-    if not supported.lowest <= update.level <= supported.highest:
-        return f"Local controller {controller_id} only supports versions {supported.lowest}-{supported.highest}"
+        return f"Feature {update.name} not found."
+    supporters = {f"Local controller {controller_id}": OWN_FEATURES}
+    supporters |= {f"Broker {broker_id}": tuple(supported) for broker_id, supported in brokers.items()}
+    for supporter, supported in supporters.items():
+        levels = next((each for each in supported if each.name == update.name), None)
+        if levels is None:
+            return f"{supporter} does not support this feature."
+        if not levels.lowest <= update.level <= levels.highest:
+            return f"{supporter} only supports versions {levels.lowest}-{levels.highest}"
     if update.level < current_level and update.upgrade_type == UPGRADE:
         return (
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "

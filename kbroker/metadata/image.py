@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kbroker.common import NO_LEADER, TopicPartition
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.config.tag_expression import VIEW_OF
-from kbroker.metadata.features import INITIAL_FEATURES, FinalizedFeatures
+from kbroker.metadata.features import FORMER_FEATURES, INITIAL_FEATURES, BrokerFeature, FinalizedFeatures
 from kbroker.metadata.topics.topic_names import collision_key
 
 
@@ -28,12 +28,22 @@ class WriteHealth(IntEnum):
     FAILING = 2
 
 
+class BrokerEndpoint(NamedTuple):
+    """The address at which clients reach a listener of a broker. `security_protocol`: such as PLAINTEXT."""
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+
 class BrokerRegistration(NamedTuple):
     """A registered broker. Each registration of an id has a higher `epoch` (the broker epoch).
 
-    `host` and `port` are for clients, those of the inter-broker listener for other brokers; a lone broker has no such
+    `host` and `port` are those of the first of the `endpoints`, which are for clients; brokers of a version without
+    endpoints know only these. Those of the inter-broker listener are for other brokers; a lone broker has no such
     listener. `directory_id`: the id of its log directory (KIP-858), as meta.properties has it. `write_health`: see
-    replication/write_health.py.
+    replication/alter_partition.py. `features`: what the broker supports.
     """
 
     id: int
@@ -46,6 +56,17 @@ class BrokerRegistration(NamedTuple):
     directory_id: str = ""
     in_controlled_shutdown: bool = False
     write_health: WriteHealth = WriteHealth.OK
+    endpoints: tuple[BrokerEndpoint, ...] = ()
+    features: tuple[BrokerFeature, ...] = FORMER_FEATURES
+
+    def endpoint(self, listener: str) -> BrokerEndpoint | None:
+        """Return the endpoint of a listener, None if the broker has no listener of this name.
+
+        A broker of a version without endpoints has one address, which it has for the clients of any listener.
+        """
+        if not self.endpoints:
+            return BrokerEndpoint(listener, self.host, self.port)
+        return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
 
 
 class SeenMetadata(NamedTuple):
@@ -79,7 +100,7 @@ class BrokerNode(NamedTuple):
 
 
 class BrokerHistory(NamedTuple):
-    """The history of a broker that self-healing depends on (reassignments/self_healing). The controller stores it.
+    """The history of a broker that self-healing depends on (reassignments/). The controller stores it.
 
     `since_ms`: the wall clock when the broker was last fenced or unfenced, -1 if that is unknown. `rebuilt`: how many
     of its replicas were rebuilt elsewhere and not given back since. `is_given_up`: a user has cancelled the rebuild of
@@ -102,7 +123,7 @@ class KnownBroker(NamedTuple):
 
 
 class Forwarding(NamedTuple):
-    """The forwarding of a closing partition's records (metadata/topics/closing/close_partitions.py).
+    """The forwarding of a closing partition's records (metadata/topics/closing_partitions.py).
 
     Producers' records from the leader epoch `first_epoch` on are hidden, and forwarded to partition `target` of the
     topic. `end_epoch`: the leader epoch in which the closing was cancelled, -1 if it was not. `again_epoch`: the one in
@@ -356,6 +377,11 @@ class MetadataImage:
         for topic in self.topics.values():
             for index, partition in enumerate(topic.partitions):
                 yield TopicPartition(topic.name, index), partition
+
+    def endpoint(self, broker_id: int, listener: str) -> BrokerEndpoint | None:
+        """Return the endpoint of an unfenced broker for the clients of a listener; None if it has none."""
+        broker = self.brokers.get(broker_id)
+        return None if broker is None else broker.endpoint(listener)
 
     def write_health(self, broker_id: int) -> WriteHealth:
         """Return the write health of a broker, OK for one that is fenced or not registered."""

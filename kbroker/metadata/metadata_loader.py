@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER
+from kbroker.coordination.interface import NoNode, SessionExpired, Unavailable, WatchEvent
 from kbroker.metadata.image import DeltaListener, MetadataDelta, MetadataImage, PartitionChange
 from kbroker.metadata.recovery.deleted_topics import read_deleted_topics
 from kbroker.metadata.store import znodes
@@ -26,14 +27,13 @@ from kbroker.metadata.store.change_log import (
     decode_change_log,
     recent_path,
 )
-from kbroker.metadata.store.coordination import NoNode, SessionExpired, Unavailable, WatchEvent
 from kbroker.metadata.store.loaded_nodes import LoadedNodes
 from kbroker.runtime.mutex import Mutex
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future, Task
 
-    from kbroker.metadata.store.coordination import Coordination, Node
+    from kbroker.coordination.interface import Coordination, Node
 
 # Backoff before the next attempt while the service is unavailable, in seconds.
 RETRY_BACKOFF_S = 0.5

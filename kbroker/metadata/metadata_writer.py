@@ -10,10 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.metadata.recovery.deleted_topics import deletion_ops
-from kbroker.metadata.store import znodes
-from kbroker.metadata.store.change_log import Writer, change_ops
-from kbroker.metadata.store.coordination import (
+from kbroker.coordination.interface import (
     BadVersion,
     Check,
     CoordinationError,
@@ -23,15 +20,18 @@ from kbroker.metadata.store.coordination import (
     SessionExpired,
     Set,
     Unavailable,
+    batches,
 )
-from kbroker.metadata.store.multis import batches
+from kbroker.metadata.recovery.deleted_topics import deletion_ops
+from kbroker.metadata.store import znodes
+from kbroker.metadata.store.change_log import Writer, change_ops
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
+    from kbroker.coordination.interface import Coordination
     from kbroker.metadata.metadata_loader import MetadataLoader
-    from kbroker.metadata.store.coordination import Coordination
     from kbroker.runtime.environment import Clock
 
 # After an operation has timed out waiting for the service, others fail immediately for this time in seconds, and while
@@ -51,7 +51,7 @@ class MetadataWriter:
         clock: Clock,
     ) -> None:
         self.node_id = node_id
-        self._coordination = coordination
+        self.coordination = coordination
         self._loader = loader
         self._loop = loop
         self._clock = clock
@@ -81,7 +81,7 @@ class MetadataWriter:
 
     def use_session(self, coordination: Coordination) -> None:
         self.resign()
-        self._coordination, self._unknown_epoch = coordination, 0
+        self.coordination, self._unknown_epoch = coordination, 0
 
     async def campaign(self, last_epoch: int = 0) -> bool:
         """Become the controller if there is none; return whether it succeeded. Raises CoordinationError.
@@ -90,15 +90,15 @@ class MetadataWriter:
         Unavailable, the next call finds out whether the former one has succeeded.
         """
         if self._unknown_epoch:
-            await self._coordination.sync()
-        node = await self._coordination.get(znodes.CONTROLLER_EPOCH)
+            await self.coordination.sync()
+        node = await self.coordination.get(znodes.CONTROLLER_EPOCH)
         epoch = znodes.decode(znodes.CONTROLLER_EPOCH, node.data)["epoch"]
         if epoch == self._unknown_epoch and await self._owns_controller_node():
             self._become_elected(epoch, node.version)
             return True
         epoch = max(epoch, last_epoch) + 1
         try:
-            await self._coordination.multi(
+            await self.coordination.multi(
                 [
                     Set(znodes.CONTROLLER_EPOCH, znodes.encode({"epoch": epoch}), node.version, per_session=True),
                     Create(znodes.CONTROLLER, znodes.encode({"broker": self.node_id}), ephemeral=True),
@@ -113,8 +113,8 @@ class MetadataWriter:
         return True
 
     async def _owns_controller_node(self) -> bool:
-        (node,) = await self._coordination.get_many([znodes.CONTROLLER])
-        return node is not None and node.owner == self._coordination.session_id
+        (node,) = await self.coordination.get_many([znodes.CONTROLLER])
+        return node is not None and node.owner == self.coordination.session_id
 
     def _become_elected(self, epoch: int, version: int) -> None:
         self._epoch_version, self.epoch, self._unknown_epoch = version, epoch, 0
@@ -141,12 +141,12 @@ class MetadataWriter:
         """
         if self._epoch_version is None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
-        if not self._image_may_be_stale and self._coordination.is_connected:
+        if not self._image_may_be_stale and self.coordination.is_connected:
             return
-        if self._loop.time() < self._retry_at or (self._is_down and not self._coordination.is_connected):
+        if self._loop.time() < self._retry_at or (self._is_down and not self.coordination.is_connected):
             raise self._to_kafka_error(Unavailable("", "the service cannot be reached"))
         try:
-            await self._coordination.sync()
+            await self.coordination.sync()
             await self._loader.catch_up()
         except CoordinationError as error:
             self._retry_at, self._is_down = self._loop.time() + RETRY_BACKOFF_S, True
@@ -187,8 +187,8 @@ class MetadataWriter:
         writers = log.writers
         if not writers or writers[-1][:2] != (self.epoch, self._name):
             writers = (*writers, Writer(self.epoch, self._name, log.number, number))
-        records = await deletion_ops(self._coordination, deleted_topics) if deleted_topics else []
-        await self._coordination.multi(
+        records = await deletion_ops(self.coordination, deleted_topics) if deleted_topics else []
+        await self.coordination.multi(
             [
                 Check(znodes.CONTROLLER_EPOCH, epoch_version),
                 *change_ops(number, ops, self._loader.change_log_version, writers),

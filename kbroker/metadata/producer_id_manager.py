@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
+from kbroker.coordination.interface import BadVersion, CoordinationError
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import BadVersion, CoordinationError
 from kbroker.runtime.mutex import Mutex
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from kbroker.metadata.store.coordination import Coordination
+    from kbroker.coordination.interface import Coordination
 
 BLOCK_SIZE = 1000
 # After a failure, requests that wait or arrive within this time (in seconds) fail without another attempt.

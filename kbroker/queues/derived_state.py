@@ -10,7 +10,7 @@ later leader may have a shorter log. It rebuilds the state from its own log, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Protocol
 
 from kbroker.common import Buffer
@@ -24,7 +24,7 @@ class DerivedState(Protocol):
         """Return whether a batch may change the state, so that its records must be decompressed for `replay`."""
         ...
 
-    def replay(self, header: BatchHeader, body: Buffer, now_ms: int) -> Generator[None, None, None]:
+    def replay(self, header: BatchHeader, body: Buffer, now_ms: int) -> None:
         """Apply a batch of the log, with its decompressed records. Yields after each slice.
 
         Also called with control batches. Raises MalformedError after it has applied the records before the damage.

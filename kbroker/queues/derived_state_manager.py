@@ -51,7 +51,7 @@ class DerivedStateManager:
 
     def start(self) -> None:
         """Start to load the state in the background."""
-        self._task = self._environment.loop.create_task(self._run())
+        self._task = self._environment.loop.create_task(self._environment.turns.run(self._run()))
 
     def close(self) -> None:
         """Drop the state: this broker no longer leads the partition in this epoch."""
@@ -118,8 +118,7 @@ class DerivedStateManager:
 
     async def _replay(self, header: BatchHeader, body: bytes) -> None:
         try:
-            for _ in self._state.replay(header, body, self._environment.clock.now_ms()):
-                await self._environment.yield_to_loop()
+            self._state.replay(header, body, self._environment.clock.now_ms())
         except MalformedError as error:
             log.warning("a batch is skipped", partition=self._partition.tp, offset=header.base_offset, reason=error)
         # The event loop serves other requests between two batches.

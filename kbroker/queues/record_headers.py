@@ -1,6 +1,6 @@
 """Walks the headers of records for the features of queues, which find their options in them."""
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from kbroker.common import Buffer
 from kbroker.replica.produce.record_validation import (
@@ -10,6 +10,7 @@ from kbroker.replica.produce.record_validation import (
     RecordErrors,
     invalid_record,
 )
+from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import BatchHeader
 from protocol.records.record import MIN_RECORD_BYTES, Header, decode_headers, decode_varint
@@ -34,8 +35,8 @@ def check_names(headers: Sequence[Header], names: Collection[bytes]) -> None:
             raise InvalidHeaderError(f"The header must be named {expected}, not {found}: names are case-sensitive.")
 
 
-def walk_headers(body: Buffer, header: BatchHeader, visit: VisitRecord) -> Generator[None, None, None]:
-    """Call `visit` for each record of a produced batch that has headers, in order. Yields after each slice.
+def walk_headers(body: Buffer, header: BatchHeader, visit: VisitRecord, pause: Callable[[], None]) -> None:
+    """Call `visit` for each record of a produced batch that has headers, in order. Calls `pause` after each slice.
 
     Raises InvalidRecordsError with the records for which `visit` has raised InvalidHeaderError, and
     KafkaError(INVALID_RECORD) for malformed records, and for records whose offset deltas are not consecutive: such a
@@ -43,18 +44,18 @@ def walk_headers(body: Buffer, header: BatchHeader, visit: VisitRecord) -> Gener
     """
     errors: RecordErrors = []
     try:
-        yield from _walk(body, header, visit, errors, has_gaps=False)
+        _walk(body, header, visit, errors, pause, has_gaps=False)
     except MalformedError as error:
         raise invalid_record(f"Malformed records: {error}.") from None
     raise_record_errors(errors)
 
 
-def walk_stored_headers(body: Buffer, header: BatchHeader, visit: VisitRecord) -> Generator[None, None, None]:
-    """Like `walk_headers`, for a batch of the log, which may lack records. Raises MalformedError.
+def walk_stored_headers(body: Buffer, header: BatchHeader, visit: VisitRecord) -> None:
+    """Like `walk_headers`, in turns, for a batch of the log, which may lack records. Raises MalformedError.
 
     Invalid headers are ignored: they were stored before the topic had the feature.
     """
-    return _walk(body, header, visit, [], has_gaps=True)
+    _walk(body, header, visit, [], yield_if_due, has_gaps=True)
 
 
 def raise_record_errors(errors: RecordErrors) -> None:
@@ -65,15 +66,21 @@ def raise_record_errors(errors: RecordErrors) -> None:
 
 
 def _walk(
-    body: Buffer, header: BatchHeader, visit: VisitRecord, errors: RecordErrors, *, has_gaps: bool
-) -> Generator[None, None, None]:
+    body: Buffer,
+    header: BatchHeader,
+    visit: VisitRecord,
+    errors: RecordErrors,
+    pause: Callable[[], None],
+    *,
+    has_gaps: bool,
+) -> None:
     end = len(body)
     pos, left = 0, SLICE
     try:
         for index in range(header.count):
             left -= 1
             if left <= 0:
-                yield
+                pause()
                 left = SLICE
             begin = pos
             size, start = decode_varint(body, pos)

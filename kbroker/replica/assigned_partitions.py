@@ -16,7 +16,7 @@ from kbroker.replica.partition_state import PartitionState
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.mutex import Mutex
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.turns import yield_if_due
 from kbroker.storage.log.leader_epoch_cache import NO_EPOCH
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 event_log = EventLogger("kbroker.logs")
 
-# The partitions of a deleted topic with more of them are closed in slices: 6,500 take 50 to 90 ms.
+# The partitions of a deleted topic with more of them are closed in turns: 6,500 take 50 to 90 ms.
 CLOSED_AT_ONCE = 128
 
 
@@ -242,9 +242,8 @@ class AssignedPartitions:
     async def _add_all(self, assigned: Iterable[AssignedPartition], logs: Iterable[Log]) -> list[Log]:
         """Add the partitions whose logs are open. Returns the logs that were deleted or reassigned meanwhile.
 
-        In slices: 6,500 partitions take 80 to 150 ms.
+        In turns: 6,500 partitions take 80 to 150 ms.
         """
-        slices = self._environment.new_slices()
         unopened = {tp: topic_id for tp, topic_id, _ in assigned}
         removed = []
         for log in logs:
@@ -255,7 +254,7 @@ class AssignedPartitions:
                 removed.append(log)
             else:
                 self._add(log, topic)
-            await slices.step()
+            yield_if_due()
         self._maintenance.mark_unopened(unopened)
         return removed
 
@@ -284,16 +283,15 @@ class AssignedPartitions:
         """
         if not topic_ids:
             return
-        slices = self._environment.new_slices()
         fate = LogFate.DELETE if hidden is self._deleted else LogFate.SET_ASIDE
         partitions = [partition for topic_id in topic_ids for partition in hidden.pop(topic_id, ())]
         for partition in partitions:
             if not partition.is_closed:
                 self._stop_following(partition)
                 partition.close()
-            await slices.step()
+            yield_if_due()
         # A topic that is missing may have come back meanwhile: its logs are opened again afterwards.
-        await self._remove(dict.fromkeys(partitions, fate), slices)
+        await self._remove(dict.fromkeys(partitions, fate), at_once=False)
         unopened = self._maintenance.unopened
         for tp in [tp for tp, topic_id in unopened.items() if topic_id in topic_ids]:
             del unopened[tp]
@@ -320,10 +318,10 @@ class AssignedPartitions:
                 self._stop_following(partition)
                 removed[partition] = self._fate_of(partition.log)
                 event_log.info(event, partition=tp)
-        await self._remove(removed)
+        await self._remove(removed, at_once=True)
 
-    async def _remove(self, fates: Mapping[Partition, LogFate], slices: Slices | None = None) -> None:
-        await self._replicas.remove(fates, slices)
+    async def _remove(self, fates: Mapping[Partition, LogFate], *, at_once: bool) -> None:
+        await self._replicas.remove(fates, at_once=at_once)
         await self._remove_logs({partition.log: fate for partition, fate in fates.items()})
 
     async def _remove_logs(self, fates: Mapping[Log, LogFate]) -> None:

@@ -56,7 +56,7 @@ class Partition(PartitionHighWatermark):
     `reassignment_bytes_in` is the part of the latter while a reassignment added this replica.
 
     `adding_replicas`: the replicas that a reassignment adds. `is_closing`: the leader refuses records, see
-    metadata/topics/closing/remove_partitions.py. `forwarding`: the leader forwards records to another partition.
+    metadata/topics/closing_partitions.py. `forwarding`: the leader forwards records to another partition.
     `is_leader_throttled`, `is_follower_throttled`: the topic lists this replica as throttled (KIP-73).
 
     `append_extension` replaces the appends of clients. `read_filter` decides which records consumers see.

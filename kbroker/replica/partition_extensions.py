@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from kbroker.common import Buffer, KafkaError
@@ -44,10 +44,10 @@ class AppendExtension(Protocol):
         """Wait until `is_ready`. Raises KafkaError(NOT_LEADER_OR_FOLLOWER) when the leadership ends before."""
         ...
 
-    def inspect(self, body: Buffer, header: BatchHeader) -> Generator[None, None, object]:
+    def inspect(self, body: Buffer, header: BatchHeader, pause: Callable[[], None]) -> object:
         """Walk the decompressed records of a valid batch. Returns what `append` needs: InspectedBatch.inspection.
 
-        Yields after each slice. The batch may never be appended, so this changes no state. Raises KafkaError.
+        Calls `pause` after each slice. The batch may never be appended, so this changes no state. Raises KafkaError.
         """
         ...
 

@@ -11,6 +11,8 @@ from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.timer import DeadlineTimer
 
 if TYPE_CHECKING:
+    from asyncio import Task
+
     from kbroker.runtime.environment import Environment
 
 R = TypeVar("R")
@@ -47,4 +49,14 @@ class DelayedOperation(DelayedResponse[R]):
 
 class Purgatory(DeadlineTimer[DelayedOperation[Any]]):
     def __init__(self, environment: Environment) -> None:
-        super().__init__(environment, lambda operation: operation.expire())
+        super().__init__(environment, self._expire_operation)
+        self._loop, self._turns = environment.loop, environment.turns
+        # The rest of expirations with many elements.
+        self._expiring: set[Task[None]] = set()
+
+    def _expire_operation(self, operation: DelayedOperation[Any]) -> None:
+        rest = self._turns.call(operation.expire)
+        if rest is not None:
+            task = self._loop.create_task(rest)
+            self._expiring.add(task)
+            task.add_done_callback(self._expiring.discard)

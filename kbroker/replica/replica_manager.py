@@ -6,6 +6,7 @@ assigned_partitions.py adds and removes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError, TopicPartition
@@ -16,9 +17,9 @@ from kbroker.replica.logs.disk_health import WriteHealthMonitor
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
 from kbroker.replica.partition import Partition
+from kbroker.replica.partition_extensions import AppendResult
 from kbroker.replica.partition_high_watermark import OnCommitted
 from kbroker.replica.partition_state import NO_REPLICA, select_read_replica
-from kbroker.replica.produce.append_remaining import all_remaining, append_remaining, copy_remaining
 from kbroker.replica.produce.delayed_produce import (
     NO_RECORD_ERRORS,
     DelayedProduce,
@@ -31,10 +32,11 @@ from kbroker.replica.produce.produce_results import (
     VerifiedPartitions,
     append_error_result,
     await_acknowledgement,
+    copied_from,
 )
 from kbroker.replica.produce.record_validator import AppendMustWait, RecordValidator
 from kbroker.replica.purgatory import Purgatory
-from kbroker.runtime.slices import Slices, step
+from kbroker.runtime.turns import wait_in_turn, yield_if_due
 from kbroker.storage.log.log_reads import read_blocking
 from kbroker.storage.producers.transactions import TransactionMarker, VerificationGuard
 from protocol.errors import ErrorCode
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataImage, TopicImage
     from kbroker.replica.partition_extensions import PartitionExtensions
     from kbroker.runtime.environment import Environment
-    from kbroker.runtime.slices import Slices
 
 
 class RemovedPartitionTotals:
@@ -97,6 +98,7 @@ class ReplicaManager:
         self._markers = MarkerAppends(environment)
         self.record_validator = RecordValidator(environment)
         self.clock = environment.clock
+        self._environment = environment
         self._metadata = metadata
         # By the name and by the id of the topic: requests use either (KIP-516).
         self._partitions_by_topic: dict[TopicKey, dict[int, Partition]] = {}
@@ -202,19 +204,20 @@ class ReplicaManager:
             del self._partitions_by_topic[topic]
         return list(hidden.values())
 
-    async def remove(self, partitions: Iterable[Partition], slices: Slices | None = None) -> None:
+    async def remove(self, partitions: Iterable[Partition], *, at_once: bool) -> None:
         """Remove partitions from this broker. Afterwards nothing writes to their directories any more.
 
-        Without `slices` all are closed before anything is awaited: one that is assigned to this broker again meanwhile
+        With `at_once` all are closed before anything else runs: one that is assigned to this broker again meanwhile
         must not follow with the log that is about to be deleted, since its fetches would claim what that log has.
         """
         removed = list(partitions)
         for partition in removed:
             self._close(partition)
-            await step(slices)
+            if not at_once:
+                yield_if_due()
         for partition in removed:
             await self.maintenance.remove(partition)
-            await step(slices)
+            yield_if_due()
 
     def _close(self, partition: Partition) -> None:
         self.partitions.pop(partition.tp, None)
@@ -237,64 +240,97 @@ class ReplicaManager:
         timeout_ms: int,
         produce_version: int,
         verified: VerifiedPartitions | None = None,
-    ) -> ProduceResponse | DelayedProduce | Coroutine[Any, Any, ProduceResponse]:
+        in_turn: bool = False,
+        results: list[PartitionResult] | None = None,
+        response: ProduceResponse | None = None,
+        unacknowledged: list[UnacknowledgedBatch] | None = None,
+    ) -> ProduceResponse | DelayedProduce | Coroutine[Any, Any, ProduceResponse | DelayedProduce]:
         """Append the batches of a Produce request, in order.
 
-        Returns the response; a DelayedProduce if it has to wait for acknowledgements; or a coroutine if the records of
-        a batch need slow validation. The buffers of the records are used only during the call. `verified`: set for a
-        request with a transactional id.
+        Returns the response; or a DelayedProduce if it has to wait for acknowledgements. If a batch has to wait, for
+        example for slow validation, the rest is copied and appended in turns, and a coroutine is returned. `verified`:
+        set for a request with a transactional id. `in_turn`: whether this runs in a turn, so that the buffers of the
+        records do not change meanwhile. The last three: what the rest continues; `results` belong to its first topic.
         """
         now_ms = self.clock.now_ms()
         transactional = verified is not None
         must_verify = verified is not None and verified.must_verify
         guard = None
-        response: ProduceResponse = []
-        unacknowledged: list[UnacknowledgedBatch] = []
+        if response is None or unacknowledged is None:
+            response, unacknowledged = [], []
         for key, partitions in topics:
-            results: list[PartitionResult] = []
-            if partitions:
-                response.append((key, results))
+            if results is None:
+                results = []
+                if partitions:
+                    response.append((key, results))
             for index, records in partitions:
+                if in_turn:
+                    yield_if_due()
+                    now_ms = self.clock.now_ms()
                 try:
                     partition = self.leader(key, index)
                     if verified is not None:
                         guard = verified.guard_of((key, index))
-                    base_offset, end_offset, append_time_ms = partition.append_as_leader(
-                        records, acks, produce_version, now_ms, transactional, guard, must_verify
-                    )
+                    try:
+                        base_offset, end_offset, append_time_ms = partition.append_as_leader(
+                            records, acks, produce_version, now_ms, transactional, guard, must_verify
+                        )
+                    except AppendMustWait as waiting:
+                        if not in_turn:
+                            rest = copied_from(topics, partitions, len(results))
+                            return self._environment.turns.call(
+                                self._append_rest, rest, acks, timeout_ms, produce_version, verified, results, response,
+                                unacknowledged,
+                            )  # fmt: skip
+                        append = partial(
+                            partition.append_as_leader, records, acks, produce_version,
+                            transactional=transactional, guard=guard, must_verify=must_verify,
+                        )  # fmt: skip
+                        base_offset, end_offset, append_time_ms = self._append_after_wait(
+                            key, partition, append, waiting
+                        )
                 except KafkaError as error:
                     results.append(self.error_result(key, index, error))
-                except AppendMustWait:
-                    remaining = copy_remaining(topics, response)
-                    return append_remaining(
-                        self, remaining, response, unacknowledged, acks, timeout_ms, produce_version, verified
-                    )
                 else:
                     if end_offset > partition.state.high_watermark:
                         await_acknowledgement(partition, end_offset, acks, results, unacknowledged)
                     start_offset = partition.log.log_start_offset
                     results.append((index, 0, base_offset, append_time_ms, start_offset, NO_RECORD_ERRORS, None))
+            results = None
         if unacknowledged and acks != 0:
-            return self.delay(response, unacknowledged, timeout_ms)
+            return self._delay(response, unacknowledged, timeout_ms)
         return response
 
-    async def append_in_slices(
+    def _append_rest(
         self,
         topics: list[TopicRecords],
         acks: int,
         timeout_ms: int,
         produce_version: int,
-        slices: Slices,
-        verified: VerifiedPartitions | None = None,
-    ) -> ProduceResponse:
-        """Append the batches of a large Produce request, whose buffers do not change meanwhile."""
-        response: ProduceResponse = []
-        remaining = all_remaining(topics, response)
-        return await append_remaining(
-            self, remaining, response, [], acks, timeout_ms, produce_version, verified, slices
-        )
+        verified: VerifiedPartitions | None,
+        *progress: Any,
+    ) -> ProduceResponse | DelayedProduce:
+        rest = self.append_records(topics, acks, timeout_ms, produce_version, verified, True, *progress)
+        assert not isinstance(rest, Coroutine)
+        return rest
 
-    def delay(
+    def _append_after_wait(
+        self, key: TopicKey, partition: Partition, append: Callable[..., AppendResult], waiting: AppendMustWait
+    ) -> AppendResult:
+        """Wait as `waiting` says, in a turn, and append the batch. `append`: Partition.append_as_leader."""
+        index = partition.tp.partition
+        while True:
+            validated = wait_in_turn(waiting.wait(self.record_validator))
+            if self.leader(key, index) is not partition:
+                # The topic was deleted meanwhile, and perhaps created again with other configs. The leadership may have
+                # moved, too.
+                raise KafkaError(self.missing_error(key, index))
+            try:
+                return append(now_ms=self.clock.now_ms(), validated=validated)
+            except AppendMustWait as again:
+                waiting = again
+
+    def _delay(
         self, response: ProduceResponse, unacknowledged: list[UnacknowledgedBatch], timeout_ms: int
     ) -> DelayedProduce:
         """Return the response of a Produce request that waits for its acknowledgements."""

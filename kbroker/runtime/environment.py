@@ -4,10 +4,10 @@ The broker gets an Environment as a parameter. So it also runs in virtual time, 
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.turns import Turns
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future, Handle, Transport
@@ -104,7 +104,7 @@ class Environment:
 
     Everything but the edge (tests/unit/test_imports.py) uses asyncio through `loop`: timers, futures, tasks, sockets.
     `set_thread_count`: sets the number of threads of `offload`. `direct_socket`: returns the socket of a transport, or
-    None if files cannot be sent to it directly, for example because it encrypts.
+    None if files cannot be sent to it directly, for example because it encrypts. `turns`: for work in the background.
     """
 
     loop: "AbstractEventLoop"
@@ -116,14 +116,15 @@ class Environment:
     set_thread_count: Callable[[int], None] = _ignore_thread_count
     descriptors: DescriptorLimits = UNLIMITED_DESCRIPTORS
     direct_socket: "Callable[[Transport], DirectSocket | None]" = _no_direct_socket
+    turns: Turns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.turns = Turns(self.yield_to_loop, self.clock.mono_ns)
 
     async def yield_to_loop(self) -> None:
         """Wait until the other callbacks that are ready have run."""
         future = self.loop.create_future()
         await _await_or_cancel(future, self.loop.call_soon(_finish, future))
-
-    def new_slices(self) -> Slices:
-        return Slices(self.yield_to_loop, self.clock.mono_ns)
 
     async def sleep(self, seconds: float) -> None:
         future = self.loop.create_future()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kbroker.runtime.event_log import EventLogger
 
@@ -24,7 +24,7 @@ def always() -> bool:
 
 
 class PeriodicTask:
-    """Runs a coroutine repeatedly: one run at a time, `period_ms()` milliseconds after the end of the last run.
+    """Runs a coroutine repeatedly, in turns: one at a time, `period_ms()` milliseconds after the end of the last one.
 
     While `is_needed()` is false, nothing is scheduled, so an idle broker sleeps. Code that makes it true calls
     `schedule`. A run that raises is logged, and the next one is scheduled.
@@ -35,7 +35,7 @@ class PeriodicTask:
         environment: Environment,
         name: str,
         period_ms: Callable[[], int],
-        run: Callable[[], Awaitable[None]],
+        run: Callable[[], Coroutine[Any, Any, None]],
         is_needed: Callable[[], object] = always,
     ) -> None:
         self._environment = environment
@@ -58,7 +58,7 @@ class PeriodicTask:
 
     async def _run(self) -> None:
         try:
-            await self._run_once()
+            await self._environment.turns.run(self._run_once())
         except Exception as error:
             log.failure("periodic task failed", error, task=self._name)
         self._task = None

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from kbroker.api.context import RequestContext
 from kbroker.api.dispatch import UnsupportedRequest
-from kbroker.common import Buffer
 from kbroker.server.backlog import Backlog
 from kbroker.server.error_reporter import api_name, closing_reason
 from kbroker.server.fair_scheduler import EXPENSIVE_NS, LAST_DATA_API_KEY
 from kbroker.server.frame_buffers import BUFFER_BYTES
-from kbroker.server.large_request import LARGE_REQUEST_BYTES, respond_in_slices, serve_large_request
+from kbroker.server.large_request import LARGE_REQUEST_BYTES, serve_in_turns, serve_large_request
 from kbroker.server.receive_buffer import HEADER_END, READ_BYTES, ReceiveBuffer
 from kbroker.server.response_cache import MAX_REQUEST_BYTES
 from kbroker.server.response_queue import ResponseQueue
@@ -278,14 +277,14 @@ class Connection(asyncio.BufferedProtocol):
                 if context.body is not None:
                     responses.send(context)
                     return
-            if size > LARGE_REQUEST_BYTES and handler.is_large_by_size and handler.in_steps is not None:
-                self._serve_in_slices(context, frame, pos)
+            if size > LARGE_REQUEST_BYTES and handler.is_large_by_size:
+                self._serve_large_request(context, frame, pos)
                 return
             request = handler.decode(frame, pos, version)
-            if handler.is_large is not None and handler.is_large(server.services, context, request):
+            if handler.runs_in_turns:
                 is_cacheable = handler.is_cacheable is not None and handler.is_cacheable(server.services, request)
                 key = cache_key if is_cacheable else None
-                responses.wait_for_body(context, respond_in_slices(server, context, request, key))
+                responses.wait_for_body(context, serve_in_turns(server, context, request, key))
                 return
             response = handler.handle(server.services, context, request)
             if isinstance(response, handler.response_type):
@@ -300,7 +299,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(error.reason, api=api_name(error.api_key), version=error.version)
         except ManyElements:
             assert context is not None
-            self._serve_in_slices(context, frame, pos)
+            self._serve_many_elements(context, frame, pos)
         except Exception as error:
             self.on_request_error(error, context)
         else:
@@ -317,17 +316,16 @@ class Connection(asyncio.BufferedProtocol):
         elif is_cacheable is not None and isinstance(body, bytes) and is_cacheable(self._server.services, request):
             self._server.cached_responses.put(key, body)
 
-    def _serve_in_slices(self, context: RequestContext, frame: memoryview, pos: int) -> None:
+    def _serve_large_request(self, context: RequestContext, frame: memoryview, pos: int) -> None:
         # A larger frame has its own buffer. A smaller one is in a reused buffer, so it is copied.
         kept = frame if len(frame) > BUFFER_BYTES else bytes(frame)
-        self.hold(len(frame))
-        self._responses.wait_for_body(context, self._serve_large_request(context, kept, pos))
+        self._responses.wait_for_body(context, serve_large_request(self._server, context, kept, pos))
 
-    async def _serve_large_request(self, context: RequestContext, frame: Buffer, pos: int) -> bool:
+    def _serve_many_elements(self, context: RequestContext, frame: memoryview, pos: int) -> None:
         try:
-            return await serve_large_request(self._server, context, frame, pos)
-        finally:
-            self.hold(-len(frame))
+            self._serve_large_request(context, frame, pos)
+        except Exception as error:
+            self.on_request_error(error, context)
 
     def hold(self, size: int) -> None:
         """Count `size` more bytes (fewer, if negative) of a request in progress, which may outlive the connection."""

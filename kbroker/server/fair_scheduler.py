@@ -8,7 +8,7 @@
   all connections, which takes as long as ten small requests.
 - Each iteration of the event loop handles the backlog of one connection.
 - Each iteration of the event loop reads a few large frames of each connection (Connection._end_turn).
-- Each iteration of the event loop handles a slice of one large request (large_request.py).
+- Each iteration of the event loop runs a turn of one large request (large_request.py).
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class FairScheduler:
     ) -> None:
         """`data_time_ns`: the total time of all Produce and Fetch requests since the start."""
         self.is_paused = False
-        # Pieces of large responses, connections with a backlog, and slices of large requests.
+        # Pieces of large responses, connections with a backlog, and turns of large requests.
         self.response_pieces = CallQueue(call_soon, PIECES_AT_ONCE)
         self.backlogs = CallQueue(call_soon)
-        self.request_slices = CallQueue(call_soon)
+        self.request_turns = CallQueue(call_soon)
         self._data_time_ns = data_time_ns
         self._last_data_time_ns = 0
         self._call_soon = call_soon

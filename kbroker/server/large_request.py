@@ -1,17 +1,19 @@
-"""Handles large requests in slices, so that other clients are served between two slices.
+"""Serves requests in turns (runtime/turns.py), so that other clients are served in between.
 
-Such a request has up to 100,000 elements, or up to 100 MB of names. Decoding it, and encoding its response, may take
-half a second. Each iteration of the event loop runs one slice of one large request.
+Such a request has up to 100,000 elements, or up to 100 MB of names, or its response has. Decoding it, and encoding its
+response, may take half a second. Each iteration of the event loop runs one turn of one request.
 """
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from kbroker.common import Buffer
-from kbroker.runtime.slices import Slices, Steps, release
+from kbroker.runtime.delayed_response import DelayedResponse
+from kbroker.runtime.turns import release, wait_in_turn, yield_if_due
 from kbroker.server.error_reporter import ResponseTooLarge
 from kbroker.server.receive_buffer import release_pages
 from protocol.fast.fetch import Records
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from kbroker.api.context import RequestContext
     from kbroker.server.server_context import ServerContext
 
-# Requests larger than this are decoded in steps; of Produce, those with many batches.
+# Requests larger than this are decoded in turns; of Produce, those with many batches.
 LARGE_REQUEST_BYTES = 16 * 1024
 # The response is sent as buffers of at least this many bytes.
 RESPONSE_BUFFER_BYTES = 64 * 1024
@@ -33,67 +35,86 @@ MAX_BUFFER_BYTES = 256 * 1024
 RELEASED_AT_ONCE = 64
 
 
-async def serve_large_request(server: ServerContext, context: RequestContext, frame: Buffer, pos: int) -> bool:
+def serve_large_request(
+    server: ServerContext, context: RequestContext, frame: Buffer, pos: int
+) -> bool | Coroutine[Any, Any, bool]:
     """Decode and handle a request, and encode its response. Returns whether there is a response.
 
-    `frame` must not change meanwhile. Raises what the decoder, the handler and the encoder raise.
+    `frame` must not change meanwhile; it counts as request memory. Raises what the decoder, the handler and the encoder
+    raise.
     """
-    handler = context.handler
-    assert handler.in_steps is not None
-    steps = handler.in_steps.decode(frame, pos)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            request = end.value
-            break
-        await server.next_slice()
-    if handler.is_large_by_size:
-        # The records of Produce, which is not, are parts of the frame.
-        await Slices(server.next_slice, server.mono_ns).run(release_pages(frame))
-    return await respond_in_slices(server, context, request)
+    context.in_turns = True
+    return server.turns.call(_serve_frame, server, context, frame, pos)
 
 
-async def respond_in_slices(
-    server: ServerContext, context: RequestContext, request: Any, cache_key: bytes | None = None
-) -> bool:
-    """Handle a request in slices, encode its response, and free both. Returns whether there is a response.
+def serve_in_turns(
+    server: ServerContext, context: RequestContext, request: Any, cache_key: bytes | None
+) -> bool | Coroutine[Any, Any, bool]:
+    """Handle a decoded request, and encode its response. Returns whether there is a response.
 
     `cache_key`: the request, if a response without errors is to be cached.
     """
+    context.in_turns = True
+    return server.turns.call(_respond, server, context, request, cache_key)
+
+
+def _serve_frame(server: ServerContext, context: RequestContext, frame: Buffer, pos: int) -> bool:
+    handler, size = context.handler, len(frame)
+    context.connection.hold(size)
+    try:
+        request = handler.decode(memoryview(frame), pos, context.version, yield_if_due)
+        if handler.is_large_by_size:
+            # The records of Produce, which is not, are parts of the frame.
+            release_pages(frame)
+        return _respond(server, context, request, None)
+    finally:
+        context.connection.hold(-size)
+
+
+def _respond(server: ServerContext, context: RequestContext, request: Any, cache_key: bytes | None) -> bool:
     handler, services = context.handler, server.services
     image_version, config = services.metadata.version, services.config
-    assert handler.in_steps is not None
-    context.slices = Slices(server.next_slice, server.mono_ns)
     response = handler.handle(services, context, request)
-    if response is not None and not isinstance(response, handler.response_type):
-        response = await response
+    if isinstance(response, DelayedResponse):
+        context.delayed = response
+        response = wait_in_turn(response)
+        context.delayed = None
+    elif isinstance(response, Coroutine):
+        response = wait_in_turn(response)
     if response is None:
         return False
-    has_errors = False
-    if handler.in_steps.report_errors is not None:
-        has_errors = await context.slices.run(handler.in_steps.report_errors(context, request, response))
-    out: list[Buffer | Records] = []
-    body: list[Buffer | Records] = []
-    size = 0
-    for _ in handler.in_steps.encode(response, out):
-        joined = len(body)
-        _join_buffers(out, body)
-        size += sum(map(len, body[joined:]))
-        if size > MAX_RESPONSE_BYTES:
-            await context.slices.run(release(body))
-            raise ResponseTooLarge(f"more than {MAX_RESPONSE_BYTES} bytes")
-        await server.next_slice()
-    _join_buffers(out, body, 0)
-    for message in (request, response):
-        if isinstance(message, Message):
-            await context.slices.run(release_elements(message))
-    context.body = body
+    has_errors = handler.report_errors(context, request, response)
+    context.body = body = _encode(context, response)
+    if len(body) > 1:
+        # Each has many elements, or is about many.
+        for message in (request, response):
+            if isinstance(message, Message):
+                release_elements(message)
     # Parts of the response may be from another image or config than the others.
     is_consistent = services.metadata.version == image_version and services.config is config
     if cache_key is not None and is_consistent and not has_errors:
         server.cached_responses.put(cache_key, b"".join(cast("list[Buffer]", body)))
     return True
+
+
+def _encode(context: RequestContext, response: Any) -> list[Buffer | Records]:
+    out: list[Buffer | Records] = []
+    body: list[Buffer | Records] = []
+    size = 0
+
+    def pause() -> None:
+        nonlocal size
+        joined = len(body)
+        _join_buffers(out, body)
+        size += sum(map(len, body[joined:]))
+        if size > MAX_RESPONSE_BYTES:
+            release(body)
+            raise ResponseTooLarge(f"more than {MAX_RESPONSE_BYTES} bytes")
+        yield_if_due()
+
+    context.handler.append(response, context.version, out, pause)
+    _join_buffers(out, body, 0)
+    return body
 
 
 def _join_buffers(
@@ -123,7 +144,7 @@ def _kind(part: Buffer | Records) -> object:
     return Buffer if len(part) <= MAX_BUFFER_BYTES else memoryview
 
 
-def release_elements(struct: Struct) -> Steps[None]:
+def release_elements(struct: Struct) -> None:
     """Remove the structs and strings in the lists of a message, and of its structs.
 
     Lists of numbers stay, because those of a response may be the broker's own (a partition's replicas).
@@ -135,8 +156,8 @@ def release_elements(struct: Struct) -> Steps[None]:
             del elements[-RELEASED_AT_ONCE:]
             if is_nested:
                 for element in last:
-                    yield from release_elements(element)
-            yield
+                    release_elements(element)
+            yield_if_due()
 
 
 @cache

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Protocol
 
 from kbroker.common import Buffer
-from kbroker.runtime.slices import Steps
+from kbroker.runtime.turns import yield_if_due
 from kbroker.server.frame_buffers import BUFFER_BYTES
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ MAPPED_BYTES = 256 * 1024
 READ_BYTES = 1024 * 1024
 
 
-def release_pages(frame: Buffer) -> Steps[None]:
+def release_pages(frame: Buffer) -> None:
     """Return the memory of a frame that is not needed any more to the kernel, which takes 10 ms for 100 MB."""
     mapped = frame.obj if isinstance(frame, memoryview) else None
     if isinstance(mapped, mmap):
         for start in range(0, len(mapped), READ_BYTES):
             mapped.madvise(MADV_DONTNEED, start, min(READ_BYTES, len(mapped) - start))
-            yield
+            yield_if_due()
 
 
 class BufferOwner(Protocol):

@@ -120,8 +120,12 @@ class ResponseQueue:
         """Return whether a request may be handled although `is_blocked`, since it may overlap with those that wait."""
         return api_key == self._admitted_api_key and not self._is_full()
 
-    def wait_for_body(self, context: RequestContext, serving: Awaitable[bool]) -> None:
-        """Respond when `serving` has set the body of the response. Its result is false if there is no response."""
+    def wait_for_body(self, context: RequestContext, serving: bool | Awaitable[bool]) -> None:
+        """Respond when `serving` has set the body of the response. It is, or returns, false if there is no response."""
+        if isinstance(serving, bool):
+            if serving:
+                self.send(context)
+            return
         self._contexts.append(context)
         self._block(context)
         self._server.spawn(self._await_body(context, serving))
@@ -209,8 +213,7 @@ class ResponseQueue:
             assert body is not None
             size = sum(map(len, body)) + 4 + len(tags)
             header = _HEADER.pack(size, context.correlation_id) + tags
-            is_encoded_in_steps = context.slices is not None
-            if size >= BULK_BYTES and (is_encoded_in_steps or any(isinstance(part, FileSlice) for part in body)):
+            if size >= BULK_BYTES and (context.in_turns or any(isinstance(part, FileSlice) for part in body)):
                 self.flush()
                 # What has been sent is freed, not all of it at the end.
                 context.body = None

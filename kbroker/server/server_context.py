@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kbroker.api.dispatch import Dispatch
+from kbroker.runtime.turns import Turns
 from kbroker.server.error_reporter import ErrorReporter
 from kbroker.server.fair_scheduler import LAST_DATA_API_KEY, FairScheduler
 from kbroker.server.request_memory import RequestMemory
@@ -46,6 +47,8 @@ class ServerContext:
         self.max_gathered_bytes = MAX_GATHERED_BYTES
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self.small_receive_view = self.receive_view[:SMALL_RECEIVE_BUFFER_BYTES]
+        # The turns of clients' requests, one in each iteration of the event loop.
+        self.turns = Turns(self._next_turn, clock.mono_ns)
         self.scheduler = FairScheduler(loop.call_soon, loop.call_later, self._data_time_ns)
         self.memory = RequestMemory(loop.call_soon, loop.call_later, clock.mono_ns)
         self.cached_responses = ResponseCache()
@@ -66,10 +69,10 @@ class ServerContext:
             self.unsent_bytes += change
             self.services.fetching.unsent_bytes = self.unsent_bytes
 
-    async def next_slice(self) -> None:
-        """Wait until the next slice of a large request may be handled: one in each iteration of the event loop."""
+    async def _next_turn(self) -> None:
+        """Wait until the next turn of a request may begin: one in each iteration of the event loop."""
         turn = self._loop.create_future()
-        self.scheduler.request_slices.add(partial(_end, turn))
+        self.scheduler.request_turns.add(partial(_end, turn))
         await turn
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -4,7 +4,7 @@ The rows in messages/k01_fetch.py are the reference: property tests require equa
 buffers, among them the slices of the log that hold the records: these are not copied.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
@@ -23,6 +23,7 @@ from protocol.fast.primitives import (
     deduct,
     encode_compact_string,
     encode_string,
+    no_pause,
     slice_bytes,
 )
 from protocol.limits import MAX_ELEMENTS_AT_ONCE, MAX_REQUEST_ELEMENTS, MAX_TAGGED_FIELDS
@@ -63,9 +64,6 @@ class FetchRequest:
     rack_id: str | None
     replica_epoch: int = -1
     version: int = LATEST_VERSION
-
-
-DecodeSteps = Generator[None, None, FetchRequest]
 
 
 class Records(Protocol):
@@ -118,30 +116,19 @@ _ABORTED = Struct(">qq")
 _REPLICA_STATE = Struct(">iq")
 
 
-def decode_fetch_request(buf: memoryview, pos: int, version: int) -> FetchRequest:
-    """Decode a Fetch request of versions 4 to 18 that starts at `pos`. Raises MalformedError."""
-    steps = (
-        _decode_flexible(buf, pos, version) if version >= FIRST_FLEXIBLE_VERSION else _decode_plain(buf, pos, version)
-    )
+def decode_fetch_request(buf: memoryview, pos: int, version: int, pause: Callable[[], None] = no_pause) -> FetchRequest:
+    """Decode a Fetch request of versions 4 to 18 that starts at `pos`. Raises MalformedError.
+
+    `pause` is called after each MAX_ELEMENTS_AT_ONCE topics or partitions.
+    """
+    decode = _decode_flexible if version >= FIRST_FLEXIBLE_VERSION else _decode_plain
     try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+        return decode(buf, pos, version, pause)
     except (IndexError, StructError) as error:
         raise MalformedError("Fetch request is truncated") from error
 
 
-def decode_fetch_in_steps(buf: memoryview, pos: int, version: int) -> DecodeSteps:
-    """Decode a Fetch request, and yield after each MAX_ELEMENTS_AT_ONCE topics or partitions. Raises MalformedError."""
-    try:
-        decode = _decode_flexible if version >= FIRST_FLEXIBLE_VERSION else _decode_plain
-        return (yield from decode(buf, pos, version))
-    except (IndexError, StructError) as error:
-        raise MalformedError("Fetch request is truncated") from error
-
-
-def _decode_plain(buf: memoryview, pos: int, version: int) -> DecodeSteps:
+def _decode_plain(buf: memoryview, pos: int, version: int, pause: Callable[[], None]) -> FetchRequest:
     """Decode versions 4 to 11."""
     left = MAX_ELEMENTS_AT_ONCE
     session_id, session_epoch = 0, -1
@@ -158,7 +145,7 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> DecodeSteps:
     for _ in range(topic_count):
         left -= 1
         if not left:
-            yield
+            pause()
             left = MAX_ELEMENTS_AT_ONCE
         name, pos = decode_string(buf, pos, flexible=False)
         if name is None:
@@ -171,7 +158,7 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> DecodeSteps:
         for _ in range(count):
             left -= 1
             if not left:
-                yield
+                pause()
                 left = MAX_ELEMENTS_AT_ONCE
             if version >= 9:
                 index, current_epoch, offset, log_start_offset, size = _PARTITION_V9.unpack_from(buf, pos)
@@ -192,7 +179,7 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> DecodeSteps:
         for _ in range(topic_count):
             left -= 1
             if not left:
-                yield
+                pause()
                 left = MAX_ELEMENTS_AT_ONCE
             name, pos = decode_string(buf, pos, flexible=False)
             if name is None:
@@ -213,7 +200,7 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> DecodeSteps:
     )  # fmt: skip
 
 
-def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodeSteps:
+def _decode_flexible(buf: memoryview, pos: int, version: int, pause: Callable[[], None]) -> FetchRequest:
     """Decode versions from 12 on."""
     left = MAX_ELEMENTS_AT_ONCE
     replica_id = replica_epoch = -1
@@ -232,7 +219,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodeSteps:
     for _ in range(topic_count):
         left -= 1
         if not left:
-            yield
+            pause()
             left = MAX_ELEMENTS_AT_ONCE
         key, pos = _topic_key(buf, pos, version)
         count, pos = decode_uvarint(buf, pos)
@@ -242,7 +229,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodeSteps:
         for _ in range(count):
             left -= 1
             if not left:
-                yield
+                pause()
                 left = MAX_ELEMENTS_AT_ONCE
             index, current_epoch, offset, last_epoch, log_start_offset, size = _PARTITION_V12.unpack_from(buf, pos)
             pos += 32
@@ -257,7 +244,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodeSteps:
     for _ in range(topic_count):
         left -= 1
         if not left:
-            yield
+            pause()
             left = MAX_ELEMENTS_AT_ONCE
         key, pos = _topic_key(buf, pos, version)
         count, pos = decode_uvarint(buf, pos)
@@ -327,37 +314,38 @@ Buffers = list[bytes | bytearray | memoryview | Records]
 
 def encode_fetch_response(response: FetchResponse, version: int) -> Buffers:
     """Encode a Fetch response body of versions 4 to 18 (throttle time 0) as buffers to write one after another."""
-    return (
-        _encode_flexible(response, version) if version >= FIRST_FLEXIBLE_VERSION else _encode_plain(response, version)
-    )
+    out: Buffers = []
+    append_fetch_response(response, version, out)
+    return out
 
 
-def encode_fetch_in_steps(response: FetchResponse, version: int, out: Buffers) -> Iterator[None]:
-    """Append the parts of a response body to `out`, and yield after each MAX_ELEMENTS_AT_ONCE topics or partitions."""
+def append_fetch_response(
+    response: FetchResponse, version: int, out: Buffers, pause: Callable[[], None] | None = None
+) -> None:
+    """Append the parts of a response body to `out`.
+
+    `pause` is called after at most MAX_ELEMENTS_AT_ONCE topics or partitions. It may remove what `out` has.
+    """
     is_flexible = version >= FIRST_FLEXIBLE_VERSION
+    append_results = _append_flexible if is_flexible else _append_plain
     head = _encode_head(response, version)
     leaders: list[CurrentLeader] = []
-    left = MAX_ELEMENTS_AT_ONCE
     for key, partitions in response.topics:
         head += _encode_topic(key, len(partitions), version)
-        for start in range(0, len(partitions), MAX_ELEMENTS_AT_ONCE):
-            some = partitions[start : start + MAX_ELEMENTS_AT_ONCE]
-            if is_flexible:
-                head = _append_flexible(out, head, some, version, leaders)
-            else:
-                head = _append_plain(out, head, some, version)
-            left -= len(some)
-            if left <= 0:
-                out.append(head)
+        if pause is None:
+            head = append_results(out, head, partitions, version, leaders)
+        else:
+            for start in range(0, len(partitions), MAX_ELEMENTS_AT_ONCE):
+                some = partitions[start : start + MAX_ELEMENTS_AT_ONCE]
+                out.append(append_results(out, head, some, version, leaders))
                 head = bytearray()
-                yield
-                left = MAX_ELEMENTS_AT_ONCE
+                pause()
         if is_flexible:
             head += b"\0"
-        left -= 1
     if is_flexible:
         head += encode_response_fields(leaders) if leaders else b"\0"
-    out.append(head)
+    if head:
+        out.append(head)
 
 
 def _encode_head(response: FetchResponse, version: int) -> bytearray:
@@ -379,19 +367,9 @@ def _encode_topic(key: TopicKey, partition_count: int, version: int) -> bytes:
     return cast(bytes, key) + encode_uvarint(partition_count + 1)
 
 
-def _encode_plain(response: FetchResponse, version: int) -> Buffers:
-    """Encode versions 4 to 11."""
-    head = _encode_head(response, version)
-    out: Buffers = []
-    for name, partitions in response.topics:
-        head += _encode_topic(name, len(partitions), version)
-        head = _append_plain(out, head, partitions, version)
-    if head:
-        out.append(head)
-    return out
-
-
-def _append_plain(out: Buffers, head: bytearray, partitions: list[FetchResult], version: int) -> bytearray:
+def _append_plain(
+    out: Buffers, head: bytearray, partitions: list[FetchResult], version: int, leaders: list[CurrentLeader]
+) -> bytearray:
     """Append partitions to `head`, which is moved to `out` when records follow. Returns the new head."""
     for result in partitions:
         size = len(result.records)
@@ -424,20 +402,6 @@ def _encode_result(head: bytearray, result: FetchResult, version: int) -> None:
     if version >= 11:
         head += I32.pack(result.preferred_read_replica)
     head += I32.pack(len(result.records))
-
-
-def _encode_flexible(response: FetchResponse, version: int) -> Buffers:
-    """Encode versions from 12 on."""
-    head = _encode_head(response, version)
-    out: Buffers = []
-    leaders: list[CurrentLeader] = []
-    for key, partitions in response.topics:
-        head += _encode_topic(key, len(partitions), version)
-        head = _append_flexible(out, head, partitions, version, leaders)
-        head += b"\0"
-    head += encode_response_fields(leaders) if leaders else b"\0"
-    out.append(head)
-    return out
 
 
 def _append_flexible(

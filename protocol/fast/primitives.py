@@ -3,8 +3,8 @@
 from struct import Struct
 from typing import NoReturn
 
-from protocol.errors import MalformedError
-from protocol.limits import MAX_REQUEST_ELEMENTS, too_many_elements
+from protocol.errors import MalformedError, ManyElements
+from protocol.limits import MAX_ELEMENTS_AT_ONCE, MAX_REQUEST_ELEMENTS, too_many_elements
 from protocol.varints import decode_uvarint, encode_uvarint
 
 I16 = Struct(">h")
@@ -36,6 +36,15 @@ def decode_string(buf: memoryview, pos: int, *, flexible: bool) -> tuple[str | N
     if size < 0 or end > len(buf):
         raise MalformedError(f"field of {size} bytes exceeds the frame")
     return str(buf[pos:end], "utf-8", "replace"), end
+
+
+def no_pause() -> None:
+    """The `pause` of a decoder that decodes everything at once."""
+
+
+def refuse_many_elements() -> NoReturn:
+    """The `pause` of a decoder that decodes at most MAX_ELEMENTS_AT_ONCE elements."""
+    raise ManyElements(too_many_elements(MAX_ELEMENTS_AT_ONCE))
 
 
 def refuse_count(count: int, left: int) -> NoReturn:

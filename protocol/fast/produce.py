@@ -4,13 +4,13 @@ The rows in messages/k00_produce.py are the reference: property tests require eq
 memoryviews of the received frame: they are neither copied nor decoded.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable
 from functools import partial
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from protocol.errors import MalformedError, ManyElements
+from protocol.errors import MalformedError
 from protocol.fast.current_leader import (
     FIRST_PRODUCE_VERSION,
     CurrentLeader,
@@ -23,9 +23,11 @@ from protocol.fast.primitives import (
     decode_string,
     encode_compact_string,
     encode_string,
+    no_pause,
     refuse_count,
+    refuse_many_elements,
 )
-from protocol.limits import MAX_ELEMENTS_AT_ONCE, MAX_REQUEST_ELEMENTS, too_many_elements
+from protocol.limits import MAX_ELEMENTS_AT_ONCE, MAX_REQUEST_ELEMENTS
 from protocol.varints import decode_uvarint, encode_uvarint, skip_tagged_fields
 
 FIRST_TOPIC_ID_VERSION = 13
@@ -52,8 +54,6 @@ class ProduceRequest(NamedTuple):
     topics: list[TopicRecords]
 
 
-DecodeSteps = Generator[None, None, ProduceRequest]
-
 # Faster than the NamedTuple's constructor, which adds a Python frame.
 _make_request = partial(tuple.__new__, ProduceRequest)
 
@@ -72,30 +72,22 @@ _RESULT_V8 = Struct(">ihqqqih")
 _RESULT_V9 = Struct(">ihqqqBBB")
 
 
-def decode_produce_request(buf: memoryview, pos: int, version: int) -> ProduceRequest:
-    """Decode a Produce request of versions 3 to 13 that starts at `pos`. Raises MalformedError."""
-    steps = decode_produce_in_steps(buf, pos, version)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+def decode_produce_request(
+    buf: memoryview, pos: int, version: int, pause: Callable[[], None] = no_pause
+) -> ProduceRequest:
+    """Decode a Produce request of versions 3 to 13 that starts at `pos`. Raises MalformedError.
 
-
-def decode_produce_in_steps(buf: memoryview, pos: int, version: int) -> DecodeSteps:
-    """Decode a Produce request, and yield after each MAX_ELEMENTS_AT_ONCE topics and partitions.
-
-    Raises MalformedError.
+    `pause` is called after each MAX_ELEMENTS_AT_ONCE topics and partitions.
     """
     try:
         if version >= FIRST_FLEXIBLE_VERSION:
-            return (yield from _decode_flexible(buf, pos, version))
-        return (yield from _decode_classic(buf, pos))
+            return _decode_flexible(buf, pos, version, pause)
+        return _decode_classic(buf, pos, pause)
     except (IndexError, StructError) as error:
         raise MalformedError("Produce request is truncated") from error
 
 
-def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodeSteps:
+def _decode_flexible(buf: memoryview, pos: int, version: int, pause: Callable[[], None]) -> ProduceRequest:
     # Varints of one byte, which most are, are decoded in place.
     uses_topic_ids = version >= FIRST_TOPIC_ID_VERSION
     end = len(buf)
@@ -112,7 +104,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodeSteps:
     for _ in range(topic_count):
         left -= 1
         if not left:
-            yield
+            pause()
             left = MAX_ELEMENTS_AT_ONCE
         if uses_topic_ids:
             key_end = pos + 16
@@ -138,7 +130,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodeSteps:
         for _ in range(partition_count):
             left -= 1
             if not left:
-                yield
+                pause()
                 left = MAX_ELEMENTS_AT_ONCE
             index: int = I32.unpack_from(buf, pos)[0]
             size, pos = decode_uvarint(buf, pos + 4)
@@ -158,7 +150,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodeSteps:
     return _make_request((transactional_id, acks, timeout_ms, topics))
 
 
-def _decode_classic(buf: memoryview, pos: int) -> DecodeSteps:
+def _decode_classic(buf: memoryview, pos: int, pause: Callable[[], None]) -> ProduceRequest:
     transactional_id = None
     id_size, acks, timeout_ms, topic_count = _HEAD_V3.unpack_from(buf, pos)
     if id_size == -1:
@@ -176,7 +168,7 @@ def _decode_classic(buf: memoryview, pos: int) -> DecodeSteps:
     for _ in range(topic_count):
         left -= 1
         if not left:
-            yield
+            pause()
             left = MAX_ELEMENTS_AT_ONCE
         name_size: int = I16.unpack_from(buf, pos)[0]
         pos += 2
@@ -193,7 +185,7 @@ def _decode_classic(buf: memoryview, pos: int) -> DecodeSteps:
         for _ in range(partition_count):
             left -= 1
             if not left:
-                yield
+                pause()
                 left = MAX_ELEMENTS_AT_ONCE
             index, size = _INDEX_AND_SIZE.unpack_from(buf, pos)
             pos += 8
@@ -207,15 +199,6 @@ def _decode_classic(buf: memoryview, pos: int) -> DecodeSteps:
                 raise MalformedError(f"records of {size} bytes in {end - pos} bytes")
         topics.append((name, partitions))
     return _make_request((transactional_id, acks, timeout_ms, topics))
-
-
-def _decode_at_once(buf: memoryview, pos: int, version: int) -> ProduceRequest:
-    """Decode a request. Raises MalformedError and ManyElements."""
-    try:
-        next(decode_produce_in_steps(buf, pos, version))
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    raise ManyElements(too_many_elements(MAX_ELEMENTS_AT_ONCE))
 
 
 class ProduceDecoder:
@@ -249,10 +232,12 @@ class ProduceDecoder:
         # (acks, timeout, topic, partition index)
         self._heads: dict[bytes, tuple[int, int, str | bytes, int]] = {}
 
-    def decode(self, buf: memoryview, pos: int, version: int) -> ProduceRequest:
-        """Decode a request that starts at `pos`. `version` is the decoder's.
+    def decode(
+        self, buf: memoryview, pos: int, version: int, pause: Callable[[], None] = refuse_many_elements
+    ) -> ProduceRequest:
+        """Decode a request as `decode_produce_request` does. `version` is the decoder's.
 
-        Raises MalformedError; ManyElements if it has at least MAX_ELEMENTS_AT_ONCE topics and partitions.
+        By default it raises ManyElements if there are MAX_ELEMENTS_AT_ONCE topics and partitions.
         """
         try:
             head_end = pos + self._fixed_size + buf[pos + self._length_pos]
@@ -265,8 +250,8 @@ class ProduceDecoder:
                     return _make_request((None, acks, timeout_ms, [(key, [(index, records)])]))
         except (IndexError, StructError):
             # The general decoder raises the error.
-            return _decode_at_once(buf, pos, version)
-        request = _decode_at_once(buf, pos, version)
+            return decode_produce_request(buf, pos, version, pause)
+        request = decode_produce_request(buf, pos, version, pause)
         if known is None and self._is_head(head, request):
             self._remember(head, request)
         return request
@@ -303,30 +288,32 @@ class ProduceDecoder:
 
 def encode_produce_response(topics: list[TopicResult], version: int) -> bytes:
     """Encode a Produce response body of versions 3 to 13 (throttle time 0, no tagged fields)."""
-    if version >= FIRST_FLEXIBLE_VERSION:
-        return _encode_flexible(topics, version)
-    return _encode_classic(topics, version)
+    out: list[bytes] = []
+    append_produce_response(topics, version, out)
+    return b"".join(out)
 
 
-def encode_produce_in_steps(topics: list[TopicResult], version: int, out: list[bytes]) -> Iterator[None]:
-    """Append the parts of a response body to `out`, and yield after each MAX_ELEMENTS_AT_ONCE topics or partitions."""
+def append_produce_response(
+    topics: list[TopicResult], version: int, out: list[bytes], pause: Callable[[], None] | None = None
+) -> None:
+    """Append the parts of a response body to `out`.
+
+    `pause` is called after at most MAX_ELEMENTS_AT_ONCE topics or partitions. It may remove what `out` has.
+    """
     is_flexible = version >= FIRST_FLEXIBLE_VERSION
+    append_results = _append_flexible if is_flexible else _append_classic
     out.append(encode_uvarint(len(topics) + 1) if is_flexible else I32.pack(len(topics)))
     leaders: list[CurrentLeader] = []
-    for number, (key, partitions) in enumerate(topics):
+    for key, partitions in topics:
         out.append(_encode_topic(key, len(partitions), version))
-        for start in range(0, len(partitions), MAX_ELEMENTS_AT_ONCE):
-            some = partitions[start : start + MAX_ELEMENTS_AT_ONCE]
-            if is_flexible:
-                _append_flexible(out, some, version, leaders)
-            else:
-                _append_classic(out, some, version)
-            if len(some) == MAX_ELEMENTS_AT_ONCE:
-                yield
+        if pause is None:
+            append_results(out, partitions, version, leaders)
+        else:
+            for start in range(0, len(partitions), MAX_ELEMENTS_AT_ONCE):
+                append_results(out, partitions[start : start + MAX_ELEMENTS_AT_ONCE], version, leaders)
+                pause()
         if is_flexible:
             out.append(b"\0")
-        if number % MAX_ELEMENTS_AT_ONCE == 0:
-            yield
     out.append(b"\0\0\0\0")
     if is_flexible:
         out.append(encode_response_fields(leaders) if leaders else b"\0")
@@ -338,18 +325,6 @@ def _encode_topic(key: str | bytes, partition_count: int, version: int) -> bytes
         return encode_string(key) + I32.pack(partition_count)  # type: ignore[arg-type]
     encoded: bytes = key if version >= FIRST_TOPIC_ID_VERSION else encode_compact_string(key)  # type: ignore[assignment, arg-type]
     return encoded + encode_uvarint(partition_count + 1)
-
-
-def _encode_flexible(topics: list[TopicResult], version: int) -> bytes:
-    out = [encode_uvarint(len(topics) + 1)]
-    leaders: list[CurrentLeader] = []
-    for key, partitions in topics:
-        out.append(_encode_topic(key, len(partitions), version))
-        _append_flexible(out, partitions, version, leaders)
-        out.append(b"\0")
-    out.append(b"\0\0\0\0")
-    out.append(encode_response_fields(leaders) if leaders else b"\0")
-    return b"".join(out)
 
 
 def _append_flexible(
@@ -374,16 +349,9 @@ def _append_flexible(
             leaders.append(message)
 
 
-def _encode_classic(topics: list[TopicResult], version: int) -> bytes:
-    out = [I32.pack(len(topics))]
-    for key, partitions in topics:
-        out.append(_encode_topic(key, len(partitions), version))
-        _append_classic(out, partitions, version)
-    out.append(b"\0\0\0\0")
-    return b"".join(out)
-
-
-def _append_classic(out: list[bytes], partitions: list[PartitionResult], version: int) -> None:
+def _append_classic(
+    out: list[bytes], partitions: list[PartitionResult], version: int, leaders: list[CurrentLeader]
+) -> None:
     for index, code, base_offset, append_time_ms, log_start_offset, record_errors, message in partitions:
         if version < 5:
             out.append(_RESULT_V3.pack(index, code, base_offset, append_time_ms))

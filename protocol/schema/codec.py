@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from protocol.schema.message import Message
@@ -12,18 +12,16 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=Message)
 
-_encoders: dict[tuple[type[Message], int], Callable[[Any, list[Buffer]], None]] = {}
+_encoders: dict[tuple[type[Message], int], Callable[..., None]] = {}
 _decoders: dict[tuple[type[Message], int], Callable[..., tuple[Any, int]]] = {}
-# The same as generators, for large messages.
-_step_encoders: dict[tuple[type[Message], int], Callable[[Any, list[Buffer]], Iterator[None]]] = {}
-_step_decoders: dict[tuple[type[Message], int], Callable[[Buffer, int], Generator[None, None, tuple[Any, int]]]] = {}
 
 
-def encoder(cls: type[M], version: int) -> Callable[[M, list[Buffer]], None]:
+def encoder(cls: type[M], version: int) -> Callable[..., None]:
     """Return the function that appends a message's encoding to a list of buffers. Values of bytes are not copied.
 
-    It raises ValueError for a value that the version cannot carry: a field that it does not have, a null where it
-    allows none, a number or string that is too large.
+    Its parameters are the message, the list, and optionally a function that is called after each part of a long array,
+    which may remove what the list has. It raises ValueError for a value that the version cannot carry: a field that it
+    does not have, a null where it allows none, a number or string that is too large.
     """
     function = _encoders.get((cls, version))
     if function is None:
@@ -37,9 +35,9 @@ def encoder(cls: type[M], version: int) -> Callable[[M, list[Buffer]], None]:
 def decoder(cls: type[M], version: int) -> Callable[..., tuple[M, int]]:
     """Return the function that decodes a message at a position of a buffer and returns (message, next position).
 
-    Its parameters are the buffer, the position, and optionally how many elements the arrays may have together. It
-    raises MalformedError and nothing else (ManyElements if there are more). Records are slices of the buffer; bytes are
-    copies.
+    Its parameters are the buffer, the position, and optionally how many elements the arrays may have together, and a
+    function that is called after each part of a long array. It raises MalformedError and nothing else (ManyElements if
+    there are more elements). Records are slices of the buffer; bytes are copies.
     """
     function = _decoders.get((cls, version))
     if function is None:
@@ -48,29 +46,6 @@ def decoder(cls: type[M], version: int) -> Callable[..., tuple[M, int]]:
         title = f"decode {cls.__name__} v{version}"
         function = _decoders[cls, version] = decoder_source(cls, version).compile(title)
     return function
-
-
-def encode_in_steps(message: Message, version: int, out: list[Buffer]) -> Iterator[None]:
-    """Append the encoding of a message to a list, as `encoder` does; yields while there is more to do."""
-    cls = message.__class__
-    function = _step_encoders.get((cls, version))
-    if function is None:
-        from protocol.schema.encoder_source import encoder_source
-
-        title = f"encode {cls.__name__} v{version} in steps"
-        function = _step_encoders[cls, version] = encoder_source(cls, version, in_steps=True).compile(title)
-    return function(message, out)
-
-
-def decode_in_steps(cls: type[M], buf: Buffer, version: int, pos: int) -> Generator[None, None, tuple[M, int]]:
-    """Decode as `decoder` does; yields while there is more to do, and returns (message, next position)."""
-    function = _step_decoders.get((cls, version))
-    if function is None:
-        from protocol.schema.decoder_source import decoder_source
-
-        title = f"decode {cls.__name__} v{version} in steps"
-        function = _step_decoders[cls, version] = decoder_source(cls, version, in_steps=True).compile(title)
-    return function(buf, pos)
 
 
 def encode(message: Message, version: int) -> bytes:

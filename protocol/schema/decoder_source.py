@@ -8,7 +8,7 @@ against the end of the frame before it slices. All arrays of a message together 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from io import BytesIO
 from struct import Struct as Format
 from struct import error as StructError
@@ -44,13 +44,13 @@ def decode_string_length(buf: Any, pos: int) -> tuple[int, int]:
     return size, pos
 
 
-def copy_in_steps(part: Buffer) -> Generator[None, None, bytes]:
-    """Copy bytes, yielding after each piece: 80 MB take 80 ms, with the page faults."""
+def copy_in_pieces(part: Buffer, pause: Callable[[], None]) -> bytes:
+    """Copy bytes, with a pause after each piece: 80 MB take 80 ms, with the page faults."""
     # These zeros become memory when they are written, and the buffer stays the same: it is not copied when it grows.
     copied = BytesIO(bytes(len(part)))
     for start in range(0, len(part), COPIED_AT_ONCE):
         copied.write(part[start : start + COPIED_AT_ONCE])
-        yield
+        pause()
     # Another copy is not made.
     return copied.getvalue()
 
@@ -63,21 +63,19 @@ def short_array_unpackers(format: str) -> tuple[Callable[..., tuple[Any, ...]], 
     return tuple(Format(f">{repeated(format, size)}").unpack_from for size in range(_SHORT_ARRAY))
 
 
-def decoder_source(cls: type[Message], version: int, *, in_steps: bool = False) -> FunctionSource:
-    """Return the source of `function(buf, pos, max_elements)`.
+def decoder_source(cls: type[Message], version: int) -> FunctionSource:
+    """Return the source of `function(buf, pos, max_elements, pause)`.
 
     It returns (message, next position), or raises MalformedError: ManyElements if the arrays have more than
-    `max_elements`, which is by default the bound of the message. With `in_steps` it is a generator without this
-    parameter, which yields at first and after every STEP_BYTES of an array.
+    `max_elements`, which is by default the bound of the message. `pause` is called after every STEP_BYTES of an array.
     """
     max_elements = message_info(cls).max_elements
-    parameters = "buf, pos" if in_steps else "buf, pos, elements_left=MAX_ELEMENTS"
-    source = FunctionSource(f"def function({parameters}):")
+    source = FunctionSource("def function(buf, pos, elements_left=MAX_ELEMENTS, pause=None):")
     title = f"{cls.__name__} v{version}"
     source.constants.update(
         decode_uvarint=decode_uvarint,
         decode_string_length=decode_string_length,
-        copy_in_steps=copy_in_steps,
+        copy_in_pieces=copy_in_pieces,
         skip_tagged_fields=skip_tagged_fields,
         unpack_array=unpack_array,
         malformed=malformed,
@@ -88,18 +86,15 @@ def decoder_source(cls: type[Message], version: int, *, in_steps: bool = False) 
         StructError=StructError,
         new=object.__new__,
     )
-    copies = not in_steps and not has_records(cls)
+    copies = not has_records(cls)
     if copies:
-        # Slices of bytes take less time than those of a memoryview. Large messages are decoded in steps.
-        source.emit("buf = bytes(buf)")
+        # Slices of bytes take less time than those of a memoryview.
+        with source.block("if pause is None:"):
+            source.emit("buf = bytes(buf)")
     source.emit("limit = len(buf)")
-    if in_steps:
-        source.emit("elements_left = MAX_ELEMENTS")
-        # A function without a yield is not a generator.
-        source.emit("yield")
-        source.emit(f"pause = pos + {STEP_BYTES}")
+    source.emit(f"pause_pos = limit if pause is None else pos + {STEP_BYTES}")
     with source.block("try:"):
-        _Decoder(source, version, in_steps, copies).message(cls)
+        _Decoder(source, version, copies).message(cls)
         source.emit("return message, pos")
     with source.block("except (IndexError, StructError) as error:"):
         source.emit(f"raise MalformedError({f'{title} is truncated'!r}) from error")
@@ -121,10 +116,9 @@ class _Decoder:
     Adjacent fields of fixed size are collected in `_run` and unpacked by one `struct` call, emitted by `_flush`.
     """
 
-    def __init__(self, source: FunctionSource, version: int, in_steps: bool, copies: bool) -> None:
+    def __init__(self, source: FunctionSource, version: int, copies: bool) -> None:
         self._source = source
         self._version = version
-        self._in_steps = in_steps
         self._copies = copies
         self._run: list[tuple[str, str]] = []
 
@@ -245,18 +239,18 @@ class _Decoder:
             self._source.emit(f"raise malformed({path!r}, {size})")
         part = f"buf[pos:{end}]"
         # Bytes that are not UTF-8 are replaced, as in Kafka.
-        text = f"{part}.decode('utf-8', 'replace')" if self._copies else f"str({part}, 'utf-8', 'replace')"
-        value = {"string": text, "bytes": part if self._copies else f"bytes({part})", "records": part}[kind]
-        if kind == "bytes" and self._in_steps:
-            with self._source.block(f"if {size} > {COPIED_AT_ONCE}:"):
-                self._source.emit(f"{target} = yield from copy_in_steps({part})")
+        value = {"string": f"str({part}, 'utf-8', 'replace')", "bytes": f"bytes({part})", "records": part}[kind]
+        if kind == "bytes" and self._copies:
+            with self._source.block(f"if pause is not None and {size} > {COPIED_AT_ONCE}:"):
+                self._source.emit(f"{target} = copy_in_pieces({part}, pause)")
             with self._source.block("else:"):
                 self._source.emit(f"{target} = {value}")
         else:
             self._source.emit(f"{target} = {value}")
-        if kind == "string" and self._in_steps:
+        if kind == "string":
             # A string keeps its hash. So no handler hashes 100 MB of names at once, which takes 50 ms.
-            self._source.emit(f"hash({target})")
+            with self._source.block("if pause is not None:"):
+                self._source.emit(f"hash({target})")
         self._source.emit(f"pos = {end}")
 
     def _array(self, kind: Any, target: str, path: str, nullable: bool, flexible: bool) -> None:
@@ -293,7 +287,6 @@ class _Decoder:
                 self._value(kind, element, path, False, flexible)
             self._flush()
             self._source.emit(f"{values}.append({element})")
-            if self._in_steps:
-                with self._source.block("if pos > pause:"):
-                    self._source.emit("yield")
-                    self._source.emit(f"pause = pos + {STEP_BYTES}")
+            with self._source.block("if pos > pause_pos:"):
+                self._source.emit("pause()")
+                self._source.emit(f"pause_pos = pos + {STEP_BYTES}")

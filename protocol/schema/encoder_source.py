@@ -49,12 +49,12 @@ def pack_array(format: str, flexible: bool, values: Sequence[Any]) -> bytes:
     return head + Format(f">{repeated(format, count)}").pack(*values)
 
 
-def encoder_source(cls: type[Message], version: int, *, in_steps: bool = False) -> FunctionSource:
-    """Return the source of `function(message, out)`, which appends the encoding of a message to the list `out`.
+def encoder_source(cls: type[Message], version: int) -> FunctionSource:
+    """Return the source of `function(message, out, pause)`, which appends the encoding of a message to the list `out`.
 
-    With `in_steps` it is a generator, which yields at first and after every STEP_BUFFERS of an array.
+    `pause` is called after every STEP_BUFFERS of an array. It may remove them from the list.
     """
-    source = FunctionSource("def function(message, out):")
+    source = FunctionSource("def function(message, out, pause=None):")
     title = f"{cls.__name__} v{version}"
     source.constants.update(
         ONE_BYTE=ONE_BYTE,
@@ -64,12 +64,9 @@ def encoder_source(cls: type[Message], version: int, *, in_steps: bool = False) 
         StructError=StructError,
     )
     source.emit("append = out.append")
-    if in_steps:
-        # A function without a yield is no generator.
-        source.emit("yield")
-        source.emit(f"pause = {STEP_BUFFERS}")
+    source.emit(f"pause_len = {STEP_BUFFERS}")
     with source.block("try:"):
-        _Encoder(source, title, version, in_steps).message(cls)
+        _Encoder(source, title, version).message(cls)
     with source.block("except (StructError, TypeError, AttributeError) as error:"):
         source.emit(f"raise ValueError(f'{title} cannot carry a value: {{error}}') from error")
     return source
@@ -81,8 +78,7 @@ class _Encoder:
     Adjacent fields of fixed size are collected in `_run` and packed by one `struct` call, emitted by `_flush`.
     """
 
-    def __init__(self, source: FunctionSource, title: str, version: int, in_steps: bool) -> None:
-        self._in_steps = in_steps
+    def __init__(self, source: FunctionSource, title: str, version: int) -> None:
         self._source = source
         self._title = title
         self._version = version
@@ -250,7 +246,6 @@ class _Encoder:
         with self._source.block(f"for {element} in {values}:"):
             self._value(kind, element, False, flexible)
             self._flush()
-            if self._in_steps:
-                with self._source.block("if len(out) > pause:"):
-                    self._source.emit("yield")
-                    self._source.emit(f"pause = len(out) + {STEP_BUFFERS}")
+            with self._source.block("if pause is not None and len(out) > pause_len:"):
+                self._source.emit("pause()")
+                self._source.emit(f"pause_len = len(out) + {STEP_BUFFERS}")

@@ -7,7 +7,7 @@ import pytest
 from kbroker.broker import Broker
 from kbroker.config import BrokerConfig
 from kbroker.config.values import ConfigError
-from kbroker.metadata.store.coordination import SessionExpired, Unavailable
+from kbroker.coordination.interface import SessionExpired, Unavailable
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse

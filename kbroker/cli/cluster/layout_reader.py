@@ -8,7 +8,7 @@ from kbroker.cli.common.client import read_again
 from kbroker.cli.common.output import print_note
 from kbroker.cli.common.partitions.list_offsets import Partition
 from kbroker.cli.common.partitions.reassignments import ReplicaChanges, reassignments
-from kbroker.metadata.topics.placement.cluster_layout import (
+from kbroker.metadata.reassignments.placement.cluster_layout import (
     ClusterBroker,
     ClusterLayout,
     PlacedPartition,

@@ -5,9 +5,9 @@ from typing import Any
 
 from kbroker.cli.common.formatting import count_text, format_duration, format_size
 from kbroker.cli.common.output import Cell, print_note, print_table
-from kbroker.metadata.topics.placement.copy_estimate import CopyEstimate
-from kbroker.metadata.topics.placement.placement_goals import BrokerLoad, PlacementState
-from kbroker.metadata.topics.placement.reassignment_plan import (
+from kbroker.metadata.reassignments.placement.cluster_layout import BrokerLoad, PlacementState
+from kbroker.metadata.reassignments.placement.reassignment_plan import (
+    CopyEstimate,
     PartitionMove,
     ReassignmentPlan,
     received_bytes,

@@ -9,7 +9,7 @@ from kbroker.cli.doctor.cluster_reader import ClusterUnreadable, ForeignNodes, S
 from kbroker.common import format_address
 from kbroker.config import ConfigError
 from kbroker.config.broker.zookeeper_settings import zookeeper_settings
-from kbroker.metadata.recovery.metadata_history import needs_recovery
+from kbroker.metadata.recovery.log_recovery import needs_recovery
 from kbroker.metadata.recovery.seen_metadata_file import read_seen_metadata
 
 DEFAULT_FACTOR = "default.replication.factor"

@@ -58,11 +58,11 @@ def read_cluster(settings: ZooKeeperSettings) -> StoredCluster:
 async def _read_cluster(settings: ZooKeeperSettings) -> StoredCluster:
     import asyncio
 
+    from kbroker.coordination.interface import CoordinationError
+    from kbroker.coordination.zookeeper.open_session import ZooKeeperUnusable, check_chroot
+    from kbroker.coordination.zookeeper.session import ZooKeeperSession
     from kbroker.metadata.store import znodes
     from kbroker.metadata.store.change_log import decode_change_log
-    from kbroker.metadata.store.coordination import CoordinationError
-    from kbroker.metadata.store.zookeeper.open_session import ZooKeeperUnusable, check_chroot
-    from kbroker.metadata.store.zookeeper.session import ZooKeeperSession
 
     session = ZooKeeperSession(asyncio.get_running_loop(), settings)
     session.start()

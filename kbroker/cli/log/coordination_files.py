@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from kbroker.cli.log.items import DumpFile, DumpItem, DumpSelection, Fields, damage_item
 from kbroker.cli.records.formats import bytes_to_json
-from kbroker.metadata.store import journal
-from kbroker.metadata.store.coordination import Create, Delete, Op, Set
+from kbroker.coordination import journal
+from kbroker.coordination.interface import Create, Delete, Op, Set
 from kbroker.storage.inspect.batches import Damage
 
 
@@ -47,7 +47,7 @@ def _op_fields(op: Op) -> Fields:
 
 def read_snapshot(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
     """Yield one item for each node, or one for the damage."""
-    from kbroker.metadata.store.data_tree import DataTree
+    from kbroker.coordination.data_tree import DataTree
 
     data = source.read()
     tree = DataTree()

@@ -15,8 +15,8 @@ from kbroker.cli.log.items import DumpSelection
 from kbroker.cli.log.verify_report import VerifyReport
 from kbroker.cli.start.cluster.cluster_directory import is_cluster_directory
 from kbroker.common import TopicPartition
-from kbroker.metadata.store.coordination import CoordinationError
-from kbroker.metadata.store.journal import Journal
+from kbroker.coordination.interface import CoordinationError
+from kbroker.coordination.journal import Journal
 from kbroker.runtime.disk import Disk
 from kbroker.storage import checkpoint_files, file_names, metadata_files
 from kbroker.storage.inspect.partition_check import CheckpointedState, LogFinding, PartitionCheck

@@ -13,8 +13,7 @@ from kbroker.cli.common.parsing import parse_assignments, parse_host_port
 from kbroker.cli.start.cluster.cluster_directory import is_cluster_directory
 from kbroker.common import format_address
 from kbroker.config import ConfigError
-from kbroker.config.sources.environment import from_environment
-from kbroker.config.sources.static_configs import StaticConfig, StaticConfigs, merge_sources
+from kbroker.config.sources.static_configs import StaticConfig, StaticConfigs, from_environment, merge_sources
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA_DIR = "kbroker-data"

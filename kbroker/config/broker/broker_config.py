@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kbroker.config.broker.consistency import validate_broker_configs
-from kbroker.config.broker.listener_prefix import strip_listener_prefix
 from kbroker.config.broker.listeners import (
     WILDCARDS,
     Endpoint,
@@ -14,9 +13,8 @@ from kbroker.config.broker.listeners import (
     parse_endpoints,
     resolve_advertised_listeners,
 )
-from kbroker.config.config_def import ConfigKey, broker_defaults
-from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY
-from kbroker.config.definitions.no_effect import NoEffect
+from kbroker.config.config_def import ConfigKey, NoEffect, broker_defaults
+from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY, strip_listener_prefix
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.validators import parse_host_port
 from kbroker.config.values import ConfigError, Value, format_value

@@ -1,36 +1,71 @@
-"""The reasons why a config that kbroker accepts has no effect: values of ConfigKey.no_effect.
+"""The configs that kbroker accepts, validates and describes as Kafka does, but that have no effect (no_effect.json).
 
-A config that takes effect has None. docs/configuration.md lists the others in the order of this class.
+The file is a part of the code. It has, by kind of resource and reason, a row for each config: name, type, default,
+validator, importance, update mode, documentation, and for a config with a broker config as its default the name of that
+one. A validator is the name of one in validators.py, or a list of the name of a function there and its arguments.
 """
 
-from enum import StrEnum
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from kbroker.config import validators
+from kbroker.config.config_def import (
+    BrokerSynonym,
+    ConfigKey,
+    Importance,
+    NoEffect,
+    UpdateMode,
+    Validator,
+    config_def,
+)
+from kbroker.config.values import ConfigType, Value
+
+_ROWS = json.loads(Path(__file__).with_suffix(".json").read_bytes())
 
 
-class NoEffect(StrEnum):
-    """Each text completes the sentence "<config> is accepted, but has no effect: ...".
+def keys_without_effect(resource: str) -> Iterator[ConfigKey]:
+    """Yield the configs of a kind of resource."""
+    for reason, rows in _ROWS[resource].items():
+        for row in rows:
+            yield _key(NoEffect[reason], *row)
 
-    NO_PROTECTION is that of configs whose user relies on a protection: any value but the default is refused. Those with
-    NO_SECURITY only say how such a protection works.
-    """
 
-    NO_QUOTAS = "kbroker has no client quotas yet"
-    JAVA_CLASS = "kbroker does not load Java classes"
-    NO_PROTECTION = "kbroker has no TLS, SASL, authorization or delegation tokens yet"
-    NO_SECURITY = "it is part of TLS, SASL or delegation tokens, which kbroker does not have yet"
-    NO_TIERED_STORAGE = "kbroker has no tiered storage"
-    CLASSIC_GROUPS_ONLY = "kbroker serves groups of the classic protocol only"
-    NO_TWO_PHASE_COMMIT = "no client can request it: that version of InitProducerId is not stable yet (KIP-939)"
-    NO_QUORUM = "kbroker has no metadata quorum"
-    ONE_FETCHER = "one fetcher per leader fetches all partitions, without threads"
-    PROMETHEUS_METRICS = "kbroker's metrics are Prometheus counters, without samples or reporters"
-    NO_CLIENT_TELEMETRY = "kbroker does not collect client metrics (KIP-714)"
-    EVENT_LOOP = "one event loop serves all requests, without a pool of threads"
-    REQUEST_TIMEOUT = "the timeout of a request to another broker, such as request.timeout.ms, includes connecting"
-    OWN_INTER_BROKER_LISTENER = "brokers use a listener of their own: kbroker.inter.broker.listener"
-    ONE_LOG_DIRECTORY = "a broker has one log directory"
-    SYSTEM_BUFFERS = "the system adapts the buffers of connections between brokers"
-    PURGATORY_NOT_PURGED = "a delayed request leaves the purgatory as soon as it completes"
-    NO_REQUEST_QUEUE = "requests are handled as they are read, without a queue"
-    NO_PREALLOCATION = "segments grow as they are written"
-    LOG_START_WRITTEN_AT_ONCE = "log start offsets are checkpointed whenever they change"
-    NO_CACHED_BUFFER = "the coordinators keep no buffer between two writes"
+def _key(
+    reason: NoEffect,
+    name: str,
+    config_type: str,
+    default: Value | list[str],
+    validator: str | list[object] | None,
+    importance: str,
+    update_mode: str,
+    documentation: str,
+    *synonyms: str,
+) -> ConfigKey:
+    return ConfigKey(
+        name,
+        ConfigType[config_type],
+        tuple(default) if isinstance(default, list) else default,
+        _validator(validator),
+        Importance(importance),
+        UpdateMode(update_mode),
+        documentation,
+        tuple(BrokerSynonym(synonym) for synonym in synonyms),
+        reason,
+    )
+
+
+def _validator(spec: str | list[object] | None) -> Validator | None:
+    if spec is None:
+        return None
+    if isinstance(spec, str):
+        found: Validator = getattr(validators, spec)
+        return found
+    name, *arguments = spec
+    made: Validator = getattr(validators, str(name))(*arguments)
+    return made
+
+
+# Group configs (KIP-848, KIP-932, KIP-1071), and those of client metrics subscriptions (KIP-714).
+GROUP_CONFIGS = config_def(keys_without_effect("group"))
+CLIENT_METRICS_CONFIGS = config_def(keys_without_effect("client metrics"))

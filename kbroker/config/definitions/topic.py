@@ -12,7 +12,7 @@ from kbroker.config.config_def import (
     config_def,
 )
 from kbroker.config.definitions import retry
-from kbroker.config.definitions.no_effect import NoEffect
+from kbroker.config.definitions.no_effect import keys_without_effect
 from kbroker.config.delay_levels import DEFAULT_LEVELS, DELAY_LEVELS, delay_levels
 from kbroker.config.validators import at_least, between, list_of, one_of
 from kbroker.config.values import (
@@ -41,13 +41,10 @@ def _key(
     synonym: str | tuple[BrokerSynonym, ...],
     documentation: str,
     importance: Importance = MEDIUM,
-    no_effect: NoEffect | None = None,
 ) -> ConfigKey:
     """Return a definition. `synonym` is the name of the broker config that is its default, or "" if there is none."""
     synonyms = synonym if isinstance(synonym, tuple) else (BrokerSynonym(synonym),) if synonym else ()
-    return ConfigKey(
-        name, config_type, default, validator, importance, CLUSTER_WIDE, documentation, synonyms, no_effect
-    )
+    return ConfigKey(name, config_type, default, validator, importance, CLUSTER_WIDE, documentation, synonyms)
 
 
 # fmt: off
@@ -118,13 +115,6 @@ TOPIC_CONFIGS = config_def((
     _key("leader.replication.throttled.replicas", LIST, (), validators.throttled_replicas, "",
         "Replicas whose followers leader.replication.throttled.rate limits on the leader's side, except those that are "
         "in sync: pairs PARTITION:BROKER, or * for all. BROKER is the leader."),
-    _key("local.retention.bytes", LONG, -2, at_least(-2), "log.local.retention.bytes",
-        "Size of the local part of a tiered partition above which its oldest local segments are deleted; -2 means "
-        "retention.bytes.",
-        no_effect=NoEffect.NO_TIERED_STORAGE),
-    _key("local.retention.ms", LONG, -2, at_least(-2), "log.local.retention.ms",
-        "Age at which a local segment of a tiered partition is deleted; -2 means retention.ms.",
-        no_effect=NoEffect.NO_TIERED_STORAGE),
     _key("max.compaction.lag.ms", LONG, LONG_MAX, at_least(1), "log.cleaner.max.compaction.lag.ms",
         "Maximum time that a record in a compacted topic stays uncompacted."),
     _key("max.message.bytes", INT, 1_048_588, at_least(0), "message.max.bytes",
@@ -141,18 +131,6 @@ TOPIC_CONFIGS = config_def((
         "Minimum time that a record in a compacted topic stays uncompacted."),
     _key("min.insync.replicas", INT, 1, at_least(1), "min.insync.replicas",
         "Number of in-sync replicas, the leader included, that a write with acks=all requires."),
-    _key("preallocate", BOOLEAN, False, None, "log.preallocate",
-        "Whether a new segment's full size is allocated on disk when it is created.",
-        no_effect=NoEffect.NO_PREALLOCATION),
-    _key("remote.log.copy.disable", BOOLEAN, False, None, "",
-        "Whether the topic stops copying segments to remote storage. Segments that are already there stay readable.",
-        no_effect=NoEffect.NO_TIERED_STORAGE),
-    _key("remote.log.delete.on.disable", BOOLEAN, False, None, "",
-        "Whether the topic's remote segments are deleted when its tiered storage is disabled.",
-        no_effect=NoEffect.NO_TIERED_STORAGE),
-    _key("remote.storage.enable", BOOLEAN, False, None, "",
-        "Whether the topic's old segments are kept in tiered storage.",
-        no_effect=NoEffect.NO_TIERED_STORAGE),
     _key("replica.lag.max.messages", LONG, -1, at_least(-1), "",
         "Only in kbroker (and in Kafka before 0.9). A replica with a larger lag, in records, leaves the in-sync "
         "replicas, and one with a smaller lag stays while it fetches. -1: replica.lag.time.max.ms decides alone. A "
@@ -177,6 +155,7 @@ TOPIC_CONFIGS = config_def((
     _key("unclean.leader.election.enable", BOOLEAN, False, None, "unclean.leader.election.enable",
         "Whether a replica that is not in sync may become the leader when no other is available. Records may be lost."),
     *retry.KEYS,
+    *keys_without_effect("topic"),
 ))
 
 # Kafka accepts these without listing them until they are set.

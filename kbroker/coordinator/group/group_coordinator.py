@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.group_shard import GroupShard
+from kbroker.coordinator.group.kinds import GROUP_KINDS
 from kbroker.coordinator.runtime.coordinator_context import RuntimeConfig
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
-from kbroker.coordinator.runtime.operation import SHARED, LockMode, RecordProducer, Respond
+from kbroker.coordinator.runtime.operation import SHARED, CoordinatorResult, LockMode, RecordProducer, Respond
 from kbroker.coordinator.runtime.write_event import complete
 from kbroker.metadata.image import is_retired
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
-from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from protocol.errors import ErrorCode
 
@@ -26,30 +26,23 @@ if TYPE_CHECKING:
     from asyncio import Future
 
     from kbroker.config import BrokerConfig
-    from kbroker.coordinator.group.classic.classic_group import ClassicGroup
-    from kbroker.coordinator.group.classic.requests import (
-        JoinRequest,
-        JoinResponse,
-        LeavingMember,
-        SyncRequest,
-        SyncResponse,
-    )
-    from kbroker.coordinator.group.group_shard import TopicPartitions
-    from kbroker.coordinator.group.offsets.offset_metadata_manager import FetchedOffsets
+    from kbroker.coordinator.group.group import Committer, Group
+    from kbroker.coordinator.group.group_shard import GroupKind, TopicPartitions
+    from kbroker.coordinator.group.offset_metadata_manager import FetchedOffsets
     from kbroker.coordinator.group.records import OffsetRecord
     from kbroker.coordinator.internal_log import InternalLog
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.runtime.environment import Environment
 
-log = EventLogger("kbroker.groups")
+T = TypeVar("T")
+R = TypeVar("R")
+K = TypeVar("K", bound="GroupKind[Any]")
 
 MINUTE_MS = 60_000
 # Compressed records have this size at most before they are compressed.
 MAX_COMPRESSED_COMMIT_BYTES = 24 << 20
 # The sizes of commits with fewer offsets are not checked.
 SMALL_COMMIT = 64
-# A request may have 10,000 members, whose lines in the log would take 0.2 seconds.
-MAX_LOGGED_MEMBERS = 20
 
 
 class GroupCoordinator:
@@ -65,17 +58,20 @@ class GroupCoordinator:
         internal_log: InternalLog,
         metadata: MetadataImage,
         config: Callable[[], BrokerConfig],
+        kinds: Sequence[type[GroupKind[Any]]] = GROUP_KINDS,
     ) -> None:
         self._environment = environment
         self._config = config
         self._metadata = metadata
+        self.type_names = frozenset(kind.type_name for kind in kinds)
+        self.state_names = tuple(dict.fromkeys(state for kind in kinds for state in kind.state_names))
         self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             environment,
             internal_log,
             metadata,
             GROUP_METADATA_TOPIC,
             self._runtime_config,
-            lambda context: GroupShard(environment, config, context),
+            lambda context: GroupShard(environment, config, metadata, context, kinds),
         )
         self._offset_expiration = PeriodicTask(
             environment,
@@ -127,64 +123,54 @@ class GroupCoordinator:
         if removed:
             for context in self.runtime.contexts():
                 context.shard.on_partitions_removed(removed)
+        if delta.created or delta.updated or delta.deleted:
+            for context in self.runtime.contexts():
+                context.shard.on_delta(delta)
 
-    # Members.
+    # Operations of a kind of group, which API handlers schedule.
 
-    def join_group(self, request: JoinRequest) -> Future[JoinResponse]:
-        """Return a future of the response, which is done when the rebalance completes."""
-        if request.reason is not None:
-            log.info("member joins", group=request.group_id, member=request.member_id or None, reason=request.reason)
-        response: Future[JoinResponse] = self._environment.loop.create_future()
-        written = self.runtime.context(request.group_id).schedule_write(
-            lambda shard: shard.join_group(request, partial(complete, response)), request.group_id, LockMode.EXCLUSIVE
+    def shard(self, group_id: str) -> GroupShard:
+        """Return the loaded partition of a group. Raises NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS."""
+        return self.runtime.context(group_id).shard
+
+    def write(self, group_id: str, operation: Callable[[GroupShard], CoordinatorResult[T]]) -> Future[T]:
+        """Run an operation when no other write of the group is in flight. Returns a future of its response."""
+        return self.runtime.context(group_id).schedule_write(operation, group_id, LockMode.EXCLUSIVE)
+
+    def call(
+        self,
+        group_id: str,
+        kind: type[K],
+        operation: Callable[[K, R, Callable[[T], None]], CoordinatorResult[None]],
+        request: R,
+    ) -> Future[T]:
+        """Run an operation of a kind as `write` does. It is passed the request, and the function that responds.
+
+        It may respond later, so a response may wait for other members of the group.
+        """
+        response: Future[T] = self._environment.loop.create_future()
+        respond = partial(complete, response)
+        self.runtime.context(group_id).write(
+            lambda shard: operation(shard.kind(kind), request, respond),
+            partial(_fail, response),
+            group_id,
+            LockMode.EXCLUSIVE,
         )
-        written.add_done_callback(partial(_fail_with, response))
         return response
-
-    def sync_group(self, request: SyncRequest) -> Future[SyncResponse]:
-        """Return a future of the response, which is done when the leader's assignment is committed."""
-        response: Future[SyncResponse] = self._environment.loop.create_future()
-        written = self.runtime.context(request.group_id).schedule_write(
-            lambda shard: shard.sync_group(request, partial(complete, response)), request.group_id, LockMode.EXCLUSIVE
-        )
-        written.add_done_callback(partial(_fail_with, response))
-        return response
-
-    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Handle a heartbeat. While the group is loading the result is NONE, so that the member does not give up."""
-        try:
-            shard = self.runtime.context(group_id).shard
-        except KafkaError as error:
-            return ErrorCode.NONE if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error.code
-        return shard.heartbeat(group_id, member_id, instance_id, generation)
-
-    def leave_group(self, group_id: str, members: list[LeavingMember]) -> Future[list[ErrorCode]]:
-        """Remove members. The response is the result of each member."""
-        with_reason = [member for member in members if member.reason is not None]
-        for member in with_reason[:MAX_LOGGED_MEMBERS]:
-            name = member.member_id or member.instance_id
-            log.info("member leaves", group=group_id, member=name, reason=member.reason)
-        if len(with_reason) > MAX_LOGGED_MEMBERS:
-            log.info("more members leave", group=group_id, members=len(with_reason) - MAX_LOGGED_MEMBERS)
-        return self.runtime.context(group_id).schedule_write(
-            lambda shard: shard.leave_group(group_id, members), group_id, LockMode.EXCLUSIVE
-        )
 
     # Offsets.
 
     def commit_offsets(
         self,
         group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
+        committer: Committer,
         offsets: Sequence[OffsetRecord],
         respond: Respond[None],
     ) -> None:
         """Commit offsets. `respond` is called when their records are committed, or with the error."""
         max_bytes = self._max_commit_bytes(offsets)
         self.runtime.context(group_id).write(
-            lambda shard: shard.commit_offsets(group_id, member_id, instance_id, generation, offsets, max_bytes),
+            lambda shard: shard.commit_offsets(group_id, committer, offsets, max_bytes),
             respond,
             group_id,
             SHARED,
@@ -194,18 +180,14 @@ class GroupCoordinator:
     def commit_transactional_offsets(
         self,
         group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
+        committer: Committer,
         producer: RecordProducer,
         offsets: Sequence[OffsetRecord],
     ) -> Future[None]:
         """Write offsets that take effect if the producer's transaction commits."""
         max_bytes = self._max_commit_bytes(offsets)
         return self.runtime.context(group_id).schedule_write(
-            lambda shard: shard.commit_transactional_offsets(
-                group_id, member_id, instance_id, generation, offsets, max_bytes
-            ),
+            lambda shard: shard.commit_transactional_offsets(group_id, committer, offsets, max_bytes),
             group_id,
             SHARED,
             self._config().offsets_commit_timeout_ms,
@@ -223,12 +205,17 @@ class GroupCoordinator:
         override = None if topic is None else topic.configs.get("max.message.bytes")
         return config.message_max_bytes if override is None else int(override)
 
-    async def fetch_offsets(self, group_id: str, *, require_stable: bool) -> FetchedOffsets:
+    async def fetch_offsets(
+        self, group_id: str, member_id: str | None = None, member_epoch: int = -1, *, require_stable: bool
+    ) -> FetchedOffsets:
         """Return the committed offsets of a group. With `require_stable`, commits in flight are included (KIP-447)."""
+        context = self.runtime.context(group_id)
         if not require_stable:
-            return self.runtime.context(group_id).shard.fetch_offsets(group_id)
-        return await self.runtime.context(group_id).schedule_write(
-            lambda shard: shard.fetch_stable_offsets(group_id), group_id, LockMode.EXCLUSIVE_AFTER_SHARED
+            return context.shard.fetch_offsets(group_id, member_id, member_epoch)
+        return await context.schedule_write(
+            lambda shard: shard.fetch_stable_offsets(group_id, member_id, member_epoch),
+            group_id,
+            LockMode.EXCLUSIVE_AFTER_SHARED,
         )
 
     def delete_offsets(self, group_id: str, partitions: TopicPartitions) -> Future[list[ErrorCode]]:
@@ -245,17 +232,13 @@ class GroupCoordinator:
 
     # Groups.
 
-    def group(self, group_id: str) -> ClassicGroup | None:
+    def group(self, group_id: str) -> Group | None:
         """Return a group. The caller must not change it."""
         return self.runtime.context(group_id).shard.groups.get(group_id)
 
-    def list_groups(self) -> list[ClassicGroup]:
+    def list_groups(self) -> list[Group]:
         """Return this broker's groups. Raises COORDINATOR_LOAD_IN_PROGRESS while not all are loaded."""
         return [group for shard in self.runtime.loaded_shards() for group in shard.groups.values()]
-
-    def group_count(self) -> int:
-        """Return the number of this broker's groups that are loaded."""
-        return sum(len(context.shard.groups) for context in self.runtime.contexts())
 
     def delete_group(self, group_id: str) -> Future[None]:
         """Delete a group without members, and its offsets."""
@@ -264,8 +247,7 @@ class GroupCoordinator:
         )
 
 
-def _fail_with(response: Future[JoinResponse] | Future[SyncResponse], written: Future[None]) -> None:
+def _fail(response: Future[T], _: None, error: KafkaError | None) -> None:
     """Respond with the error of an operation that could not run or whose records could not be written."""
-    error = None if written.cancelled() else written.exception()
     if error is not None and not response.done():
         response.set_exception(error)

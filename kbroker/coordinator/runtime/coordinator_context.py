@@ -17,22 +17,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.internal_log import InternalLog
-from kbroker.coordinator.runtime.batches import encode_batch, split_into_batches
-from kbroker.coordinator.runtime.key_lock import KeyLock
+from kbroker.coordinator.internal_log import InternalLog, coordinator_error
 from kbroker.coordinator.runtime.loader import PartitionLoader
-from kbroker.coordinator.runtime.log_errors import coordinator_error
 from kbroker.coordinator.runtime.operation import (
     NO_LOCK,
     NO_PRODUCER,
     CoordinatorResult,
     CoordinatorShard,
+    KeyLock,
     LockMode,
     RecordProducer,
     Respond,
     ignore,
 )
-from kbroker.coordinator.runtime.write_event import WriteEvent, complete_or_fail, time_out
+from kbroker.coordinator.runtime.write_event import (
+    WriteEvent,
+    complete_or_fail,
+    encode_batch,
+    split_into_batches,
+    time_out,
+)
 from kbroker.runtime.timer import DeadlineTimer
 from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import NO_ERROR, ErrorCode

@@ -14,8 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.common import NO_PRODUCER_ID, KafkaError, TopicPartition
-from kbroker.coordinator.internal_log import InternalLog
-from kbroker.coordinator.runtime.log_errors import coordinator_error
+from kbroker.coordinator.internal_log import InternalLog, coordinator_error
 from kbroker.coordinator.runtime.operation import CoordinatorShard
 from kbroker.coordinator.runtime.write_event import complete
 from protocol.errors import NO_ERROR, ErrorCode, MalformedError

@@ -1,19 +1,36 @@
-"""A write of a coordinator: one operation, and the response that waits until its records are committed."""
+"""A write of a coordinator: one operation, and the response that waits until its records are committed.
+
+Writes outside of transactions share record batches up to the size limit. A batch has one producer, so the writes of a
+transaction have separate batches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.runtime.batches import EncodedRecord
-from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode, RecordProducer, Respond, ignore
+from kbroker.coordinator.runtime.operation import (
+    NO_PRODUCER,
+    CoordinatorResult,
+    LockMode,
+    RecordProducer,
+    Respond,
+    ignore,
+)
 from protocol.errors import ErrorCode
+from protocol.records.batch import TRANSACTIONAL, NewRecord, build_batch
 
 if TYPE_CHECKING:
     from asyncio import Future
 
 T = TypeVar("T")
+# A key and a value.
+EncodedRecord = tuple[bytes, bytes | None]
+
+# Upper bounds in bytes: a record without its key and value; a batch header.
+RECORD_OVERHEAD = 32
+BATCH_OVERHEAD = 128
 
 NO_RESULT: CoordinatorResult[None] = CoordinatorResult(None)
 
@@ -68,3 +85,45 @@ def complete_or_fail(future: Future[T], response: T, error: KafkaError | None) -
 def time_out(event: WriteEvent) -> None:
     """Respond to a write that is not committed in time."""
     event.complete(None, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
+
+def split_into_batches(writes: Sequence[WriteEvent], max_bytes: int) -> Iterator[list[WriteEvent]]:
+    """Yield the writes of each batch, in order. A write that is too large has its own batch."""
+    batch: list[WriteEvent] = []
+    batch_bytes = BATCH_OVERHEAD
+    for write in writes:
+        write_bytes = _max_bytes(write)
+        if batch and (batch_bytes + write_bytes > max_bytes or write.producer != batch[-1].producer):
+            yield batch
+            batch, batch_bytes = [], BATCH_OVERHEAD
+        batch.append(write)
+        batch_bytes += write_bytes
+    if batch:
+        yield batch
+
+
+def _max_bytes(write: WriteEvent) -> int:
+    size = 0
+    for key, value in write.encoded:
+        size += RECORD_OVERHEAD + len(key) + len(value or b"")
+    return size
+
+
+def encode_batch(writes: Sequence[WriteEvent], codec: int, now_ms: int) -> bytearray:
+    """Return the batch of writes that have the same producer. `now_ms`: the timestamp of its records.
+
+    Coordinators do not count sequences: as in Kafka every transactional batch has base sequence 0, because Kafka's log
+    cleaner rejects a lower one.
+    """
+    producer = writes[0].producer
+    records: list[NewRecord] = [(now_ms, key, value, ()) for write in writes for key, value in write.encoded]
+    if producer is NO_PRODUCER:
+        return build_batch(records, codec=codec)
+    return build_batch(
+        records,
+        codec=codec,
+        attributes=TRANSACTIONAL,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        base_sequence=0,
+    )

@@ -24,8 +24,8 @@ from protocol.messages.k24_add_partitions_to_txn import (
 if TYPE_CHECKING:
     from asyncio import Future
 
-    from kbroker.coordinator.peer_requests import PeerRequests
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
+    from kbroker.interbroker.peers import Peers
     from kbroker.metadata.image import MetadataImage
     from kbroker.runtime.environment import Environment
 
@@ -59,7 +59,7 @@ class AddPartitionsToTxnManager:
         metadata: MetadataImage,
         request_timeout_ms: Callable[[], int],
         transactions: TransactionCoordinator,
-        peers: PeerRequests | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self._environment = environment
         self._node_id = node_id

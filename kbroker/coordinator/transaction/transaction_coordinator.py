@@ -23,9 +23,9 @@ from kbroker.coordinator.transaction.transaction_metadata import (
     NewProducerIdRequired,
     ProducerIdAndEpoch,
     TransactionMetadata,
+    TransactionState,
 )
 from kbroker.coordinator.transaction.transaction_shard import TransactionShard
-from kbroker.coordinator.transaction.transaction_state import TransactionState
 from kbroker.metadata.topics.topic_names import TRANSACTION_STATE_TOPIC
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from kbroker.config import BrokerConfig
     from kbroker.coordinator.internal_log import InternalLog
-    from kbroker.coordinator.transaction.marker_channels import MarkerWriter
+    from kbroker.coordinator.transaction.transaction_markers import MarkerWriter
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.metadata.producer_id_manager import ProducerIdManager
     from kbroker.runtime.environment import Environment
@@ -230,10 +230,6 @@ class TransactionCoordinator:
         """Return the transactions of this broker. Raises COORDINATOR_LOAD_IN_PROGRESS while not all are loaded."""
         entries = [(shard, list(shard.entries.values())) for shard in self.runtime.loaded_shards()]
         return (shard.describe(entry) for shard, some in entries for entry in some)
-
-    def transaction_count(self) -> int:
-        """Return the number of this broker's transactional ids that are loaded."""
-        return sum(len(context.shard.entries) for context in self.runtime.contexts())
 
     # Periodic tasks. They handle one partition per iteration of the event loop, so that many transactional ids do not
     # delay requests.

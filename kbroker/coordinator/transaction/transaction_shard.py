@@ -8,27 +8,31 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.runtime.operation import CoordinatorResult, ignore
-from kbroker.coordinator.transaction.add_partitions import prepare_add_partitions, verify_partitions
-from kbroker.coordinator.transaction.end_transaction import (
-    is_expired,
-    is_timed_out,
-    next_producer,
-    prepare_complete,
-    prepare_end,
-    prepare_fence,
-)
-from kbroker.coordinator.transaction.init_producer_id import new_metadata, prepare_init_producer_id
-from kbroker.coordinator.transaction.record_codec import decode_record, encode_record
 from kbroker.coordinator.transaction.transaction_metadata import (
     EPOCH_BUMP_VERSION,
     NO_EPOCH,
+    PREPARED,
     ProducerIdAndEpoch,
     TransactionEntry,
     TransactionMetadata,
     TransactionRecord,
+    TransactionState,
     TransactionTombstone,
+    decode_record,
+    encode_record,
 )
-from kbroker.coordinator.transaction.transaction_state import PREPARED, TransactionState
+from kbroker.coordinator.transaction.transitions import (
+    is_expired,
+    is_timed_out,
+    new_metadata,
+    next_producer,
+    prepare_add_partitions,
+    prepare_complete,
+    prepare_end,
+    prepare_fence,
+    prepare_init_producer_id,
+    verify_partitions,
+)
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:

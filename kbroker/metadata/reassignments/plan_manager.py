@@ -13,30 +13,40 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.coordination.interface import CoordinationError, Create, Delete, NoNode, Op, Set
+from kbroker.metadata.control_manager import ControllerContext, ControlManager
 from kbroker.metadata.image import BrokerHistory, KnownBroker, MetadataDelta, PartitionRegistration
-from kbroker.metadata.reassignments.plan_checks import RequestedPlan, check_plan
+from kbroker.metadata.reassignments.healing_states import histories_at_cancellation, histories_at_end
+from kbroker.metadata.reassignments.plan_checks import (
+    RequestedPlan,
+    check_plan,
+    check_throttle,
+    with_throttle,
+    without_throttle,
+)
 from kbroker.metadata.reassignments.plan_step import MoveStatus, all_statuses, next_step
-from kbroker.metadata.reassignments.plan_throttle import check_throttle, with_throttle, without_throttle
-from kbroker.metadata.reassignments.self_healing.broker_histories import histories_at_cancellation, histories_at_end
-from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanOrigin, PlanState, StoredMove, StoredPlan
+from kbroker.metadata.reassignments.stored_plan import (
+    NO_THROTTLE,
+    PlanOrigin,
+    PlanState,
+    StoredMove,
+    StoredPlan,
+    encode_header,
+    encode_moves,
+    moves_paths,
+)
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
-from kbroker.metadata.store import plan_nodes, znodes
-from kbroker.metadata.store.config_ops import overrides_op
-from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, NoNode, Op, Set
+from kbroker.metadata.store import znodes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
+from kbroker.metadata.store.znodes import overrides_op
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.slices import Slices, in_slices
+from kbroker.runtime.turns import Turns
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Task
+    from asyncio import Task
 
-    from kbroker.metadata.metadata_loader import MetadataLoader
-    from kbroker.metadata.metadata_writer import MetadataWriter
     from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentControlManager
-    from kbroker.metadata.store.coordination import Coordination
-    from kbroker.runtime.environment import Clock
-    from kbroker.runtime.mutex import Mutex
 
 log = EventLogger("kbroker.metadata")
 
@@ -54,42 +64,22 @@ class PlanProgress(NamedTuple):
     moves: list[MoveStatus]
 
 
-class ReassignmentPlanManager:
-    """Part of the controller, with which it shares the lock and the writer. It acts only on the elected controller."""
-
-    def __init__(
-        self,
-        coordination: Coordination,
-        loader: MetadataLoader,
-        writer: MetadataWriter,
-        reassignments: ReassignmentControlManager,
-        lock: Mutex,
-        loop: AbstractEventLoop,
-        clock: Clock,
-    ) -> None:
-        self._coordination = coordination
-        self._loader = loader
-        self._image = loader.image
-        self._writer = writer
+class ReassignmentPlanManager(ControlManager):
+    def __init__(self, context: ControllerContext, reassignments: ReassignmentControlManager) -> None:
+        super().__init__(context)
         self._reassignments = reassignments
-        self._lock = lock
-        self._loop = loop
-        self._clock = clock
+        self._turns = Turns(lambda: sleep(0), self._clock.mono_ns)
         # The brokers that have been away so long that self-healing rebuilds their replicas elsewhere.
         self.away: frozenset[int] = frozenset()
         self._is_step_due = False
         self._running: Task[None] | None = None
-        loader.roles_listeners.append(self._on_delta)
-
-    def use_session(self, coordination: Coordination) -> None:
-        self._coordination = coordination
+        self._loader.roles_listeners.append(self._on_delta)
 
     # Requests.
 
     async def create_plan(
         self,
         requested: RequestedPlan,
-        slices: Slices | None,
         origin: PlanOrigin = PlanOrigin.REQUEST,
         brokers: Sequence[int] = (),
         is_due: Callable[[], bool] = lambda: True,
@@ -109,7 +99,7 @@ class ReassignmentPlanManager:
                     f"Plan {last.plan_id} is {last.state}: wait for its end, or cancel it.",
                 )
             racks = {broker_id: known.registration.rack for broker_id, known in self._loader.registrations.items()}
-            moves = await in_slices(slices, check_plan(requested, self._image.topics, racks))
+            moves = check_plan(requested, self._image.topics, racks)
             plan = StoredPlan(
                 1 if last is None else last.plan_id + 1, requested.description, PlanState.RUNNING, requested.throttle,
                 requested.max_concurrent_moves, self._clock.now_ms(), tuple(moves), origin=origin,
@@ -133,12 +123,12 @@ class ReassignmentPlanManager:
             stored = {f"{znodes.REASSIGNMENT_PLAN}/{name}" for name in await self._stored_nodes()}
         except NoNode:
             stored, create = set(), [Create(znodes.REASSIGNMENT_PLAN, b"")]
-        of_last_plan = stored.intersection([] if last is None else plan_nodes.moves_paths(last))
+        of_last_plan = stored.intersection([] if last is None else moves_paths(last))
         await self._writer.commit_all(
             [
                 *create,
                 *(Delete(path) for path in sorted(stored - of_last_plan)),
-                *(Create(path, data) for path, data in plan_nodes.encode_moves(plan.plan_id, plan.moves)),
+                *(Create(path, data) for path, data in encode_moves(plan.plan_id, plan.moves)),
                 _plan_op(plan),
                 *(Delete(path) for path in sorted(of_last_plan)),
             ]
@@ -147,7 +137,7 @@ class ReassignmentPlanManager:
     async def _stored_nodes(self) -> list[str]:
         """Return the paths of the stored nodes of moves. Raises NoNode, KafkaError."""
         try:
-            return await self._coordination.children(znodes.REASSIGNMENT_PLAN)
+            return await self._writer.coordination.children(znodes.REASSIGNMENT_PLAN)
         except NoNode:
             raise
         except CoordinationError as error:
@@ -177,8 +167,7 @@ class ReassignmentPlanManager:
             plan = self._loader.reassignment_plan.plan
             if plan is None:
                 return None
-            progress = all_statuses(plan, self._find_partition, self._loader.registrations)
-            return PlanProgress(plan, await self._slices().run(progress))
+            return PlanProgress(plan, all_statuses(plan, self._find_partition, self._loader.registrations))
 
     # Steps.
 
@@ -200,7 +189,7 @@ class ReassignmentPlanManager:
             while self._is_step_due and self._writer.is_elected:
                 self._is_step_due = False
                 try:
-                    await self._step()
+                    await self._turns.run(self._step())
                 except KafkaError as error:
                     if self._writer.is_elected:
                         log.warning("the plan waits", reason=error)
@@ -238,7 +227,8 @@ class ReassignmentPlanManager:
     async def _move(self, plan: StoredPlan) -> None:
         known = self._loader.registrations
         alive = acceptable_leaders(known)
-        step = await self._slices().run(next_step(plan, self._find_partition, alive, known, self.away))
+        # The lock is held, so the moves do not change between the turns.
+        step = next_step(plan, self._find_partition, alive, known, self.away)
         draft = ChunkDraft(self._loader.chunks)
         for move in step.begin:
             self._reassignments.alter(draft, move.topic, move.partition, plan.direction(move)[1])
@@ -273,10 +263,6 @@ class ReassignmentPlanManager:
         replicas = Counter(broker for _, partition in self._image.partitions() for broker in partition.replicas)
         return histories_at_end(plan, done, self._loader.registrations, replicas)
 
-    def _slices(self) -> Slices:
-        """Return the slices for work on all moves. The lock is held, so the moves do not change meanwhile."""
-        return Slices(lambda: sleep(0), self._clock.mono_ns)
-
     def _find_partition(self, move: StoredMove) -> PartitionRegistration | None:
         topic = self._image.topics_by_id.get(move.topic_id)
         if topic is None or move.partition >= len(topic.partitions):
@@ -299,4 +285,4 @@ def _history_ops(histories: Mapping[int, BrokerHistory], known: Mapping[int, Kno
 
 
 def _plan_op(plan: StoredPlan) -> Op:
-    return Set(znodes.REASSIGNMENT_PLAN, plan_nodes.encode_header(plan))
+    return Set(znodes.REASSIGNMENT_PLAN, encode_header(plan))

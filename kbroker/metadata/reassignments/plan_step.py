@@ -2,17 +2,21 @@
 
 The state of a move follows from its partition alone. A cancelled plan runs in the other direction: a running move gets
 the original replicas as its target, which completes it at once unless only added replicas are in sync.
+
+A plan of the controller drops moves before they are done; a running one gets its original replicas back. A plan on
+request waits for absent brokers. A plan of the controller must not: no user watches it, and no other plan can
+begin until it ends.
 """
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 from kbroker.common import NO_LEADER
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.reassignments.self_healing.dropped_moves import drop_reason
-from kbroker.metadata.reassignments.stored_plan import SkipReason, StoredMove, StoredPlan
-from kbroker.metadata.replication.reassignment import cancel_reassignment, target_replicas
+from kbroker.metadata.reassignments.stored_plan import PlanOrigin, PlanState, SkipReason, StoredMove, StoredPlan
+from kbroker.metadata.replication.partition_change import cancel_reassignment, target_replicas
+from kbroker.runtime.turns import paced
 
 # Returns the partition of a move, None if it does not exist any more.
 FindPartition = Callable[[StoredMove], PartitionRegistration | None]
@@ -80,12 +84,10 @@ def next_step(
     alive: Collection[int],
     registered: Collection[int],
     away: Collection[int] = (),
-) -> Generator[None, None, PlanStep]:
+) -> PlanStep:
     """Return the next step of an active plan. `alive`: the brokers that can lead and follow. `away`: see drop_reason.
 
     A move that waits for an absent broker does not count as running, so that it does not block the others.
-
-    Runs in steps (runtime/slices.py), since a plan may have 10,000 moves.
     """
     turned_back: list[StoredMove] = []
     dropped: list[StoredMove] = []
@@ -93,8 +95,7 @@ def next_step(
     elections: list[StoredMove] = []
     skipped: dict[SkipReason, list[int]] = {}
     is_finished, copying = True, 0
-    for index, move in enumerate(plan.moves):
-        yield
+    for index, move in paced(enumerate(plan.moves)):
         start, goal = plan.direction(move)
         partition = find_partition(move)
         state, reason = move_status(start, goal, partition, registered)
@@ -128,17 +129,11 @@ def next_step(
     return PlanStep(begin, dropped, elections, is_finished, indexes)
 
 
-def all_statuses(
-    plan: StoredPlan, find_partition: FindPartition, registered: Collection[int]
-) -> Generator[None, None, list[MoveStatus]]:
-    """Return the state of each move, in the order of the plan. Runs in steps."""
+def all_statuses(plan: StoredPlan, find_partition: FindPartition, registered: Collection[int]) -> list[MoveStatus]:
+    """Return the state of each move, in the order of the plan."""
     if not plan.is_active:
         return _progress_at_end(plan)
-    progress = []
-    for move in plan.moves:
-        progress.append(move_status(*plan.direction(move), find_partition(move), registered))
-        yield
-    return progress
+    return [move_status(*plan.direction(move), find_partition(move), registered) for move in paced(plan.moves)]
 
 
 def _progress_at_end(plan: StoredPlan) -> list[MoveStatus]:
@@ -168,3 +163,26 @@ def _can_begin(partition: PartitionRegistration, goal: tuple[int, ...], alive: C
 def _is_copying(partition: PartitionRegistration, alive: Collection[int]) -> bool:
     awaited = set(partition.adding_replicas) - set(partition.removing_replicas) - set(partition.isr)
     return partition.leader != NO_LEADER and awaited <= set(alive)
+
+
+def drop_reason(
+    plan: StoredPlan,
+    move: StoredMove,
+    partition: PartitionRegistration,
+    alive: Collection[int],
+    away: Collection[int],
+) -> SkipReason | None:
+    """Return why a move that is not done is dropped, None if it continues.
+
+    `alive`: the brokers that can lead and follow. `away`: brokers that have been away long enough to be rebuilt.
+    """
+    if plan.origin is PlanOrigin.REQUEST:
+        return None
+    if plan.state is PlanState.CANCELLING:
+        return SkipReason.CANCELLED
+    if plan.origin is PlanOrigin.REBUILD and all(broker in alive for broker in set(move.original) - set(move.target)):
+        # Its log lacks only recent records, so it is in sync again long before a new copy would be.
+        return SkipReason.RETURNED
+    if any(broker in away for broker in set(move.target) - set(move.original)):
+        return SkipReason.AWAY
+    return None

@@ -10,43 +10,31 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.metadata.replication.alter_reassignments import (
-    ReassignmentOutcome,
+from kbroker.metadata.control_manager import ControlManager, PartitionOutcome
+from kbroker.metadata.reassignments.alter_reassignments import (
     RequestedReassignment,
     alter_reassignment,
     missing_partition,
 )
-from kbroker.metadata.replication.broker_changes import acceptable_leaders
 from kbroker.metadata.replication.leader_elections import balance_leader
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.metadata.topics.views import check_not_view
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.slices import Slices, step
+from kbroker.runtime.turns import paced, yield_if_due
 
 if TYPE_CHECKING:
-    from kbroker.metadata.metadata_loader import MetadataLoader
-    from kbroker.metadata.metadata_writer import MetadataWriter
-    from kbroker.metadata.replication_control_manager import ReplicationControlManager
-    from kbroker.runtime.mutex import Mutex
+    pass
 
 log = EventLogger("kbroker.metadata")
 
 
-class ReassignmentControlManager:
-    """Part of the controller, with which it shares the lock and the writer. It acts only on the elected controller."""
-
-    def __init__(
-        self, loader: MetadataLoader, writer: MetadataWriter, replication: ReplicationControlManager, lock: Mutex
-    ) -> None:
-        self._loader = loader
-        self._writer = writer
-        self._replication = replication
-        self._lock = lock
-
+class ReassignmentControlManager(ControlManager):
     async def alter_reassignments(
-        self, requested: Sequence[RequestedReassignment], may_change_factor: bool, slices: Slices | None
-    ) -> list[ReassignmentOutcome]:
-        """Begin, replace or cancel reassignments. Returns the outcome of each, in order.
+        self, requested: Sequence[RequestedReassignment], may_change_factor: bool = True
+    ) -> list[PartitionOutcome]:
+        """Begin, replace or cancel reassignments (KIP-455). Returns the outcome of each, in order.
+
+        Without `may_change_factor` a target must have as many replicas as the partition has.
 
         Those without an error are written in one multi, if it is not too large (some thousand partitions). If it is, a
         failure may leave only some partitions written, each as a whole, and the client can repeat the request. Raises
@@ -56,14 +44,13 @@ class ReassignmentControlManager:
             await self._writer.prepare()
             draft = ChunkDraft(self._loader.chunks)
             outcomes = []
-            for topic, index, target in requested:
+            for topic, index, target in paced(requested):
                 error = None
                 try:
                     self.alter(draft, topic, index, target, may_change_factor)
                 except KafkaError as refusal:
                     error = refusal
-                outcomes.append(ReassignmentOutcome(topic, index, error))
-                await step(slices)
+                outcomes.append(PartitionOutcome(topic, index, error))
             await self._writer.commit_all(draft.ops())
         for (topic, index, target), outcome in zip(requested, outcomes, strict=True):
             if outcome.error is None:
@@ -72,7 +59,7 @@ class ReassignmentControlManager:
                     log.info("reassignment cancelled", partition=partition)
                 else:
                     log.info("reassignment requested", partition=partition, replicas=list(target))
-                await step(slices)
+                yield_if_due()
         return outcomes
 
     async def check_current(self) -> None:
@@ -87,7 +74,7 @@ class ReassignmentControlManager:
         self, draft: ChunkDraft, topic: str, index: int, target: Sequence[int] | None, may_change_factor: bool = True
     ) -> None:
         """Add the change of one partition to the draft. Raises KafkaError."""
-        topics, known = self._loader.image.topics, self._loader.registrations
+        topics, known = self._image.topics, self._loader.registrations
         check_not_view(topics.get(topic), "move the partitions of")
         found = draft.find(topics[topic].topic_id, index) if topic in topics else None
         if found is None:
@@ -99,8 +86,8 @@ class ReassignmentControlManager:
             partition,
             target,
             {broker_id: broker.registration.rack for broker_id, broker in known.items()},
-            acceptable_leaders(known).__contains__,
-            self._replication.rules(topic_id),
+            self._is_acceptable(),
+            self._rules(topic_id),
             may_change_factor=may_change_factor,
         )
         if altered is not None:
@@ -108,13 +95,12 @@ class ReassignmentControlManager:
 
     def elect_preferred(self, draft: ChunkDraft, topic: str, index: int) -> None:
         """Add the election of a partition's preferred leader to the draft, if it can lead. Raises KafkaError."""
-        topics = self._loader.image.topics
+        topics = self._image.topics
         topic_id = topics[topic].topic_id
         found = draft.find(topic_id, index)
         if found is None:
             raise missing_partition(topics, topic, index)
         number, partition = found
-        is_acceptable = acceptable_leaders(self._loader.registrations).__contains__
-        elected = balance_leader(partition, is_acceptable, self._replication.rules(topic_id))
+        elected = balance_leader(partition, self._is_acceptable(), self._rules(topic_id))
         if elected is not None:
             draft.replace(number, topic_id, index, elected)

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kbroker.metadata.store.coordination import Create, Op, Set
+from kbroker.coordination.interface import Create, Op, Set
 from kbroker.metadata.store.znodes import ROOT, decode, decoding, encode
 
 if TYPE_CHECKING:
-    from kbroker.metadata.store.coordination import Coordination, Node
+    from kbroker.coordination.interface import Coordination, Node
 
 DELETED_TOPICS = f"{ROOT}/deleted-topics"
 NODES = 64

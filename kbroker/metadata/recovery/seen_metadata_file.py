@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING
 
 from kbroker.metadata.image import NOTHING_SEEN, SeenMetadata
-from kbroker.metadata.store.znodes import decode_seen
+from kbroker.metadata.store.znodes import decode_row
 from kbroker.runtime.event_log import EventLogger
 from kbroker.storage.file_names import METADATA_SEEN
 
@@ -29,7 +29,7 @@ def read_seen_metadata(disk: Disk, directory: str, cluster_id: str) -> SeenMetad
     """Return what the broker of a data directory has seen of a cluster; nothing if the file is missing or damaged."""
     try:
         found_id, *values = json.loads(disk.read(f"{directory}/{METADATA_SEEN}"))
-        return decode_seen(values) if found_id == cluster_id else NOTHING_SEEN
+        return decode_row(SeenMetadata, values) if found_id == cluster_id else NOTHING_SEEN
     except (OSError, ValueError, TypeError):
         return NOTHING_SEEN
 

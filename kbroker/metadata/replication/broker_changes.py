@@ -27,6 +27,7 @@ class BrokerChanges:
 
     Of the restarted ones, `unclean` cannot prove that they stopped cleanly, so their logs may have lost their ends.
     `replaced_disks` have another log directory, without the records, or were unregistered, so it may be another one.
+    `completed` ones were registered by a controller of a version that did not know all that they have registered.
     """
 
     restarted: dict[int, BrokerRegistration] = field(default_factory=dict)
@@ -34,9 +35,10 @@ class BrokerChanges:
     fenced: dict[int, BrokerRegistration] = field(default_factory=dict)
     unclean: set[int] = field(default_factory=set)
     replaced_disks: set[int] = field(default_factory=set)
+    completed: dict[int, BrokerRegistration] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.restarted or self.unfenced or self.fenced)
+        return bool(self.restarted or self.unfenced or self.fenced or self.completed)
 
     @property
     def brokers(self) -> frozenset[int]:
@@ -44,7 +46,10 @@ class BrokerChanges:
 
     def after(self, known: Mapping[int, KnownBroker], now_ms: int) -> dict[int, KnownBroker]:
         """Return the brokers after these changes, which are made at `now_ms` (wall clock)."""
-        after = dict(known)
+        after = {
+            id: broker._replace(registration=self.completed.get(id, broker.registration))
+            for id, broker in known.items()
+        }
         for brokers, fenced in ((self.restarted, False), (self.unfenced, False), (self.fenced, True)):
             for broker_id, broker in brokers.items():
                 history = known[broker_id].history if broker_id in known else BrokerHistory()
@@ -62,8 +67,14 @@ def plan_broker_changes(nodes: Mapping[int, BrokerNode], known: Mapping[int, Kno
                 changes.fenced[broker_id] = broker.registration
         elif broker is None or node.registration.epoch != broker.registration.epoch:
             _add_restart(changes, node, broker)
-        elif broker.fenced:
-            changes.unfenced[broker_id] = broker.registration
+        else:
+            complete = broker.registration._replace(
+                endpoints=node.registration.endpoints, features=node.registration.features
+            )
+            if broker.fenced:
+                changes.unfenced[broker_id] = complete
+            elif complete != broker.registration:
+                changes.completed[broker_id] = complete
     return changes
 
 

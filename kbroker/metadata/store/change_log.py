@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from kbroker.coordination.interface import ANY_VERSION, Op, Set
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.store.coordination import ANY_VERSION, Op, Set
 from kbroker.metadata.store.partition_chunks import SetChunk
 from kbroker.metadata.store.znodes import (
     CHANGES,
@@ -20,6 +20,7 @@ from kbroker.metadata.store.znodes import (
     chunk_path,
     decode,
     decode_partition,
+    decode_row,
     decoding,
     encode,
     number_of,
@@ -145,10 +146,7 @@ def decode_change_log(data: bytes) -> ChangeLog:
     with decoding(CHANGES):
         fields = decode(CHANGES, data)
         last = fields.get("last")
-        writers = tuple(
-            Writer(int(epoch), str(name), int(after), int(first))
-            for epoch, name, after, first in fields.get("writers", ())
-        )
+        writers = tuple(decode_row(Writer, row) for row in fields.get("writers", ()))
         return ChangeLog(int(fields["number"]), None if last is None else _decode_fields(CHANGES, last), writers)
 
 

@@ -16,10 +16,10 @@ from kbroker.metadata.image import (
     PartitionRegistration,
     TopicImage,
 )
+from kbroker.metadata.reassignments.stored_plan import LoadedPlan
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import ChunkRows
-from kbroker.metadata.store.loaded_chunks import LoadedChunks
-from kbroker.metadata.store.plan_nodes import LoadedPlan
+from kbroker.metadata.store.partition_chunks import LoadedChunks
 
 # The data of nodes by path, None for a node that does not exist.
 NodeData = Mapping[str, bytes | None]
@@ -64,6 +64,8 @@ class LoadedNodes:
     ) -> None:
         """Store the current data of nodes, then rows of chunks, and add the resulting changes to the delta.
 
+        Nodes of other kinds are those of a later version, and ignored: brokers are upgraded one by one.
+
         `deleted`: the topics of which it is known that they were deleted, if others may be missing for another reason;
         None if changes have deleted those that are gone. The cost depends only on the topics and partitions in the
         parameters.
@@ -82,7 +84,7 @@ class LoadedNodes:
                 features = INITIAL_FEATURES if data is None else znodes.decode_features(data)
                 if features != self.image.features:
                     delta.features = features
-            elif parent != znodes.PARTITIONS and not path.startswith(znodes.REASSIGNMENT_PLAN):
+            elif parent in znodes.CONFIG_ROOTS:
                 overrides: dict[str, str] = {} if data is None else znodes.decode(path, data)
                 resource = znodes.config_resource(path)
                 if overrides != self.image.overrides(*resource):

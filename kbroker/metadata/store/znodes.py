@@ -2,8 +2,9 @@
 
     /kbroker/cluster-id              {"id": text}
     /kbroker/broker-epoch            empty; its version is the broker epoch of the last registration
-    /kbroker/brokers/ID              a broker's address and epoch, {"write_health"} if it is not OK, and {"seen"}: how
-                                     new the metadata are that it knows; ephemeral
+    /kbroker/brokers/ID              a broker's address and epoch, {"write_health"} if it is not OK, {"endpoints"} and
+                                     {"features"} as rows, and {"seen"}: how new the metadata are that it knows;
+                                     ephemeral
     /kbroker/registrations/ID        the same as the controller knows it, with {"fenced", "in_controlled_shutdown"} and
                                      {"history": [fields of BrokerHistory]}
     /kbroker/secret                  {"secret": hex}; brokers prove with it that they belong to this cluster
@@ -19,8 +20,8 @@
     /kbroker/configs/DIRECTORY/NAME  {config: value}; DIRECTORY is topics, brokers, client-metrics or groups
     /kbroker/features                {"epoch", "levels": {feature: finalized level}}
     /kbroker/producer-ids            {"next": first id of the next block}
-    /kbroker/deleted-topics/N        [topic id in hex]: the last topics that were deleted, see deleted_topics.py
-    /kbroker/reassignment-plan       the plan that moves partitions, see plan_nodes.py
+    /kbroker/deleted-topics/N        [topic id in hex]: the last topics that were deleted: recovery/deleted_topics.py
+    /kbroker/reassignment-plan       the plan that moves partitions, see reassignments/stored_plan.py
 
 Brokers watch /kbroker/changes. Each change of the controller has a number, and names the paths that it wrote, relative
 to /kbroker; of chunks it has the rows instead, if they are few. A broker that misses more than 32 changes reads all
@@ -28,16 +29,19 @@ nodes again. See change_log.py.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 from urllib.parse import quote, unquote
 
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
-from kbroker.metadata.features import FinalizedFeatures
+from kbroker.coordination import interface
+from kbroker.coordination.interface import CoordinationError, Create, Delete, Op, Set
+from kbroker.metadata.features import FORMER_FEATURES, BrokerFeature, FinalizedFeatures
 from kbroker.metadata.image import (
+    BrokerEndpoint,
     BrokerHistory,
     BrokerNode,
     BrokerRegistration,
@@ -47,10 +51,8 @@ from kbroker.metadata.image import (
     SeenMetadata,
     WriteHealth,
 )
-from kbroker.metadata.store.coordination import CoordinationError
 
-ROOT = "/kbroker"
-CLUSTER_ID = f"{ROOT}/cluster-id"
+ROOT, CLUSTER_ID = interface.ROOT, interface.CLUSTER_ID
 BROKER_EPOCH = f"{ROOT}/broker-epoch"
 BROKERS = f"{ROOT}/brokers"
 REGISTRATIONS = f"{ROOT}/registrations"
@@ -79,6 +81,9 @@ DEFAULT_BROKER = "<default>"
 CHUNK_PARTITIONS = 128
 
 Chunk = dict[bytes, dict[int, PartitionRegistration]]
+KAFKA_KEY_HASH = "kafka"
+
+Row = TypeVar("Row")
 
 
 class InvalidNodeData(CoordinationError):
@@ -104,6 +109,14 @@ def decoding(path: str) -> Iterator[None]:
 def decode(path: str, data: bytes) -> Any:
     with decoding(path):
         return json.loads(data)
+
+
+def decode_row(kind: Callable[..., Row], values: Iterable[object]) -> Row:
+    """Return a NamedTuple of numbers, texts and booleans. Raises ValueError, TypeError.
+
+    Values that are missing have their defaults, and later versions may add values.
+    """
+    return kind(*(convert(value) for convert, value in zip(get_type_hints(kind).values(), values, strict=False)))
 
 
 def escape(name: str) -> str:
@@ -158,16 +171,8 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerNode:
     path = broker_path(broker_id)
     with decoding(path):
         fields = decode(path, data)
-        seen = decode_seen(fields.get("seen", ()))
+        seen = decode_row(SeenMetadata, fields.get("seen", ()))
         return BrokerNode(_registration(broker_id, fields), fields.get("previous_epoch", -1), seen)
-
-
-def decode_seen(values: Sequence[Any]) -> SeenMetadata:
-    """Raises ValueError, TypeError. Later versions may add values."""
-    number, writer_epoch, writer, broker_epoch, leader_epoch, producer_ids_end = SeenMetadata(*values[:6])
-    return SeenMetadata(
-        int(number), int(writer_epoch), str(writer), int(broker_epoch), int(leader_epoch), int(producer_ids_end)
-    )
 
 
 def encode_registration(known: KnownBroker) -> bytes:
@@ -186,18 +191,16 @@ def decode_registration(broker_id: int, data: bytes) -> KnownBroker:
         broker = _registration(broker_id, fields)
         in_controlled_shutdown = bool(fields["in_controlled_shutdown"])
         broker = broker._replace(in_controlled_shutdown=in_controlled_shutdown)
-        return KnownBroker(broker, bool(fields["fenced"]), _history(*fields.get("history", ())))
-
-
-def _history(
-    since_ms: int = -1, rebuilt: int = 0, is_given_up: bool = False, is_drained: bool = False
-) -> BrokerHistory:
-    return BrokerHistory(int(since_ms), int(rebuilt), bool(is_given_up), bool(is_drained))
+        return KnownBroker(broker, bool(fields["fenced"]), decode_row(BrokerHistory, fields.get("history", ())))
 
 
 def _registration_fields(broker: BrokerRegistration) -> dict[str, object]:
-    write_health = {"write_health": broker.write_health} if broker.write_health else {}
-    return write_health | {
+    optional: dict[str, object] = {"write_health": broker.write_health} if broker.write_health else {}
+    if broker.endpoints:
+        optional["endpoints"] = broker.endpoints
+    if broker.features != FORMER_FEATURES:
+        optional["features"] = broker.features
+    return optional | {
         "host": broker.host,
         "port": broker.port,
         "rack": broker.rack,
@@ -223,6 +226,8 @@ def _registration(broker_id: int, fields: Mapping[str, Any]) -> BrokerRegistrati
         fields.get("inter_broker_port", 0),
         fields.get("directory_id", ""),
         write_health=WriteHealth(fields.get("write_health", WriteHealth.OK)),
+        endpoints=tuple(decode_row(BrokerEndpoint, row) for row in fields.get("endpoints", ())),
+        features=tuple(decode_row(BrokerFeature, row) for row in fields.get("features", FORMER_FEATURES)),
     )
 
 
@@ -253,9 +258,6 @@ def decode_features(data: bytes) -> FinalizedFeatures:
         fields = decode(FEATURES, data)
         levels = {str(name): int(level) for name, level in fields["levels"].items()}
         return FinalizedFeatures(int(fields["epoch"]), levels)
-
-
-KAFKA_KEY_HASH = "kafka"
 
 
 @dataclass(slots=True)
@@ -365,11 +367,18 @@ def decode_partition(
         adding_replicas or [],
         removing_replicas or [],
         bool(is_closing),
-        None if forwarding is None else _forwarding(*forwarding),
+        None if forwarding is None else decode_row(Forwarding, forwarding),
     )
 
 
-def _forwarding(
-    first_epoch: int, target: int, end_epoch: int, again_epoch: int, is_retired: bool = False
-) -> Forwarding:
-    return Forwarding(int(first_epoch), int(target), int(end_epoch), int(again_epoch), bool(is_retired))
+def overrides_op(resource: ConfigResource, current: Mapping[str, str], altered: Mapping[str, str]) -> Op:
+    """Return the operation that replaces the overrides of a resource. It has no node without overrides."""
+    path, data = config_path(resource), encode(altered)
+    return Delete(path) if not altered else Set(path, data) if current else Create(path, data)
+
+
+def removal_ops(resource: ConfigResource, current: Mapping[str, str], name: str) -> list[Op]:
+    """Return the operation that removes one override of a resource, none if it is not set."""
+    if name not in current:
+        return []
+    return [overrides_op(resource, current, {other: value for other, value in current.items() if other != name})]

@@ -1,19 +1,38 @@
-"""CreateTopics: the plan of a new topic, or the reason why it cannot be created.
+"""CreateTopics and CreatePartitions: the plan of a topic or its new partitions, or the reason why there is none.
 
-Error codes, messages and the order of the checks are those of Apache Kafka 4.3.1.
+Error codes, messages and the order of the checks are those of Apache Kafka 4.3.1. The internal topics of the
+coordinators have the configs that these require.
 """
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
+from kbroker.config.definitions.retry import DEAD_LETTER_TOPIC, RETRY_TOPIC
 from kbroker.config.tag_expression import VIEW_OF, without_empty_view
-from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
-from kbroker.metadata.topics.replica_assignment import check_leader, invalid_assignment, validate_replicas
-from kbroker.metadata.topics.topic_configs import check_topic_configs
-from kbroker.metadata.topics.topic_names import collision_key, validate_topic_name
+from kbroker.config.topic_config import check_internal_topic
+from kbroker.config.values import ConfigError
+from kbroker.metadata.topics.replica_placement import (
+    MAX_PARTITIONS_PER_REQUEST,
+    NO_BROKER,
+    PlanningContext,
+    check_leader,
+    invalid_assignment,
+    validate_replicas,
+)
+from kbroker.metadata.topics.topic_names import (
+    GROUP_METADATA_TOPIC,
+    INTERNAL_TOPICS,
+    collision_key,
+    validate_topic_name,
+)
 from kbroker.metadata.topics.views import check_new_view
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kbroker.config import BrokerConfig
 
 RESERVED_TOPIC = "__cluster_metadata"
 
@@ -48,15 +67,14 @@ class TopicPlan:
         return self.topic.name
 
 
-def check_partition_count(topics: Iterable[NewTopic], default_partitions: int) -> Generator[None, None, None]:
-    """Raise KafkaError (POLICY_VIOLATION) if one request creates too many partitions. In steps (runtime/slices.py)."""
+def check_partition_count(topics: Iterable[NewTopic], default_partitions: int) -> None:
+    """Raise KafkaError (POLICY_VIOLATION) if one request creates too many partitions."""
     total = 0
-    for topic in topics:
+    for topic in paced(topics):
         if topic.assignments:
             total += len(topic.assignments)
         else:
             total += default_partitions if topic.partitions == -1 else max(topic.partitions, 0)
-        yield
     if total > MAX_PARTITIONS_PER_REQUEST:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
@@ -86,11 +104,11 @@ def plan_topic(topic: NewTopic, context: PlanningContext, existing_names: Mappin
 
 
 def _overrides(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    if None in [value for _, value in configs]:
-        without_value = [name for name, value in configs if value is None]
+    without_value = [name for name, value in configs if value is None]
+    if without_value:
         message = f"Null value not supported for topic configs: {','.join(without_value)}"
         raise KafkaError(ErrorCode.INVALID_CONFIG, message)
-    return without_empty_view(dict(configs))  # type: ignore[arg-type]
+    return without_empty_view({name: value for name, value in configs if value is not None})
 
 
 def _placed_replicas(topic: NewTopic, context: PlanningContext) -> list[list[int]]:
@@ -125,3 +143,102 @@ def _assigned_replicas(topic: NewTopic, context: PlanningContext) -> list[list[i
 
 def _invalid_request(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def check_topic_configs(name: str, overrides: Mapping[str, str]) -> None:
+    """Raise ConfigError if the topic `name` cannot have one of these overrides, which are valid in themselves."""
+    if name in INTERNAL_TOPICS:
+        check_internal_topic(name, overrides)
+    for config in (RETRY_TOPIC, DEAD_LETTER_TOPIC):
+        other = overrides.get(config)
+        if other == name:
+            # A record whose last attempt has failed would start again, forever.
+            raise ConfigError(f"{config} must be another topic, not '{name}' itself")
+        if other in INTERNAL_TOPICS:
+            raise ConfigError(f"{config} cannot be the internal topic '{other}'")
+
+
+@dataclass(slots=True)
+class NewPartitions:
+    """A topic and its requested partition count.
+
+    `assignments` are the replicas of each partition to add; if it is None, the controller places the replicas.
+    """
+
+    name: str
+    count: int
+    assignments: Sequence[Sequence[int]] | None = None
+
+
+def plan_partitions(
+    new: NewPartitions, context: PlanningContext, max_new_partitions: int = MAX_PARTITIONS_PER_REQUEST
+) -> list[list[int]]:
+    """Return the replicas of each partition to add. Raises KafkaError.
+
+    Retired partitions come first: they are opened again, and keep their replicas.
+
+    `max_new_partitions` is the number of partitions that the request may still add. Beyond it the error is
+    POLICY_VIOLATION, as for CreateTopics; Kafka 4.3.1 returns UNKNOWN_SERVER_ERROR.
+    """
+    topic = context.topics.get(new.name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    current = topic.listed_partitions
+    if new.count == current:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
+    if new.count < current:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {new.name} currently has {current} partition(s); {new.count} would not be an increase.",
+        )
+    added = new.count - current
+    if added > max_new_partitions:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+    replication_factor = len(topic.partitions[0].replicas)
+    if current < len(topic.partitions):
+        if new.assignments is not None:
+            raise invalid_assignment(
+                f"Partitions {current} to {len(topic.partitions) - 1} still exist, because producers may send to them. "
+                "They keep their replicas: add them without assignments."
+            )
+        added = max(new.count - len(topic.partitions), 0)
+    if new.assignments is None:
+        if not context.uncordoned_racks:
+            raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, NO_BROKER)
+        return context.place(added, replication_factor)
+    if len(new.assignments) != added:
+        raise invalid_assignment(
+            f"Attempted to add {added} additional partition(s), "
+            f"but only {len(new.assignments)} assignment(s) were specified."
+        )
+    for index, replicas in enumerate(new.assignments, current):
+        validate_replicas(replicas, context.racks, replication_factor)
+        check_leader(index, replicas, context)
+    return [list(replicas) for replicas in new.assignments]
+
+
+def new_internal_topic(name: str, config: "BrokerConfig") -> NewTopic:
+    """Return __consumer_offsets or __transaction_state with the properties in the broker's configs."""
+    if name == GROUP_METADATA_TOPIC:
+        return NewTopic(
+            name,
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_replication_factor,
+            configs=(
+                ("cleanup.policy", "compact"),
+                ("compression.type", "producer"),
+                ("segment.bytes", str(config.offsets_topic_segment_bytes)),
+            ),
+        )
+    return NewTopic(
+        name,
+        config.transaction_state_log_num_partitions,
+        config.transaction_state_log_replication_factor,
+        configs=(
+            ("cleanup.policy", "compact"),
+            ("compression.type", "uncompressed"),
+            ("min.insync.replicas", str(config.transaction_state_log_min_isr)),
+            ("segment.bytes", str(config.transaction_state_log_segment_bytes)),
+            ("unclean.leader.election.enable", "false"),
+        ),
+    )

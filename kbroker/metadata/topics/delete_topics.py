@@ -4,12 +4,13 @@ Error codes and messages are those of Apache Kafka 4.3.1.
 """
 
 from collections import Counter
-from collections.abc import Container, Generator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.planning_context import ExistingTopic
+from kbroker.metadata.image import TopicImage
 from kbroker.metadata.topics.topic_names import ZERO_UUID
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 
 _UNKNOWN_NAME = "This server does not host this topic-partition."
@@ -36,36 +37,30 @@ class TopicDeletion:
 
 def plan_deletions(
     requested: Sequence[TopicNameOrId],
-    topics: Mapping[str, ExistingTopic],
-    topics_by_id: Mapping[bytes, ExistingTopic],
-) -> Generator[None, None, list[TopicDeletion]]:
-    """Resolve the topics of a request. A topic that is named more than once, in any way, is not deleted.
-
-    Runs in steps (runtime/slices.py), since a request may have 100,000 topics.
-    """
+    topics: Mapping[str, TopicImage],
+    topics_by_id: Mapping[bytes, TopicImage],
+) -> list[TopicDeletion]:
+    """Resolve the topics of a request. A topic that is named more than once, in any way, is not deleted."""
     deletions: list[TopicDeletion] = []
     # How often each is in the request, in order.
     names: Counter[str] = Counter()
     ids: Counter[bytes] = Counter()
-    for ref in requested:
+    for ref in paced(requested):
         if (ref.name is None) == (ref.topic_id == ZERO_UUID):
             deletions.append(_malformed(ref))
         elif ref.name is not None:
             names[ref.name] += 1
         else:
             ids[ref.topic_id] += 1
-        yield
-    for name, times_named in names.items():
+    for name, times_named in paced(names.items()):
         deletions.append(_deletion_by_name(name, times_named, ids, topics))
-        yield
-    for topic_id, times_named in ids.items():
+    for topic_id, times_named in paced(ids.items()):
         if times_named > 1:
             deletions.append(TopicDeletion(None, topic_id, _invalid_request("Duplicate topic id.")))
         elif topic_id not in topics_by_id:
             deletions.append(TopicDeletion(None, topic_id, KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, _UNKNOWN_ID)))
         else:
             _add_deletion_by_id(topics_by_id[topic_id], names, deletions)
-        yield
     return deletions
 
 
@@ -76,7 +71,7 @@ def _malformed(ref: TopicNameOrId) -> TopicDeletion:
 
 
 def _deletion_by_name(
-    name: str, times_named: int, ids: Container[bytes], topics: Mapping[str, ExistingTopic]
+    name: str, times_named: int, ids: Container[bytes], topics: Mapping[str, TopicImage]
 ) -> TopicDeletion:
     if times_named > 1:
         return TopicDeletion(name, ZERO_UUID, _invalid_request("Duplicate topic name."))
@@ -88,7 +83,7 @@ def _deletion_by_name(
     return TopicDeletion(name, topic.topic_id)
 
 
-def _add_deletion_by_id(topic: ExistingTopic, names: Mapping[str, int], deletions: list[TopicDeletion]) -> None:
+def _add_deletion_by_id(topic: TopicImage, names: Mapping[str, int], deletions: list[TopicDeletion]) -> None:
     times_named = names.get(topic.name, 0)
     if times_named == 0:
         deletions.append(TopicDeletion(topic.name, topic.topic_id))

@@ -6,41 +6,38 @@ The decisions are in kbroker/metadata/topics. Each topic is written in one multi
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Collection, Container, Sequence
+from collections.abc import Awaitable, Collection, Container, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.config.tag_expression import VIEW_OF
 from kbroker.config.topic_config import validate_topic_configs
+from kbroker.coordination.interface import Create, Delete, Op, Set, op_bytes
+from kbroker.metadata.control_manager import ControllerContext, ControlManager
 from kbroker.metadata.image import PartitionRegistration, WriteHealth
-from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.replication.alter_partition import ANY_EPOCH
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Create, Delete, Op, Set
-from kbroker.metadata.store.multis import op_bytes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
-from kbroker.metadata.topics.closing.close_partitions import check_open, without_forwarding
-from kbroker.metadata.topics.closing.remove_partitions import check_not_closing
-from kbroker.metadata.topics.create_partitions import NewPartitions, plan_partitions
-from kbroker.metadata.topics.create_topics import NewTopic, TopicPlan, check_partition_count, plan_topic
+from kbroker.metadata.topics.closing_partitions import check_not_closing, check_open, without_forwarding
+from kbroker.metadata.topics.create_topics import (
+    NewPartitions,
+    NewTopic,
+    TopicPlan,
+    check_partition_count,
+    plan_partitions,
+    plan_topic,
+)
 from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId, plan_deletions
-from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
-from kbroker.metadata.topics.replica_placement import no_leader
+from kbroker.metadata.topics.replica_placement import MAX_PARTITIONS_PER_REQUEST, PlanningContext, no_leader
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID, repeated_names
 from kbroker.metadata.topics.views import check_not_view, check_source, check_views_deleted
-from kbroker.runtime.mutex import Mutex
-from kbroker.runtime.slices import Slices, Steps, each, in_slices, step
+from kbroker.runtime.turns import paced, yield_if_due
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from random import Random
-
-    from kbroker.config import BrokerConfig
-    from kbroker.metadata.metadata_loader import MetadataLoader
-
 
 Overrides = dict[str, str]
 # The size at which another multi of topics is begun. The event loop reads and applies a multi at once: of 400 KB with
@@ -68,40 +65,24 @@ class CreatePartitionsResult:
     error: KafkaError | None = None
 
 
-class TopicControlManager:
-    """Part of the controller, with which it shares the lock and the writer. It acts only on the elected controller."""
-
-    def __init__(
-        self,
-        loader: MetadataLoader,
-        writer: MetadataWriter,
-        lock: Mutex,
-        random: Random,
-        config: Callable[[], BrokerConfig],
-    ) -> None:
-        self._loader = loader
-        self._image = loader.image
-        self._writer = writer
-        self._lock = lock
+class TopicControlManager(ControlManager):
+    def __init__(self, context: ControllerContext, random: Random) -> None:
+        super().__init__(context)
         self._random = random
-        self._config = config
 
-    async def create_topics(
-        self, topics: Sequence[NewTopic], validate_only: bool, slices: Slices | None = None
-    ) -> list[CreateTopicResult]:
+    async def create_topics(self, topics: Sequence[NewTopic], validate_only: bool) -> list[CreateTopicResult]:
         """Create each topic independently, and return one result for each name. A repeated name is not created."""
-        repeated = await in_slices(slices, repeated_names(topic.name for topic in topics))
+        repeated = repeated_names(topic.name for topic in topics)
         results: dict[str, CreateTopicResult] = {}
-        unique = await in_slices(slices, _unique_topics(topics, repeated, results))
+        unique = _unique_topics(topics, repeated, results)
         async with self._lock:
             try:
                 await self._writer.prepare()
-                await in_slices(slices, check_partition_count(unique, self._config().num_partitions))
+                check_partition_count(unique, self._config().num_partitions)
             except KafkaError as error:
-                failed = partial(CreateTopicResult, error=error)
-                return await in_slices(slices, each(failed, results))
+                return [CreateTopicResult(name, error=error) for name in paced(results)]
             context = self._planning_context()
-            plans = await in_slices(slices, self._plan_topics(unique, context, results))
+            plans = self._plan_topics(unique, context, results)
         if not validate_only:
             await self._create(plans, context, results)
         await self._loader.wait_if_alone()
@@ -109,21 +90,19 @@ class TopicControlManager:
 
     def _plan_topics(
         self, topics: Sequence[NewTopic], context: PlanningContext, results: dict[str, CreateTopicResult]
-    ) -> Steps[list[TopicPlan]]:
+    ) -> list[TopicPlan]:
         """Return the plans of the valid topics, and add the results of all topics to `results`."""
         plans: list[TopicPlan] = []
-        for topic in topics:
+        for topic in paced(topics):
             try:
                 plan = plan_topic(topic, context, self._image.names_by_collision_key)
             except KafkaError as error:
                 results[topic.name] = CreateTopicResult(topic.name, error=error)
-                yield
                 continue
             plans.append(plan)
             results[topic.name] = CreateTopicResult(
                 topic.name, self._random_topic_id(), *self._counts(plan), plan.configs
             )
-            yield
         return plans
 
     def _counts(self, plan: TopicPlan) -> tuple[int, int]:
@@ -196,14 +175,11 @@ class TopicControlManager:
         isr = sorted(able or eligible, key=self._image.write_health)
         return PartitionRegistration(leader=isr[0], leader_epoch=leader_epoch, replicas=replicas, isr=isr)
 
-    async def delete_topics(
-        self, requested: Sequence[TopicNameOrId], slices: Slices | None = None
-    ) -> list[TopicDeletion]:
+    async def delete_topics(self, requested: Sequence[TopicNameOrId]) -> list[TopicDeletion]:
         """Delete topics, and return one result for each name or id."""
         async with self._lock:
             error = await _error_of(self._writer.prepare())
-            plan = plan_deletions(requested, self._image.topics, self._image.topics_by_id)
-            deletions = await in_slices(slices, plan)
+            deletions = plan_deletions(requested, self._image.topics, self._image.topics_by_id)
             if error is not None:
                 # The image may be old, so an error such as "unknown topic" may be wrong.
                 return [TopicDeletion(deletion.name, deletion.topic_id, error) for deletion in deletions]
@@ -248,10 +224,10 @@ class TopicControlManager:
             deletion.error = error
 
     async def create_partitions(
-        self, topics: Sequence[NewPartitions], validate_only: bool, slices: Slices | None = None
+        self, topics: Sequence[NewPartitions], validate_only: bool
     ) -> list[CreatePartitionsResult]:
         """Add partitions to each topic independently, and return one result for each name."""
-        repeated = await in_slices(slices, repeated_names(topic.name for topic in topics))
+        repeated = repeated_names(topic.name for topic in topics)
         results: dict[str, CreatePartitionsResult] = {}
         max_new_partitions = MAX_PARTITIONS_PER_REQUEST
         async with self._lock:
@@ -263,7 +239,7 @@ class TopicControlManager:
                     max_new_partitions -= await self._add_partitions(topic, validate_only, max_new_partitions)
                 except KafkaError as error:
                     result.error = error
-                await step(slices)
+                yield_if_due()
         await self._loader.wait_if_alone()
         return list(results.values())
 
@@ -325,15 +301,14 @@ class TopicControlManager:
 
 def _unique_topics(
     topics: Sequence[NewTopic], repeated: Container[str], results: dict[str, CreateTopicResult]
-) -> Steps[list[NewTopic]]:
+) -> list[NewTopic]:
     """Return the topics that are named once, and add a result of each name to `results`, in the request's order."""
     error = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     unique = []
-    for topic in topics:
+    for topic in paced(topics):
         results[topic.name] = CreateTopicResult(topic.name, error=error)
         if topic.name not in repeated:
             unique.append(topic)
-        yield
     return unique
 
 

@@ -1,9 +1,10 @@
 """Valid topic names, and those of internal topics."""
 
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 
 from kbroker.common import KafkaError
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
@@ -43,11 +44,10 @@ def collision_key(name: str) -> str:
     return name.replace(".", "_")
 
 
-def repeated_names(names: Iterable[str]) -> Generator[None, None, set[str]]:
-    """Return the names that occur more than once, in steps (runtime/slices.py)."""
+def repeated_names(names: Iterable[str]) -> set[str]:
+    """Return the names that occur more than once."""
     found: set[str] = set()
     repeated: set[str] = set()
-    for name in names:
+    for name in paced(names):
         (repeated if name in found else found).add(name)
-        yield
     return repeated

@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping
 
 from kbroker.common import KafkaError
 from kbroker.config.tag_expression import VIEW_OF
-from kbroker.metadata.topics.planning_context import ExistingTopic
+from kbroker.metadata.image import TopicImage
 from protocol.errors import ErrorCode
 
 
 def check_new_view(
     source_name: str,
-    topics: Mapping[str, ExistingTopic],
+    topics: Mapping[str, TopicImage],
     partitions: int,
     replication_factor: int,
     has_assignments: bool,
@@ -33,7 +33,7 @@ def check_new_view(
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
 
 
-def check_source(source_name: str, topics: Mapping[str, ExistingTopic]) -> ExistingTopic:
+def check_source(source_name: str, topics: Mapping[str, TopicImage]) -> TopicImage:
     """Return the source of a new view. Raises KafkaError (INVALID_CONFIG)."""
     source = topics.get(source_name)
     if source is None:
@@ -55,7 +55,7 @@ def check_views_deleted(name: str, views: Collection[str], deleted: Collection[s
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
-def check_not_view(topic: ExistingTopic | None, operation: str) -> None:
+def check_not_view(topic: TopicImage | None, operation: str) -> None:
     """Raise KafkaError if the topic is a view, for an operation on its partitions."""
     if topic is not None and topic.view_of:
         message = f"Topic '{topic.name}' is a view; {operation} its source '{topic.view_of}'."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
@@ -29,9 +29,8 @@ class ClosingExtension:
     async def wait_until_ready(self) -> None:
         """Return at once."""
 
-    def inspect(self, body: Buffer, header: BatchHeader) -> Generator[None, None, object]:
+    def inspect(self, body: Buffer, header: BatchHeader, pause: Callable[[], None]) -> object:
         """Return None: the records are stored as they are."""
-        yield from ()
         return None
 
     def append(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.closing.remove_partitions import ClosingPartitions
+from kbroker.metadata.topics.closing_partitions import ClosingPartitions
 from protocol.errors import ErrorCode
 from protocol.messages.k02_list_offsets import (
     ListOffsetsPartition,

@@ -14,8 +14,12 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER, KafkaError
-from kbroker.metadata.topics.closing.close_partitions import first_closing, is_closing_error
-from kbroker.metadata.topics.closing.remove_partitions import ClosingPartitions, too_many_partitions
+from kbroker.metadata.topics.closing_partitions import (
+    ClosingPartitions,
+    first_closing,
+    is_closing_error,
+    too_many_partitions,
+)
 from kbroker.queues.closing.leader_offsets import LeaderOffsetLookup, LeaderOffsets
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
@@ -82,7 +86,7 @@ class PartitionRemoval:
 
     async def _alter_closing(self, topic: TopicImage, first: int, count: int) -> RemovalOutcome:
         if count == topic.listed_partitions:
-            await self._controller.cancel_closing(topic.name)
+            await self._controller.closing.cancel_closing(topic.name)
             return RemovalOutcome.REOPENED
         if count != first:
             raise is_closing_error(topic, first)
@@ -91,12 +95,12 @@ class PartitionRemoval:
     async def _close(self, name: str, count: int) -> RemovalOutcome:
         """Close partitions, and retire them if all are empty."""
         controller = self._controller
-        closing = await controller.close_partitions(name, count)
+        closing = await controller.closing.close(name, count)
         try:
             offsets = await self._offsets.look_up(closing)
             filled = [(index, row) for index, row in sorted(offsets.items()) if row.start != row.end]
             try:
-                await controller.begin_closing(closing)
+                await controller.closing.begin_closing(closing)
             except KafkaError as error:
                 if error.code not in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_PARTITIONS):
                     raise
@@ -106,11 +110,11 @@ class PartitionRemoval:
                 if topic is None or topic.listed_partitions < len(topic.partitions):
                     raise
                 # The partitions are empty, so there is nothing to forward.
-                await controller.remove_partitions(closing)
+                await controller.closing.remove(closing)
                 return RemovalOutcome.REMOVED
         finally:
             # Does nothing after a removal. The outcome of one that failed may be unknown.
-            await controller.reopen_partitions(closing.topic_id)
+            await controller.closing.reopen(closing.topic_id)
         if not filled:
             # If this fails, the periodic check retires them.
             with suppress(KafkaError):
@@ -175,7 +179,7 @@ class PartitionRemoval:
     async def _retire_if_invisible(self, topic: TopicImage, first: int) -> bool:
         if not _is_invisible(topic, await self._offsets.look_up(_partitions_from(topic, first))):
             return False
-        await self._controller.retire_partitions(topic, first)
+        await self._controller.closing.retire(topic, first)
         log.info("closed partitions retired", topic=topic.name, first=first)
         return True
 
@@ -190,14 +194,14 @@ class PartitionRemoval:
         return now_s - since_s >= self._config().kbroker_retired_partition_idle_ms / 1000
 
     async def _remove_idle(self, topic: TopicImage, first: int) -> None:
-        closing = await self._controller.close_partitions(topic.name, first)
+        closing = await self._controller.closing.close(topic.name, first)
         try:
             offsets = await self._wait_until_drained(closing, await self._offsets.look_up(closing))
             if any(row.start != row.end for row in offsets.values()):
                 raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "A transaction is open, or a target is away.")
-            await self._controller.remove_partitions(closing)
+            await self._controller.closing.remove(closing)
         finally:
-            await self._controller.reopen_partitions(closing.topic_id)
+            await self._controller.closing.reopen(closing.topic_id)
         log.info("closed partitions removed", topic=topic.name, first=first)
         self._not_before.pop(topic.topic_id, None)
         self._idle.pop(topic.topic_id, None)

@@ -6,7 +6,7 @@ the first record's offset of each key only if these offsets are consecutive; els
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -59,7 +59,7 @@ class DedupExtension:
     async def wait_until_ready(self) -> None:
         await self.state.wait_until_ready()
 
-    def inspect(self, body: Buffer, header: BatchHeader) -> Generator[None, None, object]:
+    def inspect(self, body: Buffer, header: BatchHeader, pause: Callable[[], None]) -> object:
         """Return the keys of the records. Raises InvalidRecordsError if one cannot be a key."""
         keys: Keys = []
 
@@ -70,7 +70,7 @@ class DedupExtension:
             else:
                 keys.append((index, digest))
 
-        yield from walk_headers(body, header, visit)
+        walk_headers(body, header, visit, pause)
         return keys
 
     def append(

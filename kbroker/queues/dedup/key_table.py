@@ -8,7 +8,7 @@ their duplicates: if another record with the key were dropped and the transactio
 the transaction is committed, its keys count for all records; when it is aborted, they are removed.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from itertools import chain, islice
 from struct import Struct
@@ -155,7 +155,7 @@ class KeyTable:
     def first_timestamp(self, now_ms: int) -> int | None:
         return max(now_ms - self.window_ms, 0)
 
-    def replay(self, header: BatchHeader, body: Buffer, now_ms: int) -> Generator[None, None, None]:
+    def replay(self, header: BatchHeader, body: Buffer, now_ms: int) -> None:
         """Add the keys of a batch, with its timestamp, or `now_ms` if that is earlier: the log has no append times."""
         if header.is_control:
             for record in iter_records(bytes(body), header.count, header.base_timestamp):
@@ -169,7 +169,7 @@ class KeyTable:
             if digest is not None:
                 self.add(digest, header.base_offset + offset_delta, time_ms, producer_id)
 
-        yield from walk_stored_headers(body, header, visit)
+        walk_stored_headers(body, header, visit)
         self.forget_expired(now_ms)
 
     def to_snapshot(self) -> Callable[[], bytes]:

@@ -14,12 +14,13 @@ Private bits of the attributes give the type of a batch:
 So the pending records follow from the log alone.
 """
 
-from collections.abc import Container, Generator, Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from kbroker.queues.delay.headers import DELAY_HEADERS, DELIVER_MS, parse_delay
 from kbroker.queues.delay.pending_records import Pending
 from kbroker.queues.record_headers import InvalidHeaderError
+from kbroker.runtime.turns import yield_if_due
 from protocol.errors import MalformedError
 from protocol.records.batch import (
     CODEC_MASK,
@@ -59,7 +60,7 @@ TIMESTAMP = b"kbroker.delayed.timestamp.ms"
 # Upper bounds: the lengths of a delivered record and the headers that the delivery adds, and the lengths of a header.
 _ADDED_BYTES, _HEADER_BYTES = 200, 10
 # Decoding a record takes some 5 us, skipping one 0.1 us.
-_DECODED_PER_STEP, _SKIPPED_PER_STEP = 16, 256
+_DECODED_AT_ONCE, _SKIPPED_AT_ONCE = 16, 256
 _REPLACED = DELAY_HEADERS | {FROM, DUE, TIMESTAMP}
 
 
@@ -126,10 +127,8 @@ def has_effects(header: BatchHeader) -> bool:
     return bool(attributes & (DELAYED | DELIVERED)) or bool(attributes & CONTROL)
 
 
-def effects_of(
-    batch: Buffer, body: bytes, header: BatchHeader, levels: Sequence[int]
-) -> Generator[None, None, Effects]:
-    """Return the effects of a batch of the log, in steps. `body`: its decompressed records.
+def effects_of(batch: Buffer, body: bytes, header: BatchHeader, levels: Sequence[int]) -> Effects:
+    """Return the effects of a batch of the log, in turns. `body`: its decompressed records.
 
     Raises MalformedError.
     """
@@ -150,8 +149,8 @@ def effects_of(
         if is_delayed and due_ms is not None:
             added.append((due_ms, offset))
         offset += 1
-        if not offset % _DECODED_PER_STEP:
-            yield
+        if not offset % _DECODED_AT_ONCE:
+            yield_if_due()
     return Effects(added, removed)
 
 
@@ -216,9 +215,7 @@ class StoredRecord(NamedTuple):
     size: int = 0
 
 
-def pick_records(
-    body: bytes, header: BatchHeader, offsets: Sequence[int]
-) -> Generator[None, None, list[Record | None]]:
+def pick_records(body: bytes, header: BatchHeader, offsets: Sequence[int]) -> list[Record | None]:
     """Return the records at ascending offsets of a batch with delayed records; None for offsets that it lacks.
 
     The other records are skipped, which is faster than decoding them. `body`: the decompressed records. Raises
@@ -230,15 +227,15 @@ def pick_records(
         record = None
         if at <= offset < end:
             while at < offset:
-                skipped = min(offset - at, _SKIPPED_PER_STEP)
+                skipped = min(offset - at, _SKIPPED_AT_ONCE)
                 pos = skip_records(body, pos, skipped)
                 at += skipped
-                yield
+                yield_if_due()
             record, pos = decode_record_at(body, pos, header.base_timestamp)
             at += 1
         found.append(record)
-        if not len(found) % _DECODED_PER_STEP:
-            yield
+        if not len(found) % _DECODED_AT_ONCE:
+            yield_if_due()
     return found
 
 

@@ -5,7 +5,7 @@ A batch is never split, so the producer's offsets, sequences and transactions ar
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -50,7 +50,7 @@ class DelayExtension:
     async def wait_until_ready(self) -> None:
         """Return at once."""
 
-    def inspect(self, body: Buffer, header: BatchHeader) -> Generator[None, None, object]:
+    def inspect(self, body: Buffer, header: BatchHeader, pause: Callable[[], None]) -> object:
         """Return the delays of the records. Raises KafkaError for invalid headers."""
         if header.attributes & PRIVATE_BITS:
             raise invalid_record("Clients are not allowed to set attributes of delayed records.")
@@ -67,7 +67,7 @@ class DelayExtension:
                 delays[index] = delay
                 largest = max(largest, end - start)
 
-        yield from walk_headers(body, header, visit)
+        walk_headers(body, header, visit, pause)
         if largest > self.config.max_message_bytes:
             # Records are delivered uncompressed.
             raise too_large(largest, self.config)

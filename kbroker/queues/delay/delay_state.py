@@ -5,13 +5,13 @@ same state, whatever the former leader had done before its leadership ended.
 """
 
 from bisect import bisect_left
-from collections.abc import Generator
 from operator import itemgetter
 from struct import Struct
 from struct import error as StructError
 
 from kbroker.queues.delay.delay_batches import Effects, is_transactional
 from kbroker.queues.delay.pending_records import Pending, PendingRecords
+from kbroker.runtime.turns import yield_if_due
 from protocol.records.batch import BatchHeader
 from protocol.records.checksum import crc32c
 
@@ -22,9 +22,9 @@ _COUNT = Struct(">i")
 _TRANSACTION = Struct(">qi")
 _PAIR = Struct(">qq")
 _CRC = Struct(">I")
-# Of one step of reading or writing a snapshot.
+# What is read, written or added without a pause.
 _STEP_BYTES, _STEP_ENTRIES = 1 << 17, 256
-_ADDED_PER_STEP = 64
+_ADDED_AT_ONCE = 64
 
 
 class DelayState:
@@ -67,11 +67,11 @@ class DelayState:
         at = bisect_left(entries, entry[1], key=itemgetter(1))
         return at < len(entries) and entries[at] == entry
 
-    def add_some(self, entries: list[Pending]) -> Generator[None, None, None]:
-        """Add records of the next batch, in steps; `replay` need not add them again."""
-        for at in range(0, len(entries), _ADDED_PER_STEP):
-            self._add(entries[at : at + _ADDED_PER_STEP])
-            yield
+    def add_some(self, entries: list[Pending]) -> None:
+        """Add records of the next batch, in turns; `replay` need not add them again."""
+        for at in range(0, len(entries), _ADDED_AT_ONCE):
+            self._add(entries[at : at + _ADDED_AT_ONCE])
+            yield_if_due()
 
     def commit_some(self, producer_id: int, limit: int) -> bool:
         """Add at most `limit` records of a transaction whose commit is the next batch. Returns whether more are left.
@@ -97,18 +97,18 @@ class DelayState:
             offsets.append(lowest)
         return min(offsets, default=None)
 
-    def drop_below(self, log_start_offset: int) -> Generator[None, None, None]:
-        """Remove records that DeleteRecords has deleted, in steps."""
-        yield from self.pending.drop_below(log_start_offset)
+    def drop_below(self, log_start_offset: int) -> None:
+        """Remove records that DeleteRecords has deleted, in turns."""
+        self.pending.drop_below(log_start_offset)
         for producer_id, entries in list(self.open.items()):
             if any(entry[1] < log_start_offset for entry in entries):
                 self.open[producer_id] = [entry for entry in entries if entry[1] >= log_start_offset]
-                yield
+                yield_if_due()
 
     # Snapshots.
 
-    def to_snapshot(self, prefix: bytes) -> Generator[None, None, bytearray]:
-        """Encode the state as it is at the first step, after `prefix`.
+    def to_snapshot(self, prefix: bytes) -> bytearray:
+        """Encode the state as it is now, after `prefix`, in turns.
 
         Later changes do not matter, except that no transaction may end.
         """
@@ -120,22 +120,22 @@ class DelayState:
             out += _COUNT.pack(len(dues) * dues.itemsize)
             out += memoryview(dues).cast("B")
             out += memoryview(offsets).cast("B")
-            yield
+            yield_if_due()
         for producer_id, entries, count in transactions:
             out += _TRANSACTION.pack(producer_id, count)
             for at in range(0, count, _STEP_ENTRIES):
                 out += b"".join([_PAIR.pack(*entry) for entry in entries[at : min(at + _STEP_ENTRIES, count)]])
-                yield
-        crc = yield from _crc_in_steps(out, len(prefix) + _CRC.size)
+                yield_if_due()
+        crc = _crc_of(out, len(prefix) + _CRC.size)
         _CRC.pack_into(out, len(prefix), crc)
         return out
 
     @classmethod
-    def from_snapshot(cls, data: bytes, start: int = 0) -> "Generator[None, None, DelayState]":
-        """Read the snapshot at `start` in steps. Raises ValueError if it is damaged."""
+    def from_snapshot(cls, data: bytes, start: int = 0) -> "DelayState":
+        """Read the snapshot at `start`, in turns. Raises ValueError if it is damaged."""
         try:
             pos = start + _CRC.size
-            crc = yield from _crc_in_steps(data, pos)
+            crc = _crc_of(data, pos)
             if _CRC.unpack_from(data, start)[0] != crc:
                 raise ValueError("the snapshot does not match its CRC")
             version, next_offset, leader_epoch, chunk_count, open_count = _HEADER.unpack_from(data, pos)
@@ -149,7 +149,7 @@ class DelayState:
                 middle = pos + _COUNT.size + size
                 state.pending.load_chunk(data[pos + _COUNT.size : middle], data[middle : middle + size])
                 pos = middle + size
-                yield
+                yield_if_due()
             for _ in range(open_count):
                 producer_id, count = _TRANSACTION.unpack_from(data, pos)
                 pos += _TRANSACTION.size
@@ -158,17 +158,17 @@ class DelayState:
                     some = range(min(_STEP_ENTRIES, count - len(entries)))
                     entries += [_PAIR.unpack_from(data, pos + at * _PAIR.size) for at in some]
                     pos += len(some) * _PAIR.size
-                    yield
+                    yield_if_due()
                 state.open[producer_id] = entries
         except StructError:
             raise ValueError("the snapshot is cut off") from None
         return state
 
 
-def _crc_in_steps(data: bytes | bytearray, pos: int) -> Generator[None, None, int]:
+def _crc_of(data: bytes | bytearray, pos: int) -> int:
     """Return the CRC-32C of the bytes from `pos` on."""
     crc, view = 0, memoryview(data)
     for at in range(pos, len(view), _STEP_BYTES):
         crc = crc32c(view[at : at + _STEP_BYTES], crc)
-        yield
+        yield_if_due()
     return crc

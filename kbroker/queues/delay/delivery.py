@@ -29,6 +29,7 @@ from kbroker.queues.delay.snapshot_file import SnapshotFile
 from kbroker.queues.delay.stored_records import READ_BYTES, StoredRecords, first_batch, read_batches, read_body
 from kbroker.queues.wakeup import Wakeup
 from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.turns import yield_if_due
 from kbroker.storage.log.segment_lifetime import count_expired_segments
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import BatchHeader, iter_headers, parse_header
@@ -80,7 +81,7 @@ class DelayedDelivery:
         self._snapshot = SnapshotFile(environment, partition.log)
 
     def start(self) -> None:
-        self._task = self._environment.loop.create_task(self._run())
+        self._task = self._environment.loop.create_task(self._environment.turns.run(self._run()))
 
     def stop(self) -> None:
         """Stop delivering: the leadership or the process ends. Nothing is appended any more."""
@@ -162,7 +163,7 @@ class DelayedDelivery:
         if self._log.log_start_offset > self._log_start:
             self._log_start = self._log.log_start_offset
             self._stored.clear()
-            await self._environment.new_slices().run(self.state.drop_below(self._log_start))
+            self.state.drop_below(self._log_start)
             return 0
         # Retention may have a million records to move, while others are due.
         is_moving = self._move_below >= 0 and await self._move_some()
@@ -255,15 +256,14 @@ class DelayedDelivery:
         environment, pending = self._environment, self.state.pending
         levels = levels_ms(self._log.config.kbroker_delay_levels)
         body = await read_body(environment, batch, header)
-        slices = environment.new_slices()
-        effects = await slices.run(effects_of(batch, body, header, levels))
+        effects = effects_of(batch, body, header, levels)
         entries = [entry for entry in effects.added if entry in pending]
-        picked = await slices.run(pick_records(body, header, [offset for _, offset in entries]))
+        picked = pick_records(body, header, [offset for _, offset in entries])
         records: list[StoredRecord] = []
         for entry, record in zip(entries, picked, strict=True):
             if record is not None:
                 records.append(stored_record(entry, record, header))
-                await slices.step()
+                yield_if_due()
         at = 0
         while at < len(records):
             some = first_batch(records[at : at + MOVE_SLICE], self._log.config.segment_bytes)

@@ -91,7 +91,7 @@ class FollowerSnapshots:
                 # Only a batch that is not wholly committed is left.
                 break
             await self._environment.sleep(PAUSE_S)
-        await self._environment.new_slices().run(state.drop_below(log.log_start_offset))
+        state.drop_below(log.log_start_offset)
         if state.next_offset > self._snapshot.offset:
             await self._snapshot.write(state)
         return True

@@ -1,4 +1,4 @@
-"""Replays the log of a partition into the state of its pending records, in slices of at most a millisecond."""
+"""Replays the log of a partition into the state of its pending records, in turns."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from kbroker.config.delay_levels import levels_ms
 from kbroker.queues.delay.delay_batches import NO_EFFECTS, effects_of, has_effects, is_transactional
 from kbroker.queues.delay.stored_records import READ_BYTES, read_batches, read_body
 from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.turns import yield_if_due
 from protocol.errors import MalformedError
 from protocol.records.batch import iter_headers
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 event_log = EventLogger("kbroker.delay")
 
-# Records of a committed transaction that become pending in one step.
-COMMITTED_PER_STEP = 64
+# Records of a committed transaction that become pending without a pause.
+COMMITTED_AT_ONCE = 64
 
 
 async def replay_batches(environment: Environment, log: Log, state: DelayState, end_offset: int) -> None:
@@ -28,7 +29,6 @@ async def replay_batches(environment: Environment, log: Log, state: DelayState, 
         state.next_offset = log.log_start_offset
     view = await read_batches(environment, log, state.next_offset, READ_BYTES, end_offset)
     levels = levels_ms(log.config.kbroker_delay_levels)
-    slices = environment.new_slices()
     for pos, header in iter_headers(view):
         if header.next_offset <= state.next_offset:
             continue
@@ -37,16 +37,16 @@ async def replay_batches(environment: Environment, log: Log, state: DelayState, 
             batch = view[pos : pos + header.size]
             try:
                 body = await read_body(environment, batch, header)
-                effects = await slices.run(effects_of(batch, body, header, levels))
+                effects = effects_of(batch, body, header, levels)
             except MalformedError as error:
                 event_log.error("batch of delayed records skipped", partition=log.tp, reason=error)
         if effects.committed:
-            while state.commit_some(header.producer_id, COMMITTED_PER_STEP):
-                await slices.step()
+            while state.commit_some(header.producer_id, COMMITTED_AT_ONCE):
+                yield_if_due()
         if not is_transactional(header):
-            await slices.run(state.add_some(effects.added))
+            state.add_some(effects.added)
             effects = effects._replace(added=[])
         if header.next_offset > state.next_offset:
-            # Otherwise `on_appended` has replayed the batch during an await.
+            # Otherwise `on_appended` has replayed the batch during a pause.
             state.replay(header, effects)
-        await slices.step()
+        yield_if_due()

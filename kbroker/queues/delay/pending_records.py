@@ -7,7 +7,9 @@ or removing a record moves at most one chunk's bytes, 32 KiB.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
+
+from kbroker.runtime.turns import yield_if_due
 
 # (due time in ms since the epoch, offset)
 Pending = tuple[int, int]
@@ -126,8 +128,8 @@ class PendingRecords:
         else:
             del self._chunks[number], self._lasts[number]
 
-    def drop_below(self, offset: int) -> Generator[None, None, None]:
-        """Remove all entries with a lower offset, one chunk per step."""
+    def drop_below(self, offset: int) -> None:
+        """Remove all entries with a lower offset, in turns."""
         while True:
             number = next((number for number, chunk in enumerate(self._chunks) if chunk.lowest < offset), None)
             if number is None:
@@ -138,7 +140,7 @@ class PendingRecords:
             chunk.dues, chunk.offsets = array("q", [due for due, _ in kept]), array("q", [each for _, each in kept])
             chunk.lowest, chunk.is_shared = min(chunk.offsets, default=0), False
             self._update_last(number)
-            yield
+            yield_if_due()
 
     def __contains__(self, entry: Pending) -> bool:
         number = bisect_left(self._lasts, entry)

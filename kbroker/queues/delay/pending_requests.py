@@ -12,6 +12,7 @@ from kbroker.queues.delay.delay_batches import DUE, FROM, TIMESTAMP, added_entry
 from kbroker.queues.delay.headers import DELAY_HEADERS
 from kbroker.queues.delay.pending_records import Pending
 from kbroker.queues.delay.stored_records import StoredRecords, first_batch, read_records
+from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode
 from protocol.records.record import Header
 
@@ -75,7 +76,6 @@ class PendingRequests:
         # By due time and offset, as the headers of a moved record name it.
         page: dict[tuple[int, bytes | None], ListedRecord] = {}
         size = 0
-        slices = self._environment.new_slices()
         while len(page) < max_records and size < MAX_PAGE_BYTES:
             wanted = min(self._stored.window, max_records - len(page))
             if page:
@@ -101,7 +101,7 @@ class PendingRequests:
                     size += listed.size
                     if size >= MAX_PAGE_BYTES:
                         break
-                await slices.step()
+                yield_if_due()
         self._check_leader()
         return list(page.values()), bool(self._delivery.state.pending.after(after, 1))
 

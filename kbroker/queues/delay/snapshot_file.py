@@ -41,7 +41,7 @@ class SnapshotFile:
             data = await environment.offload(environment.disk.read, self._path)
             if data[: len(log.topic_id)] != log.topic_id:
                 return None
-            state = await environment.new_slices().run(DelayState.from_snapshot(data, len(log.topic_id)))
+            state = DelayState.from_snapshot(data, len(log.topic_id))
         except (OSError, ValueError) as error:
             event_log.warning("snapshot of delayed records ignored", partition=log.tp, reason=error)
             return None
@@ -50,7 +50,7 @@ class SnapshotFile:
         # With the same leader epoch at the same offset, the logs are the same up to there.
         if log.epochs.epoch_for(state.next_offset - 1) != state.leader_epoch:
             return None
-        await environment.new_slices().run(state.drop_below(log.log_start_offset))
+        state.drop_below(log.log_start_offset)
         self.offset = state.next_offset
         return state
 
@@ -63,7 +63,7 @@ class SnapshotFile:
     async def write(self, state: DelayState) -> None:
         self._written_ms = self._environment.clock.mono_ms()
         offset = state.next_offset
-        data = await self._environment.new_slices().run(state.to_snapshot(self._log.topic_id))
+        data = state.to_snapshot(self._log.topic_id)
         try:
             await self._environment.offload(self._environment.disk.write_atomic, self._path, data)
             self.offset = offset

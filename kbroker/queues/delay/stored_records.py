@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import Buffer, KafkaError
 from kbroker.queues.delay.delay_batches import DELAYED, StoredRecord, pick_records, stored_record
 from kbroker.queues.delay.pending_records import Pending
+from kbroker.runtime.turns import yield_if_due
 from kbroker.storage.log.log_reads import read, read_blocking
 from protocol.errors import MalformedError
 from protocol.records.batch import HEADER_SIZE, MAX_DECOMPRESSED_BYTES, BatchHeader, body_of, iter_headers
@@ -33,7 +34,7 @@ RECORD_BYTES = 300
 # How many records are read ahead: few at first, then as many as fit. In large batches with few due records each window
 # reads the whole batches again. A step over a whole window must not delay others.
 FIRST_WINDOW, MAX_WINDOW = 100, 10_240
-RECORDS_PER_STEP = 64
+RECORDS_AT_ONCE = 64
 # Compressed batches that are larger, before or after, are decompressed in a thread.
 MAX_LOOP_BYTES, MAX_LOOP_DECOMPRESSED_BYTES = 1 << 14, 1 << 18
 # A read of the log is large if the next NEIGHBOURS records are within NEAR_OFFSETS, or else for one small batch. If the
@@ -137,13 +138,12 @@ async def read_stored(
     await environment.yield_to_loop()
     ordered = sorted(dues)
     await environment.yield_to_loop()
-    slices = environment.new_slices()
     async with aclosing(read_records(environment, log, ordered)) as batches:
         async for header, offsets, records in batches:
-            for at in range(0, len(offsets), RECORDS_PER_STEP):
-                some = zip(offsets[at : at + RECORDS_PER_STEP], records[at : at + RECORDS_PER_STEP], strict=True)
+            for at in range(0, len(offsets), RECORDS_AT_ONCE):
+                some = zip(offsets[at : at + RECORDS_AT_ONCE], records[at : at + RECORDS_AT_ONCE], strict=True)
                 yield [stored_record((dues[each], each), record, header) for each, record in some if record is not None]
-                await slices.step()
+                yield_if_due()
             if None in records:
                 raise MalformedError(f"the batch at offset {header.base_offset} lacks a pending record")
 
@@ -157,7 +157,6 @@ async def read_records(
     left out. Raises KafkaError, MalformedError at the end, if others could not be read.
     """
     error: KafkaError | MalformedError | None = None
-    slices = environment.new_slices()
     at = 0
     while (at := max(at, bisect_left(offsets, log.log_start_offset))) < len(offsets):
         first = at
@@ -170,9 +169,9 @@ async def read_records(
                     records: list[Record | None] = [None] * len(some)
                     if header.attributes & DELAYED:
                         body = await read_body(environment, view[pos : pos + header.size], header)
-                        records = await slices.run(pick_records(body, header, some))
+                        records = pick_records(body, header, some)
                     yield header, some, records
-                await slices.step()
+                yield_if_due()
                 if at == len(offsets) or offsets[at] - header.next_offset > NEAR_OFFSETS:
                     break
             if at == first:

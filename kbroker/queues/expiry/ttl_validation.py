@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
@@ -32,7 +32,7 @@ class TtlValidation:
         if self._inner is not None:
             await self._inner.wait_until_ready()
 
-    def inspect(self, body: Buffer, header: BatchHeader) -> Generator[None, None, object]:
+    def inspect(self, body: Buffer, header: BatchHeader, pause: Callable[[], None]) -> object:
         """Check the headers. Raises InvalidRecordsError with the index of each record with a malformed header."""
 
         def visit(index: int, headers: Sequence[Header], start: int, end: int) -> None:
@@ -42,8 +42,8 @@ class TtlValidation:
             except InvalidHeaderError as error:
                 raise InvalidHeaderError(f"Record {index} is invalid: {error}.") from None
 
-        yield from walk_headers(body, header, visit)
-        return None if self._inner is None else (yield from self._inner.inspect(body, header))
+        walk_headers(body, header, visit, pause)
+        return None if self._inner is None else self._inner.inspect(body, header, pause)
 
     def append(
         self, partition: Partition, batch: InspectedBatch, stored: AppendResult | None, now_ms: int

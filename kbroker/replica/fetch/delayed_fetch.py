@@ -17,12 +17,12 @@ class DelayedFetch(DelayedOperation[FetchResponse]):
     made in the next iteration of the event loop, so the appends of one iteration share a response.
 
     `deadline_ms`: the end of the wait (monotonic). `must_complete`: the wait is over, even if a read filter drops all
-    new records.
+    new records. `in_turns`: the request is large. `end_request` is called when the request is abandoned.
     """
 
     __slots__ = (
-        "_call_soon", "_gained_bytes", "_is_waiting", "_on_ready", "deadline_ms", "min_bytes", "must_complete",
-        "request", "session",
+        "_call_soon", "_end_request", "_gained_bytes", "_is_waiting", "_on_ready", "deadline_ms", "in_turns",
+        "min_bytes", "must_complete", "request", "session",
     )  # fmt: skip
 
     def __init__(
@@ -34,12 +34,16 @@ class DelayedFetch(DelayedOperation[FetchResponse]):
         deadline_ms: int,
         call_soon: Callable[[Callable[[], None]], object],
         on_ready: Callable[[DelayedFetch], None],
+        end_request: Callable[[FetchSession], None],
+        in_turns: bool,
     ) -> None:
         super().__init__(purgatory)
         self.session = session
         self.request = request
         self._call_soon = call_soon
         self._on_ready = on_ready
+        self._end_request = end_request
+        self.in_turns = in_turns
         self._is_waiting = False
         self._gained_bytes = 0
         self.min_bytes = min_bytes
@@ -90,7 +94,7 @@ class DelayedFetch(DelayedOperation[FetchResponse]):
         if not self.is_done:
             super().abandon()
             self._leave_session()
-            self.session.end_request()
+            self._end_request(self.session)
 
     def _leave_session(self) -> None:
         if self.session.waiter is self:

@@ -7,16 +7,14 @@ A request is served from the `ready` partitions of its session. If they have few
 from __future__ import annotations
 
 from asyncio import Lock
-from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, cast
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.replica.fetch.delayed_fetch import DelayedFetch
 from kbroker.replica.fetch.fetch_reads import (
-    ColdRead,
     ColdReadResult,
     FetchReads,
-    PartitionReadResult,
     readable_end,
     state_of,
     wait_for_change,
@@ -25,6 +23,7 @@ from kbroker.replica.fetch.fetch_response_cache import FetchResponseCache
 from kbroker.replica.fetch.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
+    MANY_PARTITIONS,
     FetchPartition,
     FetchSession,
     FetchSessionCache,
@@ -33,6 +32,7 @@ from kbroker.replica.fetch.follower_fetch import record_positions
 from kbroker.replica.fetch.partition_reads import add_cold_results, read_cold_blocking, read_partitions
 from kbroker.replica.replication_throttle import LeaderThrottle, unlimited_quota
 from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import Buffers, FetchRequest, FetchResponse, FetchResult, TopicKey
 
@@ -42,9 +42,7 @@ if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
     from kbroker.replica.replica_manager import ReplicaManager
     from kbroker.replica.replication_throttle import ReplicationQuota
-    from kbroker.runtime.environment import Clock, Environment
-
-    ReadInThread = Callable[[list[ColdRead], int, Clock, bool], list[ColdReadResult]]
+    from kbroker.runtime.environment import Environment
 
 log = EventLogger("kbroker.fetch")
 
@@ -87,23 +85,31 @@ class FetchManager:
         self.environment = environment
         self.replicas = replicas
         self._max_bytes = min(max_bytes, MAX_RESPONSE_BYTES)
-        self._cold_reads: set[Task[None]] = set()
+        # Reads from disk, and the rest of large requests.
+        self._tasks: set[Task[None]] = set()
         self._large_batch = Lock()
 
-    def fetch(self, request: FetchRequest, uses_topic_ids: bool) -> FetchResponse | DelayedFetch:
-        """Read the requested records. The response is delayed if there are too few, or if they are only on disk."""
+    def fetch(
+        self, request: FetchRequest, uses_topic_ids: bool, in_turns: bool = False
+    ) -> FetchResponse | DelayedFetch:
+        """Read the requested records. The response is delayed if there are too few, or if they are only on disk.
+
+        With `in_turns` the session is busy, except while the request waits for records.
+        """
         try:
-            session = self.find_session(request, uses_topic_ids)
+            session = self._find_session(request, uses_topic_ids)
         except KafkaError as error:
             return FetchResponse(error.code, 0, [])
-        session.update(request.topics, request.forgotten)
-        session = self.count_session(session)
+        session.is_busy = in_turns
         max_bytes = self.max_bytes_for(request)
         try:
+            session.update(request.topics, request.forgotten)
+            session = self._count_session(session)
             if request.replica_id >= 0:
                 record_positions(session, request, self.replicas, self.environment.clock.mono_ms())
             reads = read_partitions(session, request, max_bytes, self.replicas, self.throttle)
         except BaseException:
+            session.is_busy = False
             session.end_request()
             raise
         min_bytes = request.min_bytes
@@ -118,11 +124,13 @@ class FetchManager:
             deadline_ms = self.throttle.deadline_ms(deadline_ms)
         loop = self.environment.loop
         delayed = DelayedFetch(
-            self.replicas.purgatory, session, request, min_bytes, deadline_ms, loop.call_soon, self._read_and_complete
-        )
+            self.replicas.purgatory, session, request, min_bytes, deadline_ms, loop.call_soon, self._end_wait,
+            self._end_request, in_turns,
+        )  # fmt: skip
         if reads.cold:
-            self._start_cold_read(delayed, reads)
+            self._start(self._read_cold(delayed, reads))
         else:
+            session.is_busy = False
             delayed.wait_for_bytes(reads.size)
         return delayed
 
@@ -154,18 +162,9 @@ class FetchManager:
     def _respond(self, session: FetchSession, reads: FetchReads) -> FetchResponse:
         """Build the response, with topics in the order in which they were read. Record in the session what it sends."""
         topics: dict[TopicKey, list[FetchResult]] = {}
-        self.add_results(session, topics, reads.results)
-        session.end_request()
-        return FetchResponse(0, session.id, list(topics.items()))
-
-    def add_results(
-        self,
-        session: FetchSession,
-        topics: dict[TopicKey, list[FetchResult]],
-        reads: list[PartitionReadResult],
-    ) -> None:
-        """Add results to the topics of a response, and record in the session what the response sends."""
-        for fetched, result in reads:
+        for fetched, result in reads.results:
+            if session.is_busy:
+                yield_if_due()
             key = fetched.key
             results = topics.get(key)
             if results is None:
@@ -185,10 +184,13 @@ class FetchManager:
                         self.reassignment_bytes_out += size
             if session.id:
                 _record_sent(session, fetched, result, size)
+        session.is_busy = False
+        session.end_request()
+        return FetchResponse(0, session.id, list(topics.items()))
 
     # Sessions.
 
-    def find_session(self, request: FetchRequest, uses_topic_ids: bool) -> FetchSession:
+    def _find_session(self, request: FetchRequest, uses_topic_ids: bool) -> FetchSession:
         """Return the session of a request, which the request may then update. Raises KafkaError."""
         epoch = request.session_epoch
         if epoch == FINAL_EPOCH and not request.session_id:
@@ -213,7 +215,7 @@ class FetchManager:
             self._end_waiter(session)
         return session
 
-    def count_session(self, session: FetchSession) -> FetchSession:
+    def _count_session(self, session: FetchSession) -> FetchSession:
         """Count the memory of an updated session. Returns it, or another one without an id if it is empty."""
         if session.id:
             now_ms = self.environment.clock.mono_ms()
@@ -241,24 +243,43 @@ class FetchManager:
     def _end_waiter(self, session: FetchSession) -> None:
         """Complete the waiting request of a session without records, because a later request replaces it."""
         if session.waiter is not None:
-            self._complete(cast(DelayedFetch, session.waiter), FetchReads())
+            cast(DelayedFetch, session.waiter).complete(FetchResponse(0, session.id, []))
 
     # Delayed fetches.
+
+    def _end_wait(self, delayed: DelayedFetch) -> None:
+        if delayed.in_turns:
+            self._call_in_turns(self._read_and_complete, delayed)
+        else:
+            self._read_and_complete(delayed)
+
+    def _call_in_turns(self, function: Callable[..., None], *arguments: Any) -> None:
+        rest = self.environment.turns.call(function, *arguments)
+        if rest is not None:
+            self._start(rest)
+
+    def _end_request(self, session: FetchSession) -> None:
+        """End an abandoned request."""
+        if len(session.partitions) > MANY_PARTITIONS:
+            self._call_in_turns(session.end_request)
+        else:
+            session.end_request()
 
     def _read_and_complete(self, delayed: DelayedFetch) -> None:
         """Read again after the wait, and respond with the available records.
 
         If a read filter has left too few of the new bytes, the wait continues.
         """
-        request = delayed.request
+        request, session = delayed.request, delayed.session
+        session.is_busy = delayed.in_turns
         try:
             max_bytes = self.max_bytes_for(request)
-            reads = read_partitions(delayed.session, request, max_bytes, self.replicas, self.throttle)
+            reads = read_partitions(session, request, max_bytes, self.replicas, self.throttle)
         except Exception as error:
             log.failure("fetch failed", error)
             reads = FetchReads()
         if reads.cold:
-            self._start_cold_read(delayed, reads)
+            self._start(self._read_cold(delayed, reads))
         elif reads.is_filtered:
             self._complete_or_wait(delayed, reads)
         else:
@@ -274,41 +295,44 @@ class FetchManager:
         ):
             self._complete(delayed, reads)
         elif not delayed.is_done:
+            delayed.session.is_busy = False
             delayed.wait_for_bytes(reads.size)
+        else:
+            self._end_unused(delayed.session)
 
     def _complete(self, delayed: DelayedFetch, reads: FetchReads) -> None:
         if not delayed.is_done:
             delayed.complete(self._respond(delayed.session, reads))
+        else:
+            self._end_unused(delayed.session)
 
-    def _start_cold_read(self, delayed: DelayedFetch, reads: FetchReads) -> None:
-        task = self.environment.loop.create_task(self._read_cold(delayed, reads))
-        self._cold_reads.add(task)
-        task.add_done_callback(self._cold_reads.discard)
+    def _end_unused(self, session: FetchSession) -> None:
+        """End a large request whose connection, or session, was closed while its partitions were read."""
+        if session.is_busy:
+            session.is_busy = False
+            session.end_request()
 
-    async def read_in_thread(self, read: ReadInThread, cold: list[ColdRead], max_bytes: int) -> list[ColdReadResult]:
-        """Call `read_cold_blocking`, or a function like it, in a thread. At most one has a large decompressed batch."""
-        offload, clock = self.environment.offload, self.environment.clock
-        results = await offload(read, cold, max_bytes, clock, False)
-        if not results:
-            async with self._large_batch:
-                results = await offload(read, cold[:1], max_bytes, clock, True)
-        return results
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.environment.loop.create_task(self.environment.turns.run(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _read_cold(self, delayed: DelayedFetch, reads: FetchReads) -> None:
+        session, cold = delayed.session, reads.cold
         max_bytes = self.max_bytes_for(delayed.request) - reads.size
+        offload, clock = self.environment.offload, self.environment.clock
         results: list[ColdReadResult]
         try:
-            results = await self.read_in_thread(read_cold_blocking, reads.cold, max_bytes)
+            results = await offload(read_cold_blocking, cold, max_bytes, clock, False, delayed.in_turns)
+            if not results:
+                # At most one thread has a large decompressed batch.
+                async with self._large_batch:
+                    results = await offload(read_cold_blocking, cold[:1], max_bytes, clock, True, delayed.in_turns)
         except Exception as error:
-            log.failure("read failed", error, partition=reads.cold[0].partition.tp)
-            results = [KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)] * len(reads.cold)
-        if delayed.is_done:
-            return
-        if any(cold_read.partition.is_closed for cold_read in reads.cold):
-            # The topic was deleted meanwhile: a new read returns the error code for that.
-            self._read_and_complete(delayed)
-            return
-        add_cold_results(reads, delayed.session, delayed.request, reads.cold, results)
+            log.failure("read failed", error, partition=cold[0].partition.tp)
+            results = [KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)] * len(cold)
+        if not delayed.is_done:
+            add_cold_results(reads, session, delayed.request, results, self.replicas)
         if reads.is_filtered:
             self._complete_or_wait(delayed, reads)
         else:

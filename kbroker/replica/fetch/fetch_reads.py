@@ -97,6 +97,9 @@ class FetchReads:
                 wait_for_change(session, fetched, partition)
             return
         self.size += len(records)
+        if session.is_busy and isinstance(records, Buffer):
+            # Other requests use the buffer before this one has its response.
+            records = bytes(records)
         result = FetchResult(
             fetched.index,
             0,

@@ -14,12 +14,15 @@ from typing import Protocol
 
 from kbroker.common import KafkaError
 from kbroker.replica.fetch.read_filter import ReadView
+from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FetchedPartition, TopicKey
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MAX_EPOCH = 2**31 - 1
+# A session with more partitions is ended in turns.
+MANY_PARTITIONS = 256
 # The memory of one partition in a session besides its topic's name. Measured: 300 bytes, 500 if the partition exists.
 PARTITION_BYTES = 512
 # The memory of all sessions: some 98,000 partitions, 98 for each of 1,000 sessions (the default number of slots).
@@ -93,7 +96,7 @@ class FetchSession:
 
     `is_closed`: it was closed or evicted. `size_bytes`: an upper bound of its memory; the cache has counted
     `counted_bytes` of it. `withheld`: throttled partitions that are not `ready` until the quota allows, or until
-    `next_look_ms` (monotonic). `is_busy`: a large request is being handled in slices, which ends the session itself if
+    `next_look_ms` (monotonic). `is_busy`: a large request is being handled in turns, which ends the session itself if
     it is closed meanwhile.
     """
 
@@ -130,6 +133,8 @@ class FetchSession:
         for key, requested_partitions in topics:
             added_bytes = partition_bytes(key) if self.id else 0
             for requested in requested_partitions:
+                if self.is_busy:
+                    yield_if_due()
                 partition_key = (key, requested[0])
                 partition = partitions.get(partition_key)
                 if partition is None:
@@ -141,6 +146,8 @@ class FetchSession:
         if self.is_incremental:
             for key, indexes in forgotten:
                 for index in indexes:
+                    if self.is_busy:
+                        yield_if_due()
                     partition = self.partitions.pop((key, index), None)
                     if partition is not None:
                         self.size_bytes -= partition_bytes(key)
@@ -157,15 +164,19 @@ class FetchSession:
         """Called when a request was served. If the session ends with it, partitions stop notifying the session."""
         if self.is_busy or (self.id and not self.is_closed):
             return
-        is_follower = self.replica_id >= 0
-        for partition in self.partitions.values():
+        is_follower, partitions = self.replica_id >= 0, self.partitions
+        are_many = len(partitions) > MANY_PARTITIONS
+        # Up to 100,000 partitions refer to the session; otherwise they stay in memory until a garbage collection.
+        while partitions:
+            _, partition = partitions.popitem()
             target = partition.target
             if target is not None:
                 # As `detach` does: each request without a session ends here.
                 (target.replica_fetchers if is_follower else target.fetchers).pop(partition, None)
                 partition.target = None
-        # Up to 100,000 partitions refer to the session; otherwise they stay in memory until a garbage collection.
-        self.partitions.clear()
+            if are_many:
+                self.ready.pop(partition, None)
+                yield_if_due()
         self.ready.clear()
         self.withheld.clear()
 

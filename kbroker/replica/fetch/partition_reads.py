@@ -30,6 +30,7 @@ from kbroker.replica.fetch.read_filter import (
 )
 from kbroker.replica.partition import Partition
 from kbroker.replica.partition_state import NO_REPLICA
+from kbroker.runtime.turns import yield_if_due
 from kbroker.storage.log.log_reads import find_aborted_transactions, read_blocking, read_or_slice
 from kbroker.storage.log.segment import FileSlice
 from protocol.errors import ErrorCode
@@ -76,16 +77,13 @@ def read_partitions(
     max_bytes: int,
     partitions: Partitions,
     throttle: LeaderThrottle,
-    reads: FetchReads | None = None,
-    selected: list[FetchPartition] | None = None,
 ) -> FetchReads:
     """Read the partitions that are ready, or all in the first request of a session.
 
     At most `max_bytes`, but at least one batch (KIP-74). The partitions that are not `ready` afterwards notify the
-    session of changes. `selected`: a part of these partitions; the results are added to `reads`.
+    session of changes.
     """
-    if reads is None:
-        reads = FetchReads()
+    reads = FetchReads()
     read_committed = request.isolation_level == READ_COMMITTED
     if session.withheld:
         reads.is_throttled = throttle.begin_read(session)
@@ -93,9 +91,9 @@ def read_partitions(
     is_follower = session.replica_id >= 0
     rack_id = None if is_follower else request.rack_id
     max_results = MAX_FOLLOWER_RESULTS if is_follower else MAX_INCREMENTAL_RESULTS
-    if selected is None:
-        selected = partitions_to_read(session)
-    for fetched in selected:
+    for fetched in list(session.ready if session.is_incremental else session.partitions.values()):
+        if session.is_busy:
+            yield_if_due()
         if not read_all and ((reads.size >= max_bytes and reads.size) or len(reads.results) >= max_results):
             # The next request reads the rest.
             if not is_follower:
@@ -171,10 +169,6 @@ def read_partitions(
             # If other records were read already, the next request reads the cold ones.
             reads.add(session, fetched, partition, request, records or b"", aborted)
     return reads
-
-
-def partitions_to_read(session: FetchSession) -> list[FetchPartition]:
-    return list(session.ready if session.is_incremental else session.partitions.values())
 
 
 def _add_refusal(
@@ -318,12 +312,12 @@ def check_fetch(partition: Partition, fetched: FetchPartition, request: FetchReq
 
 
 def read_cold_blocking(
-    cold_reads: list[ColdRead], max_bytes: int, clock: Clock, is_large: bool
+    cold_reads: list[ColdRead], max_bytes: int, clock: Clock, is_large: bool, copies: bool
 ) -> list[ColdReadResult]:
     """Read one partition after another in a thread, up to `max_bytes`. Returns the results of those that it read.
 
     These are none if the first one has a batch with more decompressed bytes than several threads may have at a time:
-    then call it with `is_large`.
+    then call it with `is_large`. Without `copies`, the thread's next read may reuse the buffers of the records.
     """
     results: list[ColdReadResult] = []
     size = 0
@@ -343,7 +337,7 @@ def read_cold_blocking(
                 if found is None:
                     break
                 size += len(found.records)
-                results.append(found)
+                results.append(found._replace(records=bytes(found.records)) if copies else found)
                 continue
             records = read_blocking(partition.log, offset, max(limit, 0), end_offset, not size)
             aborted = aborted_transactions(partition.log, offset, len(records), wait=True) if read_committed else None
@@ -351,7 +345,7 @@ def read_cold_blocking(
             results.append(error)
             continue
         size += len(records)
-        results.append((records, aborted))
+        results.append((bytes(records) if copies else records, aborted))
     return results
 
 
@@ -359,14 +353,19 @@ def add_cold_results(
     reads: FetchReads,
     session: FetchSession,
     request: FetchRequest,
-    cold_reads: list[ColdRead],
     results: Sequence[ColdReadResult],
+    partitions: Partitions,
 ) -> None:
     """Add the results of a thread. The next request reads the partitions that the thread did not reach."""
-    if len(results) < len(cold_reads):
+    if len(results) < len(reads.cold):
         reads.must_respond = True
-    for number, cold_read in enumerate(cold_reads):
+    for number, cold_read in enumerate(reads.cold):
+        if session.is_busy:
+            yield_if_due()
         result = results[number] if number < len(results) else (b"", None)
+        if cold_read.partition.is_closed:
+            # The topic was deleted meanwhile.
+            result = KafkaError(partitions.missing_error(cold_read.fetched.key, cold_read.fetched.index))
         if isinstance(result, KafkaError):
             reads.must_respond = True
             reads.add_error(cold_read.fetched, result.code, message=result.message)

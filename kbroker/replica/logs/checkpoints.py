@@ -10,7 +10,7 @@ from kbroker.common import TopicPartition
 from kbroker.replica.logs.stray_logs import LogOffsets
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.mutex import Mutex
-from kbroker.runtime.slices import Steps
+from kbroker.runtime.turns import paced
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.checkpoint_files import IndexEntries, decode_index_entries, encode_index_entries
 from kbroker.storage.metadata_files import (
@@ -72,7 +72,7 @@ class LogCheckpoints(NamedTuple):
         logs: Iterable[Log],
         unopened: Iterable[TopicPartition],
         current_high_watermarks: Mapping[TopicPartition, int],
-    ) -> Steps[LogCheckpoints]:
+    ) -> LogCheckpoints:
         """Return the current offsets of the open logs; for logs that could not be opened, those of this object."""
         recovery_points, log_start_offsets, cleaner_offsets, high_watermarks = (
             {tp: offsets[tp] for tp in unopened if tp in offsets}
@@ -81,7 +81,7 @@ class LogCheckpoints(NamedTuple):
         high_watermarks.update(current_high_watermarks)
         former = self.transaction_indexes or {}
         transaction_indexes = {tp: former[tp] for tp in unopened if tp in former}
-        for log in logs:
+        for log in paced(logs):
             recovery_points[log.tp] = log.durable_recovery_point
             if log.log_start_offset > 0:
                 log_start_offsets[log.tp] = log.log_start_offset
@@ -89,7 +89,6 @@ class LogCheckpoints(NamedTuple):
                 cleaner_offsets[log.tp] = log.cleaned_to
             if log.last_aborted_offset >= 0:
                 transaction_indexes[log.tp] = log.transaction_index_entries()
-            yield
         return LogCheckpoints(
             recovery_points,
             log_start_offsets,
@@ -128,7 +127,7 @@ class CheckpointFiles:
         self,
         environment: Environment,
         path: str,
-        current: Callable[[], Steps[LogCheckpoints]],
+        current: Callable[[], LogCheckpoints],
         current_high_watermarks: Callable[[], Mapping[TopicPartition, int]],
     ) -> None:
         self.is_outdated = False
@@ -204,7 +203,7 @@ class CheckpointFiles:
         written = loop.create_future()
         self._waiting.append(written)
         if self._writing is None:
-            self._writing = loop.create_task(self._write())
+            self._writing = loop.create_task(self._environment.turns.run(self._write()))
         await written
 
     async def write_if_possible(self) -> bool:
@@ -222,15 +221,14 @@ class CheckpointFiles:
         return True
 
     async def _write(self) -> None:
-        slices = self._environment.new_slices()
         while self._waiting:
             served, self._waiting = self._waiting, []
             was_outdated, self.is_outdated = self.is_outdated, False
             failure: Exception | None = None
             try:
                 async with self._mutex:
-                    # A change between two slices is in the next write, as one during this write is.
-                    current = await slices.run(self._current())
+                    # A change between two turns is in the next write, as one during this write is.
+                    current = self._current()
                     await self._environment.offload(self._write_blocking, current)
                     self.high_watermarks = current.high_watermarks
             except Exception as error:

@@ -1,4 +1,4 @@
-"""Applies changed configs to the partitions of this broker, in slices if they are many."""
+"""Applies changed configs to the partitions of this broker, in turns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kbroker.replica.partition import Partition
-from kbroker.runtime.slices import Steps, run_to_end
+from kbroker.runtime.turns import paced
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataImage
     from kbroker.replica.replica_manager import ReplicaManager
     from kbroker.runtime.environment import Environment
-
-# The configs of more partitions are applied in slices: those of 6,500 take 50 to 100 ms.
-UPDATED_AT_ONCE = 128
 
 TopicConfigs = dict[bytes, "TopicConfig | None"]
 
@@ -36,36 +33,35 @@ class ConfigUpdates:
         self._logs = replicas.logs
         self._maintenance = replicas.maintenance
         self._metadata = metadata
-        self._in_slices: deque[Task[None]] = deque()
+        self._unfinished: deque[Task[None]] = deque()
         self._default_min_insync_replicas = self._default()
 
     def start(self, topics: Iterable[str] | None) -> None:
         """Apply changed configs of some topics, or of the broker (None).
 
-        Of many partitions only min.insync.replicas is applied at once, because it is part of what an ISR means
-        (KIP-966). `wait` waits for the other configs.
+        Of all, only min.insync.replicas is applied at once, because it is part of what an ISR means (KIP-966).
+        `wait` waits for the other configs: those of 6,500 partitions take 50 to 100 ms.
         """
         self.changes += 1
         may_change_min_isr = topics is not None or self._has_new_default()
         outdated = self._replicas.partitions_of(topics)
-        if len(outdated) <= UPDATED_AT_ONCE:
-            run_to_end(self._update(outdated))
-            return
+        configs: TopicConfigs = {}
         if may_change_min_isr:
-            self._set_min_insync_replicas(outdated)
-        slices = self._environment.new_slices()
-        self._in_slices.append(self._environment.loop.create_task(slices.run(self._update(outdated))))
+            self._set_min_insync_replicas(outdated, configs)
+        rest = self._environment.turns.call(self._update, outdated, configs)
+        if rest is not None:
+            self._unfinished.append(self._environment.loop.create_task(rest))
 
     async def wait(self) -> None:
         """Wait until all changes are applied. Called by one task only."""
-        while self._in_slices:
+        while self._unfinished:
             try:
-                await self._in_slices[0]
+                await self._unfinished[0]
             finally:
-                self._in_slices.popleft()
+                self._unfinished.popleft()
 
     def stop(self) -> None:
-        for update in self._in_slices:
+        for update in self._unfinished:
             update.cancel()
 
     def request_missing_flush(self, partition: Partition) -> None:
@@ -81,17 +77,15 @@ class ConfigUpdates:
         former, self._default_min_insync_replicas = self._default_min_insync_replicas, self._default()
         return former != self._default_min_insync_replicas
 
-    def _set_min_insync_replicas(self, partitions: Iterable[Partition]) -> None:
-        configs: TopicConfigs = {}
+    def _set_min_insync_replicas(self, partitions: Iterable[Partition], configs: TopicConfigs) -> None:
         for partition in partitions:
             config = self._config(partition, configs)
             if config is not None and config.min_insync_replicas != partition.state.min_insync_replicas:
                 partition.set_min_insync_replicas(config.min_insync_replicas)
 
-    def _update(self, partitions: Iterable[Partition]) -> Steps[None]:
-        configs: TopicConfigs = {}
+    def _update(self, partitions: Iterable[Partition], configs: TopicConfigs) -> None:
         changes = self.changes
-        for partition in partitions:
+        for partition in paced(partitions):
             if changes != self.changes:
                 changes = self.changes
                 configs.clear()
@@ -101,7 +95,6 @@ class ConfigUpdates:
                 self._maintenance.mark_uncleaned(partition)
                 # Requests that wait for followers now wait for a sync too, which no further append may request.
                 self.request_missing_flush(partition)
-            yield
 
     def _config(self, partition: Partition, configs: TopicConfigs) -> TopicConfig | None:
         """Return the config of the partition's topic; None if it was deleted. `configs`: those found before, by id."""

@@ -14,7 +14,7 @@ from kbroker.replica.logs.checkpoints import NEW_LOG, TAKEN_BACK, CheckpointFile
 from kbroker.replica.logs.disk_health import ShortageReporter
 from kbroker.replica.logs.stray_logs import FateOf, LogOffsets, LogPosition, StrayLogs
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.slices import Steps
+from kbroker.runtime.turns import yield_if_due
 from kbroker.storage import file_names
 from kbroker.storage.log.log import Log
 from kbroker.storage.metadata_files import write_clean_shutdown_file
@@ -330,7 +330,6 @@ class LogManager:
 
     async def delete(self, logs: Sequence[Log]) -> None:
         """Rename the logs' directories now; remove them after file.delete.delay.ms."""
-        slices = self._environment.new_slices()
         renames = []
         for log in logs:
             if self._logs.get(log.tp) is log:
@@ -338,7 +337,7 @@ class LogManager:
                 self._checkpoints.is_outdated = True
             await self._close(log, clean=False)
             renames.append((log.directory, file_names.deleted_dir(self.path, log.tp, self._unique())))
-            await slices.step()
+            yield_if_due()
         if not logs:
             return
         disk = self._environment.disk
@@ -358,7 +357,7 @@ class LogManager:
 
     # Checkpoints and shutdown.
 
-    def _current_checkpoints(self) -> Steps[LogCheckpoints]:
+    def _current_checkpoints(self) -> LogCheckpoints:
         return self._startup.checkpoints.updated(list(self._logs.values()), self._unopened, self.high_watermarks())
 
     def _current_high_watermarks(self) -> Mapping[TopicPartition, int]:

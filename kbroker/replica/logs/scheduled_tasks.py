@@ -147,11 +147,11 @@ class ScheduledTasks:
 
     async def enforce_retention(self) -> None:
         """Delete old segments, remove expired producers, close files without readers."""
-        removed, slices = 0, self._environment.new_slices()
+        removed = 0
         async for partition in self._iterate(list(self._replicas.partitions.values())):
             now_ms = self._environment.clock.now_ms()
             log = partition.log
-            await slices.run(log.producers.remove_expired(now_ms, self._config().producer_id_expiration_ms))
+            log.producers.remove_expired(now_ms, self._config().producer_id_expiration_ms)
             if partition.is_closed or log.health.offline is not None:
                 continue
             start_before = log.log_start_offset

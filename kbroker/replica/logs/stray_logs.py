@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from kbroker.common import TopicPartition
 from kbroker.metadata.image import MetadataImage
-from kbroker.metadata.recovery.metadata_history import MAX_UNSEEN_EPOCHS
+from kbroker.metadata.recovery.log_recovery import MAX_UNSEEN_EPOCHS
 from kbroker.runtime.disk import Disk
 from kbroker.runtime.event_log import EventLogger
 from kbroker.storage import checkpoint_files, file_names

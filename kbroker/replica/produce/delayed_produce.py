@@ -7,12 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.replica.purgatory import DelayedOperation, Purgatory
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.fast.produce import PartitionResult, TopicResult
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
-    from kbroker.runtime.slices import Steps
     from protocol.fast.current_leader import CurrentLeader
     from protocol.fast.fetch import TopicKey
 
@@ -54,12 +54,9 @@ class DelayedProduce(DelayedOperation[list[TopicResult]]):
 
     def start(self, deadline_ms: int) -> None:
         self.watch(deadline_ms)
-        for number, batch in enumerate(self._batches):
-            self._wait_for(number, batch)
-
-    def _wait_for(self, number: int, batch: UnacknowledgedBatch) -> None:
-        wait = batch.partition.on_committed if batch.waits_for_commit else batch.partition.on_synced
-        wait(batch.end_offset, partial(self._on_acknowledged, number))
+        for number, batch in paced(enumerate(self._batches)):
+            wait = batch.partition.on_committed if batch.waits_for_commit else batch.partition.on_synced
+            wait(batch.end_offset, partial(self._on_acknowledged, number))
 
     def _on_acknowledged(self, number: int, code: ErrorCode) -> None:
         if self.is_done:
@@ -74,8 +71,11 @@ class DelayedProduce(DelayedOperation[list[TopicResult]]):
             self.complete(self._results)
 
     def expire(self) -> None:
-        for number in self._missing:
-            self._set_error(number, ErrorCode.REQUEST_TIMED_OUT)
+        for number in paced(list(self._missing)):
+            if self.is_done:
+                return
+            if number in self._missing:
+                self._set_error(number, ErrorCode.REQUEST_TIMED_OUT)
         self.complete(self._results)
 
     def _set_error(self, number: int, code: ErrorCode) -> None:
@@ -85,27 +85,6 @@ class DelayedProduce(DelayedOperation[list[TopicResult]]):
         if code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             leader = self._current_leader(batch.partition.topic_id, index)
         batch.results[batch.position] = error_result(index, code, leader)
-
-
-class LargeDelayedProduce(DelayedProduce):
-    """A request with many batches: `start_in_steps` begins to wait, and `end_in_steps` completes the results."""
-
-    __slots__ = ()
-
-    def start_in_steps(self, deadline_ms: int) -> Steps[None]:
-        self.watch(deadline_ms)
-        for number, batch in enumerate(self._batches):
-            self._wait_for(number, batch)
-            yield
-
-    def expire(self) -> None:
-        self.complete(self._results)
-
-    def end_in_steps(self) -> Steps[None]:
-        """Set the error of the batches that were not acknowledged in time."""
-        for number in self._missing:
-            self._set_error(number, ErrorCode.REQUEST_TIMED_OUT)
-            yield
 
 
 def error_result(index: int, code: ErrorCode, message: str | CurrentLeader | None = None) -> PartitionResult:

@@ -9,7 +9,7 @@ from kbroker.replica.produce.delayed_produce import NO_RECORD_ERRORS, Unacknowle
 from kbroker.replica.produce.record_validation import InvalidRecordsError
 from kbroker.storage.producers.transactions import VerificationGuard
 from protocol.errors import ErrorCode
-from protocol.fast.produce import PartitionResult, TopicResult
+from protocol.fast.produce import PartitionRecords, PartitionResult, TopicRecords, TopicResult
 
 # (topic name or id, partition index), as in the request.
 PartitionKey = tuple[str | bytes, int]
@@ -80,3 +80,18 @@ def await_acknowledgement(
     """Make the response wait for the batch with the next result, if it must be committed or synced first."""
     if acks == ACKS_ALL or partition.flush_before_ack:
         unacknowledged.append(UnacknowledgedBatch(partition, end_offset, results, len(results), acks == ACKS_ALL))
+
+
+def copied(topics: list[TopicRecords]) -> list[TopicRecords]:
+    """Copy the batches of a request, whose buffers are reused."""
+    return [(key, [(index, _copy(records)) for index, records in partitions]) for key, partitions in topics]
+
+
+def copied_from(topics: list[TopicRecords], partitions: list[PartitionRecords], start: int) -> list[TopicRecords]:
+    """Copy the batches from the one at `partitions[start]` on. `partitions`: the object in one of the topics."""
+    position = next(position for position, topic in enumerate(topics) if topic[1] is partitions)
+    return copied([(topics[position][0], partitions[start:]), *topics[position + 1 :]])
+
+
+def _copy(records: memoryview | None) -> memoryview | None:
+    return None if records is None else memoryview(bytearray(records))

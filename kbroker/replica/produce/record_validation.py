@@ -1,10 +1,10 @@
 """The validation and conversion of the records in a produced batch, as pure functions.
 
-`walk_records` checks every record. It is a generator that yields after each slice of records, since a batch of a few
-hundred bytes may contain a million of them. record_validator.py decides what runs between the slices.
+`walk_records` checks every record. It calls `pause` after each slice of records, since a batch of a few hundred bytes
+may contain a million of them. record_validator.py decides what happens then.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, KafkaError
@@ -28,7 +28,7 @@ WritableBatch = memoryview | bytearray
 # The batch to append, its header, and the log append time in ms (-1 if the timestamps are the producer's).
 ValidatedBatch = tuple[WritableBatch, BatchHeader, int]
 # `inspect` of an append extension (append_extension.py).
-InspectRecords = Callable[[Buffer, BatchHeader], Generator[None, None, object]]
+InspectRecords = Callable[[Buffer, BatchHeader, Callable[[], None]], object]
 # (index in the batch, reason)
 RecordErrors = list[tuple[int, str | None]]
 
@@ -118,18 +118,20 @@ def convert(
     return batch, parse_header(batch), append_time_ms
 
 
-def walk_records(body: Buffer, header: BatchHeader, config: "TopicConfig", now_ms: int) -> Generator[None, None, int]:
-    """Check every record of a decompressed batch, and return the largest timestamp. Yields after each slice.
+def walk_records(
+    body: Buffer, header: BatchHeader, config: "TopicConfig", now_ms: int, pause: Callable[[], None]
+) -> int:
+    """Check every record of a decompressed batch, and return the largest timestamp. Calls `pause` after each slice.
 
     Raises KafkaError(INVALID_RECORD) for malformed records, InvalidRecordsError for those that break the topic's rules.
     """
     try:
-        return (yield from _walk_records(body, header, RecordRules(header, config, now_ms)))
+        return _walk_records(body, header, RecordRules(header, config, now_ms), pause)
     except MalformedError as error:
         raise invalid_record(f"Malformed records: {error}.") from None
 
 
-def _walk_records(body: Buffer, header: BatchHeader, rules: "RecordRules") -> Generator[None, None, int]:
+def _walk_records(body: Buffer, header: BatchHeader, rules: "RecordRules", pause: Callable[[], None]) -> int:
     count, end = header.count, len(body)
     if not 0 <= count <= end // MIN_RECORD_BYTES:
         raise MalformedError(f"{count} records in {end} bytes")
@@ -139,7 +141,7 @@ def _walk_records(body: Buffer, header: BatchHeader, rules: "RecordRules") -> Ge
         for index in range(count):
             left -= 1
             if left <= 0:
-                yield
+                pause()
                 left = SLICE
             size, start = decode_varint(body, pos)
             pos = start + size
@@ -155,7 +157,7 @@ def _walk_records(body: Buffer, header: BatchHeader, rules: "RecordRules") -> Ge
                 at += value_size
             # Most records end with a header count of 0.
             if at != pos - 1 or body[at] != 0:
-                at, left = yield from _walk_headers(body, at, pos, left)
+                at, left = _walk_headers(body, at, pos, left, pause)
                 if at != pos:
                     raise MalformedError(f"record ends {pos - at} bytes before its length says")
             check(index, timestamp_delta, offset_delta, key_size < 0)
@@ -166,7 +168,7 @@ def _walk_records(body: Buffer, header: BatchHeader, rules: "RecordRules") -> Ge
     return rules.max_timestamp_if_valid()
 
 
-def _walk_headers(body: Buffer, pos: int, end: int, left: int) -> Generator[None, None, tuple[int, int]]:
+def _walk_headers(body: Buffer, pos: int, end: int, left: int, pause: Callable[[], None]) -> tuple[int, int]:
     """Check a record's headers. Returns (position after them, number of records and headers left in the slice)."""
     count, pos = decode_varint(body, pos)
     if not 0 <= count <= min((end - pos) // 2, MAX_HEADERS):
@@ -174,7 +176,7 @@ def _walk_headers(body: Buffer, pos: int, end: int, left: int) -> Generator[None
     for _ in range(count):
         left -= 1
         if left <= 0:
-            yield
+            pause()
             left = SLICE
         size, pos = decode_varint(body, pos)
         if size < 0 or pos + size > end:

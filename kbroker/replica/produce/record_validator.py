@@ -13,7 +13,7 @@ raises NeedsSlowValidation, and the caller awaits `RecordValidator.validate`:
 from __future__ import annotations
 
 from asyncio import Lock, sleep
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,6 +28,7 @@ from kbroker.replica.produce.record_validation import (
     too_large,
     walk_records,
 )
+from kbroker.runtime.turns import wait_in_turn
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import BatchHeader, body_of
 from protocol.records.compression import GZIP, NONE, TooLargeError, compress, decompress, decompress_mapped
@@ -111,9 +112,9 @@ def inspect_small(validated: ValidatedBatch, inspect: InspectRecords, config: To
     body = _decompress_small(header.codec, body_of(batch, 0, header.size))
     if body is not None:
         try:
-            next(inspect(body, header))
-        except StopIteration as end:
-            return InspectedBatch(validated, inspect, end.value, body)
+            return InspectedBatch(validated, inspect, inspect(body, header, _stop), body)
+        except _TakesLong:
+            pass
     raise NeedsSlowInspection(validated, inspect, config)
 
 
@@ -122,15 +123,24 @@ def validate_small(batch: WritableBatch, header: BatchHeader, config: TopicConfi
     body = _decompress_small(header.codec, body_of(batch, 0, header.size))
     if body is not None:
         try:
-            next(walk_records(body, header, config, now_ms))
-        except StopIteration as end:
-            codec = target_codec(header, config)
-            if codec == header.codec:
-                return convert(batch, header, config, now_ms, end.value, None)
-            if len(body) <= SMALL:
-                recompressed = compress(codec, body, _level(codec, config))
-                return convert(batch, header, config, now_ms, end.value, recompressed)
+            max_timestamp = walk_records(body, header, config, now_ms, _stop)
+        except _TakesLong:
+            raise NeedsSlowValidation(batch, header, config, now_ms) from None
+        codec = target_codec(header, config)
+        if codec == header.codec:
+            return convert(batch, header, config, now_ms, max_timestamp, None)
+        if len(body) <= SMALL:
+            recompressed = compress(codec, body, _level(codec, config))
+            return convert(batch, header, config, now_ms, max_timestamp, recompressed)
     raise NeedsSlowValidation(batch, header, config, now_ms)
+
+
+class _TakesLong(Exception):
+    """The records take longer than a slice to be walked."""
+
+
+def _stop() -> None:
+    raise _TakesLong
 
 
 def _decompress_small(codec: int, data: memoryview) -> Buffer | None:
@@ -179,7 +189,7 @@ class RecordValidator:
         batch, header, _ = slow.validated
 
         async def walk(body: Buffer) -> object:
-            return await self._walk(slow.inspect(body, header))
+            return await self._walk(partial(slow.inspect, body, header))
 
         inspection = await self._use_body(batch, header, slow.config, walk)
         return InspectedBatch(slow.validated, slow.inspect, inspection, None)
@@ -228,7 +238,7 @@ class RecordValidator:
 
     async def _validate_body(self, slow: NeedsSlowValidation, body: Buffer) -> ValidatedBatch:
         header, config, now_ms = slow.header, slow.config, slow.now_ms
-        max_timestamp = await self._walk(walk_records(body, header, config, now_ms))
+        max_timestamp = await self._walk(partial(walk_records, body, header, config, now_ms))
         recompressed = None
         codec = target_codec(header, config)
         if codec != header.codec:
@@ -238,19 +248,26 @@ class RecordValidator:
                 recompressed = await self._offload(compress, codec, body, _level(codec, config))
         return convert(slow.batch, header, config, now_ms, max_timestamp, recompressed)
 
-    async def _walk(self, steps: Generator[None, None, T]) -> T:
-        """Walk the records. Batches that are walked at the same time alternate."""
-        slices = 0
-        while True:
-            is_paced = slices >= QUICK_SLICES
-            async with self._walking:
-                try:
-                    for _ in range(PACED_SLICES if is_paced else 1):
-                        next(steps)
-                        slices += 1
-                except StopIteration as end:
-                    result: T = end.value
-                    return result
-                await sleep(0)
+    async def _walk(self, walk: Callable[[Callable[[], None]], T]) -> T:
+        """Walk the records in turns. Batches that are walked at the same time alternate."""
+        slices, holds_lock = 0, False
+
+        async def next_slice() -> None:
+            nonlocal slices, holds_lock
+            slices += 1
+            is_paced = slices > QUICK_SLICES
+            if is_paced and slices % PACED_SLICES:
+                return
+            await sleep(0)
+            holds_lock = False
+            self._walking.release()
             if is_paced:
                 await sleep(PACE_S)
+            holds_lock = await self._walking.acquire()
+
+        holds_lock = await self._walking.acquire()
+        try:
+            return await self.environment.turns.wait(walk, lambda: wait_in_turn(next_slice()))
+        finally:
+            if holds_lock:
+                self._walking.release()

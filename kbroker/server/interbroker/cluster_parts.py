@@ -13,7 +13,7 @@ from kbroker.api.dispatch import BROKER_LISTENER_APIS, Dispatch
 from kbroker.api.local_requests import handle_locally
 from kbroker.interbroker.controller_channel import ControllerChannel
 from kbroker.interbroker.fencing_check import FencingCheck
-from kbroker.interbroker.identity import BrokerIdentity
+from kbroker.interbroker.handshake import BrokerIdentity
 from kbroker.interbroker.peers import Peers, PeerUnavailable
 from kbroker.replica.fetcher.leader_end_point import RemoteLeaderEndPoint
 from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
@@ -101,11 +101,11 @@ class ClusterParts:
         ]
         for reporter in self._log_reporters:
             reporter.start()
-        self._member.controller.self_healing.read_disks = lambda brokers: read_disks(
-            brokers, self._config().node_id, self.peers, self._serve_locally
-        )
-        self._member.controller.recovery.read_logs = lambda brokers, keys: read_replica_logs(
-            brokers, keys, self._config().node_id, self.peers, self._serve_locally
+        self._member.controller.use_reports(
+            lambda brokers, keys: read_replica_logs(
+                brokers, keys, self._config().node_id, self.peers, self._serve_locally
+            ),
+            lambda brokers: read_disks(brokers, self._config().node_id, self.peers, self._serve_locally),
         )
         await self.server.serve(services)
 

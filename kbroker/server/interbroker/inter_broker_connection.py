@@ -27,11 +27,11 @@ from kbroker.interbroker.handshake import (
 )
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.slices import run_to_end
 from kbroker.server.error_reporter import api_name
 from kbroker.server.file_response import FileResponseWriter
 from kbroker.storage.log.segment import FileSlice
 from protocol.errors import MalformedError, ManyElements
+from protocol.fast.primitives import no_pause
 from protocol.varints import skip_tagged_fields
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class InterBrokerConnection(FrameProtocol):
                 response.on_complete(partial(self._complete, context, request))
             elif response is not None:
                 self._add(context)
-                server.spawn(self._await(context, request, response))
+                server.spawn(self._await(context, request, server.turns.run(response)))
         except UnsupportedRequest as error:
             self.close(error.reason, api=api_name(error.api_key), version=error.version)
         except Exception as error:
@@ -319,8 +319,7 @@ def _decode(handler: ApiHandler, frame: memoryview, pos: int, version: int) -> A
     try:
         return handler.decode(frame, pos, version)
     except ManyElements:
-        assert handler.in_steps is not None
-        return run_to_end(handler.in_steps.decode(frame, pos))
+        return handler.decode(frame, pos, version, no_pause)
 
 
 def _send_frame(transport: Transport, payload: bytes) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kbroker.api.context import Services
     from kbroker.api.dispatch import Dispatch
-    from kbroker.interbroker.identity import BrokerIdentity
+    from kbroker.interbroker.handshake import BrokerIdentity
     from kbroker.runtime.environment import Environment
 
 
@@ -37,6 +37,7 @@ class InterBrokerContext:
         self.errors = ErrorReporter(clock.mono_ms, loop.call_later)
         self.write_high_water = WRITE_HIGH_WATER
         self.mono_ns = clock.mono_ns
+        self.turns = environment.turns
         self.offload = environment.offload
         self.direct_socket = environment.direct_socket
         self.call_later = loop.call_later

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kbroker.api.context import Services
     from kbroker.api.dispatch import Dispatch
     from kbroker.config import BrokerConfig
-    from kbroker.interbroker.identity import BrokerIdentity
+    from kbroker.interbroker.handshake import BrokerIdentity
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.runtime.environment import Environment
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from kbroker.metadata.store.coordination import CoordinationError, Node, Op, WatchEvent
+from kbroker.coordination.interface import CoordinationError, Node, Op, WatchEvent
 from kbroker.simulation.network.channel import DelayedChannel
 
 if TYPE_CHECKING:

@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kbroker.metadata.store.coordination import Op
-from kbroker.metadata.store.data_tree import DataTree
-from kbroker.metadata.store.watch_manager import WatchManager
+from kbroker.coordination.data_tree import DataTree
+from kbroker.coordination.interface import Op, WatchManager
 from kbroker.simulation.coordination.messages import SessionConnection, WatchNotification
 from kbroker.simulation.network.channel import DelayedChannel
 

@@ -1,6 +1,6 @@
 """A coordination service that behaves as a ZooKeeper ensemble does for its clients, in virtual time.
 
-What it guarantees, and what it does not, as kbroker/metadata/store/coordination.py says:
+What it guarantees, and what it does not, as kbroker/coordination/interface.py says:
 - The leader applies writes atomically, one at a time, in the order of arrival. The requests of a connection arrive in
   the order in which they were sent, and the responses arrive in that order. (`get_many` is several requests.)
 - Reads come from the server of the connection, which may be behind the leader. It has what the session has seen before,
@@ -23,8 +23,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
-from kbroker.metadata.store.coordination import CoordinationError, Delete, Op
-from kbroker.metadata.store.data_tree import DataNode, DataTree
+from kbroker.coordination.data_tree import DataNode, DataTree
+from kbroker.coordination.interface import CoordinationError, Delete, Op
 from kbroker.simulation.coordination.messages import (
     ClientMessage,
     ConnectionClosed,

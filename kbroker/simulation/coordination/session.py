@@ -7,7 +7,7 @@ from contextlib import suppress
 from random import Random
 from typing import Protocol, cast
 
-from kbroker.metadata.store.coordination import (
+from kbroker.coordination.interface import (
     ANY_VERSION,
     CoordinationError,
     Create,
@@ -21,8 +21,8 @@ from kbroker.metadata.store.coordination import (
     Unavailable,
     Watch,
     WatchEvent,
+    WatchManager,
 )
-from kbroker.metadata.store.watch_manager import WatchManager
 from kbroker.simulation.coordination.messages import (
     ConnectionClosed,
     ConnectRequest,
@@ -41,7 +41,7 @@ from kbroker.simulation.coordination.messages import (
 # The delay before a lost connection is opened again, and before the next attempt, in seconds.
 RECONNECT_S = (0.02, 0.5)
 CONNECT_RETRY_S = (1.0, 2.0)
-# The limit of a request, as in kbroker/metadata/store/zookeeper/requests.py, and about how many bytes an operation has
+# The limit of a request, as in kbroker/coordination/zookeeper/requests.py, and about how many bytes an operation has
 # besides its path and data.
 MAX_REQUEST_BYTES = 0xFFFFF
 OP_OVERHEAD_BYTES = 50
@@ -61,7 +61,7 @@ class SessionService(Protocol):
 
 
 class SimSession:
-    """Implements Coordination as kbroker/metadata/store/zookeeper/session.py does.
+    """Implements Coordination as kbroker/coordination/zookeeper/session.py does.
 
     It pings after a third of the session's timeout and closes a connection on which nothing was received for two
     thirds, so an operation fails after at most 4/3 of the timeout. The program's own loop runs these timers: a paused

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from kbroker.coordinator.group.record_codec import decode_record
+from kbroker.coordinator.group.kinds import decode_record
 from kbroker.coordinator.group.records import OffsetRecord
-from kbroker.coordinator.transaction import record_codec as transaction_records
-from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
-from kbroker.coordinator.transaction.transaction_state import TransactionState
+from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata, TransactionState
+from kbroker.coordinator.transaction.transaction_metadata import decode_record as decode_transaction_record
 from kbroker.simulation.checker.history import TopicPartition
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.storage.file_names import LOG, SWAP, parse_partition_dir, parse_segment_file
@@ -133,7 +132,7 @@ def _prepared_producer_ids(disk: SimDisk, directory: str, read: Callable[[str], 
         if tp[0] == TRANSACTIONS_TOPIC:
             for _, records in _batches_of(disk, path, read):
                 for record in records:
-                    decoded = transaction_records.decode_record(record.key, record.value)
+                    decoded = decode_transaction_record(record.key, record.value)
                     if isinstance(decoded, TransactionMetadata):
                         last[decoded.transactional_id] = decoded
     return [each.producer_id for each in last.values() if each.state is TransactionState.PREPARE_COMMIT]

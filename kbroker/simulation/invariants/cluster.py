@@ -24,7 +24,7 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from kbroker.metadata.recovery.metadata_history import MAX_UNSEEN_EPOCHS
+from kbroker.metadata.recovery.log_recovery import MAX_UNSEEN_EPOCHS
 from kbroker.simulation.disk.log_files import INTERNAL, durable_end
 from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.invariants.controller_state import ControllerState, StoredPartition
@@ -38,8 +38,8 @@ from kbroker.simulation.invariants.stored_log import BatchId, StoredLog
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kbroker.coordination.data_tree import DataTree
     from kbroker.metadata.image import PartitionRegistration
-    from kbroker.metadata.store.data_tree import DataTree
     from kbroker.replica.partition import Partition
     from kbroker.simulation.checker.history import TopicPartition
     from kbroker.simulation.runtime.machine import Machine

@@ -7,14 +7,15 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
-from kbroker.metadata.store import plan_nodes, znodes
+from kbroker.coordination.interface import NoNode
+from kbroker.metadata.reassignments import stored_plan
+from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import decode_change_log
-from kbroker.metadata.store.coordination import NoNode
 
 if TYPE_CHECKING:
+    from kbroker.coordination.data_tree import DataTree
     from kbroker.metadata.image import KnownBroker, PartitionRegistration
     from kbroker.metadata.reassignments.stored_plan import StoredPlan
-    from kbroker.metadata.store.data_tree import DataTree
     from kbroker.simulation.checker.history import TopicPartition
 
 T = TypeVar("T")
@@ -90,10 +91,10 @@ class ControllerState:
         return self._plan
 
     def _decode_plan(self, data: bytes) -> StoredPlan | None:
-        header = plan_nodes.decode_header(data)
+        header = stored_plan.decode_header(data)
         if header is None:
             return None
-        moves = (plan_nodes.decode_moves(path, self._tree.get(path).data) for path in header.move_paths())
+        moves = (stored_plan.decode_moves(path, self._tree.get(path).data) for path in header.move_paths())
         return header.plan._replace(moves=tuple(chain.from_iterable(moves)))
 
     def _chunk(self, number: int) -> znodes.Chunk:

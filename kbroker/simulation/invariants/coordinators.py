@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kbroker.coordinator.group.record_codec import decode_record as decode_group_record
+from kbroker.coordinator.group.kinds import decode_record as decode_group_record
 from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.coordinator.runtime.coordinator_context import ACTIVE
-from kbroker.coordinator.transaction.record_codec import decode_record as decode_transaction_record
 from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata, TransactionTombstone
+from kbroker.coordinator.transaction.transaction_metadata import decode_record as decode_transaction_record
 from kbroker.simulation.disk.log_files import StoredBatch, read_batches
 from kbroker.storage.file_names import LOG
 from protocol.errors import MalformedError

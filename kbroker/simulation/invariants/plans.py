@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.metadata.reassignments.stored_plan import PlanOrigin, PlanState, StoredPlan
+from kbroker.metadata.replication.alter_partition import write_health_by_broker
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
-from kbroker.metadata.replication.write_health import write_health_by_broker
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import PartitionRegistration

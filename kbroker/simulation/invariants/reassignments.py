@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker.metadata.replication.reassignment import target_replicas
+from kbroker.metadata.replication.partition_change import target_replicas
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import PartitionRegistration

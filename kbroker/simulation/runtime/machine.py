@@ -21,7 +21,7 @@ from kbroker.simulation.runtime.processes import SimProcesses
 
 if TYPE_CHECKING:
     from kbroker.api.context import Services
-    from kbroker.metadata.store.coordination import Coordination
+    from kbroker.coordination.interface import Coordination
     from kbroker.simulation.coordination.service import SimCoordination
     from kbroker.simulation.runtime.loop import SimLoop
 

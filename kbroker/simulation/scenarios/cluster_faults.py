@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from kbroker.coordination.interface import NoNode
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import NoNode
 from kbroker.simulation.scenarios.faults import crash
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import json
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from kbroker.metadata.recovery.cluster_identity import layout_ops
+from kbroker.coordination.data_tree import DataTree
+from kbroker.metadata.registration import layout_ops
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import decode_change_log
-from kbroker.metadata.store.data_tree import DataTree
 from kbroker.simulation.runtime.machine import DATA
 from kbroker.storage.file_names import METADATA_SEEN
 

@@ -31,7 +31,7 @@ from kbroker.simulation.scenarios.supervisor import (
 from kbroker.storage.file_names import META_PROPERTIES
 
 if TYPE_CHECKING:
-    from kbroker.metadata.store.data_tree import DataTree
+    from kbroker.coordination.data_tree import DataTree
     from kbroker.replica.partition import Partition
 
 T = TypeVar("T")

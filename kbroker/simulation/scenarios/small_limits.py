@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from kbroker.queues import derived_state_manager
 from kbroker.queues.delay import delivery, follower_snapshots, pending_records, snapshot_file, stored_records
 from kbroker.replica import assigned_partitions
-from kbroker.replica.fetch import large_fetch
-from kbroker.replica.logs import config_updates
+from kbroker.replica.fetch import fetch_manager, fetch_session
 from kbroker.replica.produce import marker_appends
-from kbroker.runtime import slices
+from kbroker.runtime import turns
 from kbroker.server import connection
 from protocol.fast import produce
 
@@ -35,21 +34,21 @@ _READ_AHEAD = (
     (stored_records, "NEIGHBOURS", 2),
     (stored_records, "NEAR_OFFSETS", 8),
 )
-# Almost all requests, and changes of several partitions, are handled in slices of one or two elements.
-_SLICES = (
+# Almost all requests, and changes of several partitions, are handled in turns of one or two elements.
+_TURNS = (
     (connection, "LARGE_REQUEST_BYTES", 32),
     (produce, "MAX_ELEMENTS_AT_ONCE", 2),
-    (slices, "SLICE_ELEMENTS", 2),
-    (large_fetch, "PARTITIONS_AT_ONCE", 1),
+    (turns, "TURN_ELEMENTS", 2),
+    (fetch_session, "MANY_PARTITIONS", 1),
+    (fetch_manager, "MANY_PARTITIONS", 1),
     (marker_appends, "PARTITIONS_AT_ONCE", 1),
-    (config_updates, "UPDATED_AT_ONCE", 1),
     (assigned_partitions, "CLOSED_AT_ONCE", 1),
 )
 
 
 @contextmanager
 def small_limits(*, small_slices: bool) -> Iterator[None]:
-    limits = _SNAPSHOTS + _READ_AHEAD + (_SLICES if small_slices else ())
+    limits = _SNAPSHOTS + _READ_AHEAD + (_TURNS if small_slices else ())
     before = [(module, name, getattr(module, name)) for module, name, _ in limits]
     for module, name, value in limits:
         setattr(module, name, value)

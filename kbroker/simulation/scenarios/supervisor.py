@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.config.values import ConfigError
-from kbroker.metadata.recovery.cluster_identity import ForeignCluster
-from kbroker.metadata.store.coordination import CoordinationError
+from kbroker.coordination.interface import CoordinationError
+from kbroker.metadata.registration import ForeignCluster
 from kbroker.replica.logs.data_directory import ForeignDirectory
 from kbroker.simulation.checker.history import Operation, Outcome, UnsyncedStart
 from kbroker.simulation.invariants.broker import Invariants

@@ -6,10 +6,11 @@ unknown producer may begin with any sequence, since its state may have expired (
 offset of the producer's open transaction.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from kbroker.common import KafkaError
+from kbroker.runtime.turns import yield_if_due
 from kbroker.storage.producers.producer_table import (
     MAX_BATCHES,
     MAX_SEQUENCE,
@@ -37,7 +38,7 @@ MAX_EPOCH = 0x7FFF
 FIRST_FORWARDER_ID = 1 << 62
 # The producers that wrote last are kept unpacked, at most this many since the last snapshot.
 MAX_RECENT = 256
-_ROWS_PER_STEP = 64
+_ROWS_AT_ONCE = 64
 
 # What partitions without producers, transactions or verifications share: own empty ones take 400 bytes. They are not
 # changed.
@@ -301,12 +302,12 @@ class ProducerStateManager:
                     break
                 entry.batches.insert(0, batch)
 
-    def remove_expired(self, now_ms: int, expiration_ms: int) -> Generator[None, None, int]:
+    def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
         """Remove producers whose last batch is older than producer.id.expiration.ms. Returns their number.
 
         A producer with an open transaction is kept, and those that forward the records of closing partitions: without
         their state records could be forwarded twice. Deleting the records of a producer does not remove its state
-        (KIP-360). Batches may be appended between two steps.
+        (KIP-360). Batches may be appended between two turns.
         """
         removed, table = 0, self._pack_recent()
         # From the last row on: what takes the place of a removed row was checked before, or is new.
@@ -316,9 +317,9 @@ class ProducerStateManager:
             if producer_id is not None and producer_id < FIRST_FORWARDER_ID and producer_id not in self._recent:
                 table.remove(producer_id)
                 removed += 1
-            if slot % _ROWS_PER_STEP == 0:
-                yield
-        yield from self.verifications.remove_expired(now_ms, expiration_ms)
+            if slot % _ROWS_AT_ONCE == 0:
+                yield_if_due()
+        self.verifications.remove_expired(now_ms, expiration_ms)
         return removed
 
     def first_of_last_batch(self, producer_id: int) -> tuple[int, int] | None:

@@ -11,10 +11,11 @@ for the producer invalidates it.
 """
 
 from bisect import bisect_left
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kbroker.common import KafkaError
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.records.batch import BatchHeader
 
@@ -179,9 +180,9 @@ class VerificationStates:
         if self._entries:
             self._entries.pop(producer_id, None)
 
-    def remove_expired(self, now_ms: int, expiration_ms: int) -> Generator[None, None, None]:
+    def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
         """Remove verifications that are older than `expiration_ms`, because their requests were abandoned."""
-        for producer_id in list(self._entries):
+        for producer_id in paced(list(self._entries)):
             entry = self._entries.get(producer_id)
             if entry is None:
                 continue
@@ -189,4 +190,3 @@ class VerificationStates:
                 entry.first_checked_ms = now_ms
             elif now_ms - entry.first_checked_ms >= expiration_ms:
                 del self._entries[producer_id]
-            yield

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
-from kbroker.metadata.store.coordination import ANY_VERSION, Check, Coordination, Create, Node, Op, Set, Watch
+from kbroker.coordination.interface import ANY_VERSION, Check, Coordination, Create, Node, Op, Set, Watch
 
 
 @dataclass(slots=True)

@@ -7,16 +7,16 @@ partitions would not fit into the memory of one machine.
 import asyncio
 from collections.abc import Callable
 
+from kbroker.common import TopicPartition
 from kbroker.config import BrokerConfig
+from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration, PartitionRegistration
-from kbroker.metadata.isr_change_queue import IsrRequest
+from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
 from kbroker.metadata.registration import register_broker
 from kbroker.metadata.replication.alter_partition import RequestedIsr
-from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
-from kbroker.metadata.replication.leader_elections import ElectionType, RequestedElection
-from kbroker.metadata.store.embedded import EmbeddedStore
-from kbroker.metadata.store.embedded_session import EmbeddedSession
+from kbroker.metadata.replication.isr_change_queue import IsrRequest
+from kbroker.metadata.replication.leader_elections import ElectionType
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.runtime.environment import Environment
 from scripts.benchmark.scale.counting import CountingSession
@@ -83,7 +83,7 @@ class MetadataCluster:
             await self.create([NewTopic(f"{prefix}-{number}", partitions, REPLICAS) for number in numbers])
 
     async def create(self, topics: list[NewTopic]) -> None:
-        for result in await self.controller.controller.create_topics(topics, False):
+        for result in await self.controller.controller.topics.create_topics(topics, False):
             if result.error is not None:
                 raise result.error
 
@@ -100,7 +100,7 @@ class MetadataCluster:
         image, partition = self.controller.image, self.partition(topic, index)
         with_epochs = [(broker_id, image.brokers[broker_id].epoch) for broker_id in isr]
         requested = RequestedIsr(partition.leader_epoch, partition.partition_epoch, with_epochs)
-        (result,) = await self.controller.controller.alter_partitions(
+        (result,) = await self.controller.controller.isr_changes.alter_partitions(
             partition.leader,
             image.brokers[partition.leader].epoch,
             [IsrRequest(image.topics[topic].topic_id, index, requested)],
@@ -112,14 +112,14 @@ class MetadataCluster:
         """Make the second replica the preferred leader, with a reassignment to the same brokers in another order."""
         first, second, *others = self.partition(topic, index).replicas
         target = RequestedReassignment(topic, index, [second, first, *others])
-        (outcome,) = await self.controller.controller.alter_reassignments([target])
+        (outcome,) = await self.controller.controller.reassignments.alter_reassignments([target])
         if outcome.error is not None:
             raise outcome.error
 
     async def elect_preferred(self, topic: str, index: int) -> None:
         """Elect the preferred leader, which must not lead yet."""
         (outcome,) = await self.controller.controller.elect_leaders(
-            ElectionType.PREFERRED, [RequestedElection(topic, index)]
+            ElectionType.PREFERRED, [TopicPartition(topic, index)]
         )
         if outcome.error is not None:
             raise outcome.error
@@ -145,7 +145,7 @@ class MetadataCluster:
             )
         )
         # Returns when a failover of several multis has ended, and does nothing itself.
-        await self.controller.controller.reconcile()
+        await self.controller.controller.replication.reconcile()
 
     async def close(self) -> None:
         for member in self.members.values():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbroker.config.config_resource import ConfigResourceType
-from kbroker.metadata.store.embedded import EmbeddedStore
+from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.runtime.environment import Environment
 from scripts.benchmark.scale.counting import Traffic

@@ -13,10 +13,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker.cli.cluster.layout_reader import read_layout
 from kbroker.cli.common.client import admin_client
-from kbroker.metadata.topics.placement.balance import balance
-from kbroker.metadata.topics.placement.drain import drain
-from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused
-from kbroker.metadata.topics.placement.replication_factor import change_replication_factor
+from kbroker.metadata.reassignments.placement.balance import balance
+from kbroker.metadata.reassignments.placement.drain import change_replication_factor, drain
+from kbroker.metadata.reassignments.placement.reassignment_plan import PlanRefused
 from tests.compat.local_cluster.local_cluster import LocalCluster
 from tests.compat.support import DEADLINE_S, eventually, unique
 

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kbroker.metadata.store.embedded import EmbeddedStore
-from kbroker.metadata.store.zookeeper_server.server import ZooKeeperServer as Server
-from kbroker.metadata.store.zookeeper_server.server import first_session_id
+from kbroker.coordination.embedded import EmbeddedStore
+from kbroker.coordination.zookeeper_server.server import ZooKeeperServer as Server
+from kbroker.coordination.zookeeper_server.server import first_session_id
 from kbroker.runtime.system import new_event_loop, system_environment
 from tests.compat.zookeeper.server import MAX_SESSION_S, MIN_SESSION_S, ZooKeeperServer
 

@@ -13,8 +13,8 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
-from kbroker.metadata.store.coordination import Create, Set
-from kbroker.metadata.store.zookeeper.open_session import open_session
+from kbroker.coordination.interface import Create, Set
+from kbroker.coordination.zookeeper.open_session import open_session
 from scripts.ports import free_ports
 from tests.compat.support import BrokerProcess, eventually, unique
 from tests.compat.zookeeper.server import MAX_SESSION_S, MIN_SESSION_S, ZooKeeperServer

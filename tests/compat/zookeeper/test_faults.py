@@ -15,7 +15,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
-from kbroker.metadata.store.coordination import (
+from kbroker.coordination.interface import (
     CoordinationError,
     Create,
     NodeExists,
@@ -24,9 +24,9 @@ from kbroker.metadata.store.coordination import (
     Unavailable,
     WatchEvent,
 )
-from kbroker.metadata.store.zookeeper.open_session import ZooKeeperUnusable, open_session
-from kbroker.metadata.store.zookeeper.requests import MAX_REQUEST_BYTES, OPEN_ACL_UNSAFE, transaction
-from kbroker.metadata.store.zookeeper.session import MAX_IN_FLIGHT, ZooKeeperSession
+from kbroker.coordination.zookeeper.open_session import ZooKeeperUnusable, open_session
+from kbroker.coordination.zookeeper.requests import MAX_REQUEST_BYTES, OPEN_ACL_UNSAFE, transaction
+from kbroker.coordination.zookeeper.session import MAX_IN_FLIGHT, ZooKeeperSession
 from scripts.ports import free_ports
 from tests.compat.support import unique
 from tests.compat.zookeeper.server import MAX_SESSION_S, MIN_SESSION_S, Proxy, ZooKeeperServer, until

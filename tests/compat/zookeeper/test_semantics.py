@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
-from kbroker.metadata.store.coordination import (
+from kbroker.coordination.embedded import EmbeddedStore
+from kbroker.coordination.interface import (
     ANY_VERSION,
     Check,
     Coordination,
@@ -25,9 +26,8 @@ from kbroker.metadata.store.coordination import (
     Unavailable,
     WatchEvent,
 )
-from kbroker.metadata.store.embedded import EmbeddedStore
-from kbroker.metadata.store.zookeeper.open_session import open_session
-from kbroker.metadata.store.zookeeper.session import ZooKeeperSession
+from kbroker.coordination.zookeeper.open_session import open_session
+from kbroker.coordination.zookeeper.session import ZooKeeperSession
 from tests.compat.support import unique
 from tests.compat.zookeeper.server import MAX_SESSION_S, Proxy, ZooKeeperServer
 from tests.unit.support.memory_disk import make_environment, settle

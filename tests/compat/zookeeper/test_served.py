@@ -18,9 +18,9 @@ from kazoo.exceptions import (
 )
 
 from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
-from kbroker.metadata.store.coordination import WatchEvent
-from kbroker.metadata.store.zookeeper.open_session import open_session
-from kbroker.metadata.store.zookeeper.session import ZooKeeperSession
+from kbroker.coordination.interface import WatchEvent
+from kbroker.coordination.zookeeper.open_session import open_session
+from kbroker.coordination.zookeeper.session import ZooKeeperSession
 from tests.compat.support import DEADLINE_S, eventually, unique
 from tests.compat.zookeeper.served import DIGEST, ServedCoordination
 from tests.compat.zookeeper.server import MAX_SESSION_S, MIN_SESSION_S, ZooKeeperServer, until

@@ -124,7 +124,7 @@ async def test_topics_by_id(m: Machine) -> None:
 @broker_test
 async def test_clients_cannot_append_to_internal_topics(m: Machine) -> None:
     client = await m.client()
-    await m.broker.services.controller.ensure_internal_topic("__consumer_offsets")
+    await m.broker.services.auto_topic_creation.ensure_internal_topic("__consumer_offsets")
     response = await client.produce("__consumer_offsets", batch(b"a"))
     assert response.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert response.error_message == "Cannot append to internal topic __consumer_offsets"

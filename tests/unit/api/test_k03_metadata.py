@@ -20,7 +20,7 @@ ALL_VERSIONS = range(APIS[ApiKey.METADATA].min_version, APIS[ApiKey.METADATA].ma
 
 async def with_topics(*names: str, **configs: str) -> Handlers:
     handlers = await start_handlers(**configs)
-    await handlers.member.controller.create_topics([NewTopic(name, 2) for name in names], False)
+    await handlers.member.controller.topics.create_topics([NewTopic(name, 2) for name in names], False)
     return handlers
 
 
@@ -169,9 +169,9 @@ async def test_offline_replicas():
     handlers = await start_handlers()
     other = await join_second_broker(handlers)
     assert (await metadata(handlers, 12)).brokers[1].rack == "r2"
-    await handlers.member.controller.create_topics([NewTopic("alone", assignments=[(0, [2])])], False)
+    await handlers.member.controller.topics.create_topics([NewTopic("alone", assignments=[(0, [2])])], False)
     topic = NewTopic("t", assignments=[(0, [1, 2]), (1, [2, 1])])
-    await handlers.member.controller.create_topics([topic], False)
+    await handlers.member.controller.topics.create_topics([topic], False)
     await other.leave()
     await settle()
     first, second = (await metadata(handlers, 12, "t")).topics[0].partitions

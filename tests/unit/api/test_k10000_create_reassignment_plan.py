@@ -19,7 +19,7 @@ async def two_brokers() -> Handlers:
     await handlers.join(2)
     await settle()
     topic = NewTopic("t", assignments=[(0, [1]), (1, [1]), (2, [2])])
-    (result,) = await handlers.member.controller.create_topics([topic], False)
+    (result,) = await handlers.member.controller.topics.create_topics([topic], False)
     assert result.error is None
     return handlers
 

@@ -13,7 +13,7 @@ from tests.unit.support.handlers import Handlers, start_handlers
 
 async def with_topics(**configs: str) -> Handlers:
     handlers = await start_handlers(**configs)
-    await handlers.member.controller.create_topics([NewTopic("t1"), NewTopic("t2")], False)
+    await handlers.member.controller.topics.create_topics([NewTopic("t1"), NewTopic("t2")], False)
     return handlers
 
 

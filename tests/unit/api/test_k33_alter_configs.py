@@ -28,7 +28,7 @@ async def test_the_responses_are_those_of_kafka():
 @async_test
 async def test_configs_that_are_not_in_the_request_are_reset(version: int):
     handlers = await start_handlers()
-    await handlers.member.controller.create_topics([NewTopic("t", 1, configs=[("segment.ms", "5000")])], False)
+    await handlers.member.controller.topics.create_topics([NewTopic("t", 1, configs=[("segment.ms", "5000")])], False)
     response = await handlers.request(ApiKey.ALTER_CONFIGS, version, resources=[topic("t", retention_ms="7000")])
     (result,) = response.responses
     assert (result.error_code, result.error_message) == (0, None)
@@ -39,7 +39,7 @@ async def test_configs_that_are_not_in_the_request_are_reset(version: int):
 @async_test
 async def test_a_resource_that_is_named_twice_is_rejected_twice():
     handlers = await start_handlers()
-    await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
+    await handlers.member.controller.topics.create_topics([NewTopic("t", 1)], False)
     twice = [topic("t", segment_ms="5000"), topic("t", segment_ms="6000")]
     response = await handlers.request(ApiKey.ALTER_CONFIGS, 2, resources=twice)
     error = (42, "Each resource must appear at most once.")

@@ -1,4 +1,4 @@
-"""CreatePartitions in all versions. Its errors are in tests/unit/metadata/topics/test_create_partitions.py."""
+"""CreatePartitions in all versions. Its errors are in tests/unit/metadata/topics/test_create_topics.py."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.unit.support.handlers import start_handlers
 @async_test
 async def test_partitions_are_added(version: int, validate_only: bool):
     handlers = await start_handlers()
-    await handlers.member.controller.create_topics([NewTopic("a", 1), NewTopic("b", 1), NewTopic("c", 1)], False)
+    await handlers.member.controller.topics.create_topics([NewTopic("a", 1), NewTopic("b", 1), NewTopic("c", 1)], False)
     topics = [
         CreatePartitionsTopic(name="a", count=3, assignments=None),
         CreatePartitionsTopic(name="b", count=2, assignments=[CreatePartitionsAssignment(broker_ids=[1])]),

@@ -37,7 +37,7 @@ async def two_brokers() -> Handlers:
     other = await handlers.join(2)
     await settle()
     topic = NewTopic("t", assignments=[(0, [2, 1]), (1, [1, 2])])
-    await handlers.member.controller.create_topics([topic], False)
+    await handlers.member.controller.topics.create_topics([topic], False)
     await other.leave()
     await settle()
     await handlers.join(2)
@@ -49,7 +49,7 @@ async def two_brokers() -> Handlers:
 @async_test
 async def test_partitions_of_a_lone_broker_need_no_election(version: int):
     handlers = await start_handlers()
-    await handlers.member.controller.create_topics([NewTopic("t", 2)], False)
+    await handlers.member.controller.topics.create_topics([NewTopic("t", 2)], False)
     needless, unknown = ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert await elect(handlers, version, ("t", [1, 7]), ("u", [0])) == (
         0,
@@ -71,9 +71,9 @@ async def test_the_preferred_leader_must_be_in_sync():
 async def test_a_leader_that_is_not_in_sync_is_elected_on_request():
     handlers = await two_brokers()
     controller = handlers.member.controller
-    await controller.create_topics([NewTopic("u", assignments=[(0, [2])])], False)
+    await controller.topics.create_topics([NewTopic("u", assignments=[(0, [2])])], False)
     epoch = handlers.member.image.brokers[2].epoch
-    await controller.controlled_shutdown(2, epoch)
+    await controller.replication.controlled_shutdown(2, epoch)
     assert handlers.member.image.topics["u"].partitions[0].leader == -1
     unavailable = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
     assert await elect(handlers, 2, ("u", [0]), election_type=1) == (0, [("u", 0, unavailable)])

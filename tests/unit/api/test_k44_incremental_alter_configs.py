@@ -33,7 +33,7 @@ async def alter(
 
 async def with_topic() -> Handlers:
     handlers = await start_handlers()
-    await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
+    await handlers.member.controller.topics.create_topics([NewTopic("t", 1)], False)
     return handlers
 
 

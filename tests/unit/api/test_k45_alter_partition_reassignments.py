@@ -21,7 +21,7 @@ async def two_brokers() -> Handlers:
     await handlers.join(2)
     await settle()
     topic = NewTopic("t", assignments=[(0, [1]), (1, [1])])
-    await handlers.member.controller.create_topics([topic], False)
+    await handlers.member.controller.topics.create_topics([topic], False)
     return handlers
 
 

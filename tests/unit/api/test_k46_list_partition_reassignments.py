@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
+from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
 from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
@@ -34,8 +34,8 @@ async def test_the_partitions_that_are_moved(
     await handlers.join(2)
     await settle()
     controller = handlers.member.controller
-    await controller.create_topics([NewTopic("t", assignments=[(0, [1]), (1, [1])]), NewTopic("u", 1)], False)
-    await controller.alter_reassignments([RequestedReassignment("t", 1, [2])])
+    await controller.topics.create_topics([NewTopic("t", assignments=[(0, [1]), (1, [1])]), NewTopic("u", 1)], False)
+    await controller.reassignments.alter_reassignments([RequestedReassignment("t", 1, [2])])
     topics = requested and [
         ListPartitionReassignmentsTopics(name=name, partition_indexes=indexes) for name, indexes in requested
     ]

@@ -47,7 +47,7 @@ async def quorum(handlers: Handlers, version: int = 2) -> PartitionData:
 @async_test
 async def test_a_broker_alone_is_the_leader_and_only_voter(version: int):
     handlers = await start_handlers()
-    await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
+    await handlers.member.controller.topics.create_topics([NewTopic("t", 1)], False)
     now_ms = handlers.services.environment.clock.now_ms() if version >= 1 else -1
     leader = ReplicaState(replica_id=1, log_end_offset=2, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms)
     assert await quorum(handlers, version) == PartitionData(
@@ -88,8 +88,8 @@ async def test_the_offsets_count_changes_and_the_epoch_counts_starts():
     handlers = await start_handlers(disk)
     # The first change is the broker's registration.
     assert (await quorum(handlers)).high_watermark == 1
-    await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
-    await handlers.member.controller.create_topics([NewTopic("u", 1)], True)
+    await handlers.member.controller.topics.create_topics([NewTopic("t", 1)], False)
+    await handlers.member.controller.topics.create_topics([NewTopic("u", 1)], True)
     assert (await quorum(handlers)).high_watermark == 2
     await handlers.store.close()
     restarted = await quorum(await start_handlers(disk))

@@ -32,7 +32,7 @@ async def test_a_leader_removes_a_follower_and_adds_it_again():
     await handlers.join(2)
     await settle()
     topic = NewTopic("t", assignments=[(0, [1, 2])])
-    (result,) = await handlers.member.controller.create_topics([topic], False)
+    (result,) = await handlers.member.controller.topics.create_topics([topic], False)
     shrunk = await alter(handlers, result.topic_id, [1], 0, (1, 1))
     assert shrunk.topics[0].partitions == [
         AlterPartitionResponsePartition(partition_index=0, leader_id=1, isr=[1], partition_epoch=1)

@@ -21,7 +21,7 @@ async def describe(handlers: Handlers, topic: str, *indexes: int) -> list[Any]:
 @async_test
 async def test_producers_of_a_partition():
     handlers = await start_handlers()
-    await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
+    await handlers.member.controller.topics.create_topics([NewTopic("t", 1)], False)
     producers = handlers.replicas.add("t", 0).log.producers
     for base, sequence in ((0, 0), (3, 3)):
         batch = build_batch(
@@ -38,7 +38,7 @@ async def test_producers_of_a_partition():
 async def test_a_follower_responds_with_the_producers_of_its_log():
     """As in Kafka. Else `kafka-transactions find-hanging --broker-id` ends at the first partition that others lead."""
     handlers = await start_handlers()
-    await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
+    await handlers.member.controller.topics.create_topics([NewTopic("t", 1)], False)
     partition = handlers.replicas.add("t", 0)
     partition.is_leader = False
     batch = build_batch([(0, None, b"x", [])], base_offset=0, producer_id=7, producer_epoch=2, base_sequence=0)
@@ -50,7 +50,7 @@ async def test_a_follower_responds_with_the_producers_of_its_log():
 @async_test
 async def test_errors():
     handlers = await start_handlers()
-    await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
+    await handlers.member.controller.topics.create_topics([NewTopic("t", 1)], False)
     handlers.replicas.add("t", 0)
     (unknown,) = await describe(handlers, "nope", 0)
     assert (unknown.error_code, unknown.error_message) == (3, "This server does not host this topic-partition.")

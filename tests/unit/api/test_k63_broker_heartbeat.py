@@ -23,7 +23,7 @@ async def test_the_leaderships_of_a_broker_move_before_it_stops():
     await handlers.join(2)
     await settle()
     topics = [NewTopic("t", assignments=[(0, [2, 1])]), NewTopic("alone", assignments=[(0, [2])])]
-    await handlers.member.controller.create_topics(topics, False)
+    await handlers.member.controller.topics.create_topics(topics, False)
     response = await heartbeat(handlers, 2, 2)
     assert (response.error_code, response.should_shut_down, response.is_fenced) == (0, False, False)
     response = await heartbeat(handlers, 2, 2, want_shut_down=True)
@@ -38,7 +38,7 @@ async def test_the_leaderships_of_a_broker_move_before_it_stops():
 @async_test
 async def test_a_lone_broker_keeps_its_leaderships():
     handlers = await start_handlers()
-    await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
+    await handlers.member.controller.topics.create_topics([NewTopic("t", 1)], False)
     assert (await heartbeat(handlers, 1, 1, want_shut_down=True)).should_shut_down
     assert handlers.member.image.topics["t"].partitions[0].leader == 1
 

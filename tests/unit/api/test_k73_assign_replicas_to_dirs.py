@@ -45,7 +45,7 @@ async def two_brokers() -> Handlers:
         NewTopic("followed", assignments=[(0, [1, 2])], configs=[("min.insync.replicas", "2")]),
         NewTopic("alone", assignments=[(0, [2])]),
     ]
-    await handlers.member.controller.create_topics(topics, False)
+    await handlers.member.controller.topics.create_topics(topics, False)
     return handlers
 
 
@@ -109,8 +109,8 @@ async def test_new_topics_avoid_a_broker_that_cannot_write():
     await handlers.join(3)
     await settle()
     controller = handlers.member.controller
-    await controller.set_write_health(1, 1, WriteHealth.FAILING)
-    await controller.create_topics([NewTopic("two", 6, 2), NewTopic("three", 6, 3)], False)
+    await controller.replication.set_write_health(1, 1, WriteHealth.FAILING)
+    await controller.topics.create_topics([NewTopic("two", 6, 2), NewTopic("three", 6, 3)], False)
     topics = handlers.member.image.topics
     assert all(1 not in partition.replicas for partition in topics["two"].partitions)
     for partition in topics["three"].partitions:
@@ -118,7 +118,7 @@ async def test_new_topics_avoid_a_broker_that_cannot_write():
         assert partition.leader == partition.replicas[0]
     # On its own replicas only.
     one, both = NewTopic("one", assignments=[(0, [1])]), NewTopic("both", assignments=[(0, [1, 2])])
-    await controller.create_topics([one, both], False)
+    await controller.topics.create_topics([one, both], False)
     assert [(row.leader, row.isr) for name in ("one", "both") for row in topics[name].partitions] == [
         (1, [1]),
         (2, [2]),

@@ -35,7 +35,7 @@ PAGES: list[tuple[list[str], dict[str, Any], tuple[str, int] | None, list[tuple[
 
 async def with_topics(**configs: str) -> Handlers:
     handlers = await start_handlers(**configs)
-    await handlers.member.controller.create_topics([NewTopic("t2", 1), NewTopic("t1", 2)], False)
+    await handlers.member.controller.topics.create_topics([NewTopic("t2", 1), NewTopic("t1", 2)], False)
     return handlers
 
 

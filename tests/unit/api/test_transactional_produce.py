@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kbroker.coordinator.transaction.transaction_state import TransactionState
+from kbroker.coordinator.transaction.transaction_metadata import TransactionState
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import ProduceResponse
 from tests.unit.support.client import batch

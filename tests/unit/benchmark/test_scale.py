@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.store.coordination import Create, Delete, Set
-from kbroker.metadata.store.embedded import EmbeddedStore
+from kbroker.coordination.embedded import EmbeddedStore
+from kbroker.coordination.interface import Create, Delete, Set
 from scripts.benchmark.cluster.__main__ import start
 from scripts.benchmark.cluster.clusters import KbrokerCluster
 from scripts.benchmark.scale import many_partitions

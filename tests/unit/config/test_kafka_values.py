@@ -13,8 +13,8 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
 from kbroker.config.alter import AlterConfigOp, OpType, alter_broker, alter_client_metrics, alter_group, alter_topic
+from kbroker.config.config_def import NoEffect
 from kbroker.config.definitions.broker import BROKER_CONFIGS
-from kbroker.config.definitions.no_effect import NoEffect
 from tests.unit.config.kafka_values import KAFKA, START, UNLISTED, Outcome, load, trials
 
 ACCEPTS, REJECTS = "accepts", "rejects"

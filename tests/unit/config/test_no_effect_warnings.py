@@ -9,7 +9,7 @@ import kbroker
 from kbroker.config.broker.broker_config import broker_config_key
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.config.definitions import retry
-from kbroker.config.definitions.broker import BROKER_CONFIGS, zookeeper
+from kbroker.config.definitions.broker import BROKER_CONFIGS, ZOOKEEPER_KEYS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.no_effect_warnings import no_effect_reason, no_effect_warnings
 
@@ -27,7 +27,7 @@ READ_IN_CONFIG = {
     "max.connection.creation.rate",
     "max.connections",
     "process.roles",
-    *(key.name for key in zookeeper.KEYS),
+    *(key.name for key in ZOOKEEPER_KEYS),
     # Consumers read them.
     *(key.name for key in retry.KEYS),
 }

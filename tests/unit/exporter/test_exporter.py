@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import kbroker
 from kbroker.exporter import http_server
 from kbroker.exporter.families import BY_NAME, FAMILIES, render_document
-from kbroker.interbroker.peer_stats import PeerStats
+from kbroker.interbroker.peer_connection import PeerStats
 from kbroker.queues.delay.pending_requests import PendingRequests
 from kbroker.runtime.metrics import RequestStats
 from protocol.apis import ApiKey

@@ -7,7 +7,7 @@ from kbroker.common import NO_LEADER, TopicPartition
 from kbroker.exporter.election_counter import ElectionCounter
 from kbroker.exporter.metrics_page import MetricsPage
 from kbroker.exporter.replication import collect_cluster, collect_fetchers
-from kbroker.interbroker.peer_stats import PeerStats
+from kbroker.interbroker.peer_connection import PeerStats
 from kbroker.metadata.image import (
     BrokerRegistration,
     MetadataDelta,

@@ -9,12 +9,12 @@ from struct import Struct
 from crc32c import crc32c
 
 from kbroker.common import TopicPartition
+from kbroker.coordination.data_tree import DataTree
+from kbroker.coordination.interface import CoordinationError, Create, Delete, Op, Set
+from kbroker.coordination.journal import FRAME, NUMBER, Journal, encode_ops, encode_snapshot, frame, load_snapshot
 from kbroker.metadata.image import BrokerNode, BrokerRegistration, KnownBroker, PartitionRegistration
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import Change, ChangeLog, ChunkRows, decode_change_log, encode_change_log
-from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, Op, Set
-from kbroker.metadata.store.data_tree import DataTree
-from kbroker.metadata.store.journal import FRAME, NUMBER, Journal, encode_ops, encode_snapshot, frame, load_snapshot
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.log.indexes import OffsetIndex, TimeIndex, find_entry, find_last_before

@@ -8,21 +8,20 @@ from kbroker.cli.log.file_readers import find_reader
 from kbroker.cli.log.formatting import format_item
 from kbroker.cli.log.items import DumpSelection
 from kbroker.common import TopicPartition
-from kbroker.coordinator.group.record_codec import encode_record
+from kbroker.coordination.data_tree import DataTree
+from kbroker.coordination.interface import Create, Op, Set
+from kbroker.coordination.journal import NUMBER, encode_ops, encode_snapshot, frame
+from kbroker.coordinator.group.classic.records import ClassicGroupRecord
+from kbroker.coordinator.group.kinds import encode_record
 from kbroker.coordinator.group.records import (
-    GroupCoordinatorRecord,
-    GroupRecord,
-    MemberRecord,
     OffsetAndMetadata,
     OffsetKey,
     OffsetRecord,
 )
-from kbroker.metadata.store.coordination import Create, Op, Set
-from kbroker.metadata.store.data_tree import DataTree
-from kbroker.metadata.store.journal import NUMBER, encode_ops, encode_snapshot, frame
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.inspect.partition_check import CheckpointedState, PartitionCheck
 from kbroker.storage.metadata_files import write_clean_shutdown_file
+from protocol.messages.group_records import GroupMetadataMember, GroupMetadataValue
 from protocol.records.batch import NewRecord, build_batch
 from protocol.records.control import EndTransactionMarker, build_end_marker
 from tests.unit.fuzz.check import Target
@@ -110,18 +109,15 @@ def _dump_file(path: str, selection: DumpSelection, data: bytes) -> None:
 
 
 def _dump_internal(rng: Random) -> Case:
-    member = MemberRecord(
-        member_id="m", instance_id=None, client_id="c", client_host="/h", rebalance_timeout_ms=1, session_timeout_ms=2,
+    member = GroupMetadataMember(
+        member_id="m", client_id="c", client_host="/h", rebalance_timeout=1, session_timeout=2,
         subscription=bytes(rng.choice((0, 2, 20))), assignment=rng.randbytes(8),
     )  # fmt: skip
-    group = GroupRecord(
-        group_id="g", protocol_type=rng.choice(("consumer", "connect")), generation=3, protocol="range", leader_id="m",
-        state_timestamp_ms=NOW, members=(member,),
+    group = GroupMetadataValue(
+        protocol_type=rng.choice(("consumer", "connect")), generation=3, protocol="range", leader="m",
+        current_state_timestamp=NOW, members=[member],
     )  # fmt: skip
-    kept: list[GroupCoordinatorRecord] = [
-        group,
-        OffsetRecord(OffsetKey("g", "t", 0), OffsetAndMetadata(7, 1, "note", NOW)),
-    ]
+    kept = [ClassicGroupRecord("g", group), OffsetRecord(OffsetKey("g", "t", 0), OffsetAndMetadata(7, 1, "note", NOW))]
     new: list[NewRecord] = [(NOW, *encode_record(record), ()) for record in kept]
     # The CRC is corrected after the damage, so that the records are decoded.
     data = bytes(build_batch(new)) + bytes(build_end_marker(EndTransactionMarker(True, 2), 7, 1, NOW))

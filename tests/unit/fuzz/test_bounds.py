@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError
+from kbroker.coordination.journal import Journal, JournalCorrupted
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import decode_change_log
-from kbroker.metadata.store.journal import Journal, JournalCorrupted
 from kbroker.replica.produce.batch_validation import validate_batch
 from protocol.errors import MalformedError
 from protocol.limits import MAX_REQUEST_ELEMENTS

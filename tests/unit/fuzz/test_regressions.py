@@ -10,11 +10,11 @@ from kbroker.cli.log.internal_topics import decode_internal
 from kbroker.cli.records.formats import record_from_json
 from kbroker.config.sources.files import parse_config_file
 from kbroker.config.values import ConfigError
+from kbroker.coordination.data_tree import DataTree
+from kbroker.coordination.interface import CoordinationError
+from kbroker.coordination.journal import FRAME, NUMBER, Journal, encode_ops, frame, load_snapshot
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import decode_change_log
-from kbroker.metadata.store.coordination import CoordinationError
-from kbroker.metadata.store.data_tree import DataTree
-from kbroker.metadata.store.journal import FRAME, NUMBER, Journal, encode_ops, frame, load_snapshot
 from kbroker.storage import checkpoint_files
 from protocol.fast.fetch import decode_fetch_request
 from protocol.messages.group_records import GroupMetadataKey, GroupMetadataMember, GroupMetadataValue

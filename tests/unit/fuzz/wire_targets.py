@@ -4,8 +4,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from kbroker.coordinator.group.classic.subscription import subscribed_topics
-from kbroker.coordinator.group.record_codec import decode_record, encode_record
+from kbroker.coordinator.group.classic.classic_group_member import subscribed_topics
+from kbroker.coordinator.group.kinds import decode_record, encode_record
 from protocol.apis import ALL_APIS
 from protocol.errors import MalformedError
 from protocol.fast.fetch import decode_fetch_request

@@ -6,13 +6,13 @@ import pytest
 
 from kbroker.interbroker.handshake import (
     MAX_HANDSHAKE_BYTES,
+    BrokerIdentity,
     HandshakeError,
     Hello,
     InitiatorHandshake,
     ResponderHandshake,
     refusal,
 )
-from kbroker.interbroker.identity import BrokerIdentity
 from tests.sampling import third_of
 
 SECRET = bytes(range(32))

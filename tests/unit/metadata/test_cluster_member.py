@@ -9,15 +9,14 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
 from kbroker.config.config_resource import ConfigResourceType
+from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
+from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
 from kbroker.metadata.registration import BrokerIdInUse, WrongSecret
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import RECENT_CHANGES
-from kbroker.metadata.store.embedded import EmbeddedStore
-from kbroker.metadata.store.embedded_session import EmbeddedSession
-from kbroker.metadata.topics.create_partitions import NewPartitions
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.create_topics import NewPartitions, NewTopic
 from kbroker.metadata.topics.delete_topics import TopicNameOrId
 from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test
@@ -72,7 +71,7 @@ async def start(
 
 
 async def create(broker: JoinedBroker, *topics: NewTopic, validate_only: bool = False) -> list[Any]:
-    return await broker.controller.create_topics(topics, validate_only)  # type: ignore[no-any-return]
+    return await broker.controller.topics.create_topics(topics, validate_only)  # type: ignore[no-any-return]
 
 
 @async_test
@@ -128,7 +127,7 @@ async def test_everything_survives_a_restart_with_new_leader_epochs():
     disk = MemoryDisk()
     broker = await start(disk)
     (result,) = await create(broker, NewTopic("a", 130, configs=[("retention.ms", "5")]))
-    await broker.controller.create_partitions([NewPartitions("a", 260)], False)
+    await broker.controller.topics.create_partitions([NewPartitions("a", 260)], False)
     await broker.controller.alter_configs(ConfigResourceType.BROKER, "", {"log.retention.ms": "7"})
     await broker.controller.alter_configs(ConfigResourceType.BROKER, "1", {"background.threads": "3"})
     await broker.controller.alter_configs(ConfigResourceType.GROUP, "g/. ..%", {"consumer.session.timeout.ms": "9"})
@@ -149,10 +148,10 @@ async def test_create_partitions():
     broker = await start(MemoryDisk())
     await create(broker, NewTopic("a", 1), NewTopic("b", 1))
     topics = [NewPartitions("a", 3), NewPartitions("b", 1), NewPartitions("nope", 2)]
-    results = await broker.controller.create_partitions(topics, True)
+    results = await broker.controller.topics.create_partitions(topics, True)
     assert [result.error and result.error.code for result in results] == [None, 37, 3]
     assert len(broker.image.topics["a"].partitions) == 1
-    await broker.controller.create_partitions(topics, False)
+    await broker.controller.topics.create_partitions(topics, False)
     assert len(broker.image.topics["a"].partitions) == 3
     assert broker.deltas[-1].updated == [broker.image.topics["a"]]
     assert [str(change.tp) for change in broker.deltas[-1].partitions] == ["a-1", "a-2"]
@@ -162,7 +161,9 @@ async def test_create_partitions():
 async def test_one_request_adds_at_most_ten_thousand_partitions():
     broker = await start(MemoryDisk())
     await create(broker, NewTopic("a", 1), NewTopic("b", 1))
-    results = await broker.controller.create_partitions([NewPartitions("a", 6001), NewPartitions("b", 6001)], True)
+    results = await broker.controller.topics.create_partitions(
+        [NewPartitions("a", 6001), NewPartitions("b", 6001)], True
+    )
     assert [result.error and result.error.code for result in results] == [None, 44]
 
 
@@ -171,7 +172,9 @@ async def test_a_topic_that_is_created_again_after_its_deletion_has_another_id()
     broker = await start(MemoryDisk())
     await create(broker, NewTopic("a", configs=[("retention.ms", "5")]))
     first = broker.image.topics["a"]
-    deletions = await broker.controller.delete_topics([TopicNameOrId(None, first.topic_id), TopicNameOrId("nope")])
+    deletions = await broker.controller.topics.delete_topics(
+        [TopicNameOrId(None, first.topic_id), TopicNameOrId("nope")]
+    )
     assert [(deletion.name, deletion.error and deletion.error.code) for deletion in deletions] == [
         ("nope", 3),
         ("a", None),
@@ -190,7 +193,7 @@ async def test_chunks_of_deleted_partitions_are_reused():
     broker = await start(MemoryDisk())
     for _ in range(5):
         await create(broker, NewTopic("a", 200))
-        await broker.controller.delete_topics([TopicNameOrId("a")])
+        await broker.controller.topics.delete_topics([TopicNameOrId("a")])
     assert len(await broker.session.children(znodes.PARTITIONS)) == 2
 
 
@@ -226,16 +229,17 @@ async def test_a_name_that_is_too_long_for_a_path_is_rejected():
 @async_test
 async def test_concurrent_requests_for_one_topic_create_it_once():
     broker = await start(MemoryDisk())
-    topics = await asyncio.gather(*(broker.controller.auto_create_topic("a") for _ in range(20)))
+    creation = AutoTopicCreationManager(make_environment(), broker.image, broker.controller, None, lambda: CONFIG)
+    topics = await asyncio.gather(*(creation.auto_create_topic("a") for _ in range(20)))
     assert {id(topic) for topic in topics} == {id(broker.image.topics["a"])}
-    offsets = await asyncio.gather(*(broker.controller.ensure_internal_topic("__consumer_offsets") for _ in range(5)))
+    offsets = await asyncio.gather(*(creation.ensure_internal_topic("__consumer_offsets") for _ in range(5)))
     assert offsets[0].internal
     assert len(offsets[0].partitions) == 50
     assert offsets[0].has_kafka_key_hash
     assert not topics[0].has_kafka_key_hash
-    assert (await broker.controller.auto_create_topic("__consumer_offsets")) is offsets[0]
+    assert (await creation.auto_create_topic("__consumer_offsets")) is offsets[0]
     with pytest.raises(KafkaError, match="INVALID_TOPIC_EXCEPTION"):
-        await broker.controller.auto_create_topic("a b")
+        await creation.auto_create_topic("a b")
 
 
 @async_test
@@ -318,7 +322,7 @@ async def test_a_controller_that_lost_its_session_writes_nothing():
     await other.session.delete(znodes.CONTROLLER)
     assert await other.controller.campaign()
     await create(other, NewTopic("a"))
-    (result,) = await old_controller.create_topics([NewTopic("b")], False)
+    (result,) = await old_controller.topics.create_topics([NewTopic("b")], False)
     assert result.error.code == ErrorCode.NOT_CONTROLLER
     assert not old_controller.is_elected
     await settle()
@@ -349,7 +353,7 @@ async def test_a_loader_that_has_missed_too_many_changes_reads_all_nodes():
     await settle()
     loader = other.member.loader
     await loader._lock.__aenter__()
-    await broker.controller.delete_topics([TopicNameOrId("old")])
+    await broker.controller.topics.delete_topics([TopicNameOrId("old")])
     for number in range(RECENT_CHANGES + 3):
         await create(broker, NewTopic(f"t{number}", 1))
     await broker.controller.alter_configs(ConfigResourceType.TOPIC, "kept", None)

@@ -9,14 +9,13 @@ import pytest
 from kbroker.config import BrokerConfig
 from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
 from kbroker.config.values import ConfigError
+from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
+from kbroker.coordination.interface import Create, Unavailable, Watch
+from kbroker.coordination.zookeeper import open_session
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.coordination_sessions import CoordinationSessions
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Create, Unavailable, Watch
-from kbroker.metadata.store.embedded import EmbeddedStore
-from kbroker.metadata.store.embedded_session import EmbeddedSession
-from kbroker.metadata.store.zookeeper import open_session
 from kbroker.runtime.environment import Environment
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import MemoryDisk, make_environment

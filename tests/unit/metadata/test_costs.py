@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kbroker.config.config_resource import ConfigResourceType
+from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.metadata.image import MetadataDelta
 from kbroker.metadata.store.change_log import RECENT_CHANGES
-from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.delete_topics import TopicNameOrId
 from scripts.benchmark.scale.counting import Traffic
@@ -74,7 +74,7 @@ async def create(cluster: MetadataCluster) -> None:
 
 
 async def delete(cluster: MetadataCluster) -> None:
-    (deletion,) = await cluster.controller.controller.delete_topics([TopicNameOrId("topic-1")])
+    (deletion,) = await cluster.controller.controller.topics.delete_topics([TopicNameOrId("topic-1")])
     assert deletion.error is None
 
 

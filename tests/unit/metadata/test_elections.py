@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
+from kbroker.coordination.embedded import EmbeddedStore
+from kbroker.coordination.interface import SessionExpired
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import SessionExpired
-from kbroker.metadata.store.embedded import EmbeddedStore
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle
 from tests.unit.support.metadata_cluster import CONFIG, Cluster, cluster_of_three

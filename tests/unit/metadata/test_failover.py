@@ -7,8 +7,8 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
-from kbroker.metadata.isr_change_queue import IsrRequest
 from kbroker.metadata.replication.alter_partition import RequestedIsr
+from kbroker.metadata.replication.isr_change_queue import IsrRequest
 from kbroker.metadata.store import znodes
 from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.errors import ErrorCode
@@ -141,10 +141,12 @@ async def test_a_former_broker_epoch_cannot_join_the_isr():
     requested = RequestedIsr(partition.leader_epoch, partition.partition_epoch, [(1, -1), (2, epoch)])
     topic_id = cluster.controller.image.topics["t"].topic_id
     own_epoch = cluster.brokers[1].broker_epoch
-    (result,) = await cluster.controller.controller.alter_partitions(1, own_epoch, [IsrRequest(topic_id, 0, requested)])
+    (result,) = await cluster.controller.controller.isr_changes.alter_partitions(
+        1, own_epoch, [IsrRequest(topic_id, 0, requested)]
+    )
     assert result is ErrorCode.INELIGIBLE_REPLICA
     with pytest.raises(KafkaError, match="STALE_BROKER_EPOCH"):
-        await cluster.controller.controller.alter_partitions(2, epoch, [])
+        await cluster.controller.controller.isr_changes.alter_partitions(2, epoch, [])
 
 
 @async_test
@@ -157,7 +159,9 @@ async def test_changes_of_isrs_are_written_together():
 
     async def shrink(index: int) -> None:
         requested = RequestedIsr(0, 0, [(1, epoch)])
-        await cluster.controller.controller.alter_partitions(1, epoch, [IsrRequest(topic_id, index, requested)])
+        await cluster.controller.controller.isr_changes.alter_partitions(
+            1, epoch, [IsrRequest(topic_id, index, requested)]
+        )
 
     await asyncio.gather(*map(shrink, range(100)))
     assert all(partition.isr == [1] for partition in image.topics["t"].partitions)
@@ -169,7 +173,7 @@ async def test_a_broker_leaves_in_order():
     cluster = await cluster_of_three()
     await cluster.create("t", [3, 2])
     await cluster.create("alone", [3])
-    assert await cluster.controller.controller.controlled_shutdown(3, cluster.brokers[3].broker_epoch) == 0
+    assert await cluster.controller.controller.replication.controlled_shutdown(3, cluster.brokers[3].broker_epoch) == 0
     await settle()
     assert cluster.state("t") == (2, 1, [2])
     assert cluster.state("alone") == (-1, 1, [])
@@ -185,7 +189,10 @@ async def test_new_topics_prefer_the_brokers_that_are_there():
     cluster = await cluster_of_three()
     await cluster.vanish(2)
     topics = [NewTopic("two", 4, 2), NewTopic("three", 1, 3)]
-    assert [result.error for result in await cluster.controller.controller.create_topics(topics, False)] == [None, None]
+    assert [result.error for result in await cluster.controller.controller.topics.create_topics(topics, False)] == [
+        None,
+        None,
+    ]
     await settle()
     assert {replica for index in range(4) for replica in cluster.partition("two", index).replicas} == {1, 3}
     # The fenced broker follows when it returns.
@@ -201,7 +208,9 @@ async def test_a_failover_does_not_wait_for_a_request_that_creates_many_topics(m
     cluster = await cluster_of_three()
     await cluster.create("t", [2, 3])
     controller = cluster.controller.controller
-    creating = asyncio.ensure_future(controller.create_topics([NewTopic(f"n{n}", 3, 3) for n in range(100)], False))
+    creating = asyncio.ensure_future(
+        controller.topics.create_topics([NewTopic(f"n{n}", 3, 3) for n in range(100)], False)
+    )
     await asyncio.sleep(0)
     await cluster.sessions[2].close()
     while cluster.controller.image.topics["t"].partitions[0].leader != 3:
@@ -217,7 +226,9 @@ async def test_a_broker_that_is_cordoned_while_topics_are_created_gets_none_of_t
     monkeypatch.setattr("kbroker.metadata.topics.topic_control_manager.TOPICS_BYTES", 5_000)
     cluster = await cluster_of_three()
     controller = cluster.controller.controller
-    creating = asyncio.ensure_future(controller.create_topics([NewTopic(f"n{n}", 3, 2) for n in range(100)], False))
+    creating = asyncio.ensure_future(
+        controller.topics.create_topics([NewTopic(f"n{n}", 3, 2) for n in range(100)], False)
+    )
     await asyncio.sleep(0)
     await controller.alter_configs(ConfigResourceType.BROKER, "2", {"cordoned.log.dirs": "*"})
     before = {topic.name for topic in cluster.controller.image.topics.values()}
@@ -297,10 +308,10 @@ async def test_leaders_return_to_their_preferred_brokers():
     await cluster.create("t", [2, 3])
     await cluster.vanish(2)
     await cluster.start(2)
-    await cluster.controller.controller.balance_leaders()
+    await cluster.controller.controller.replication.balance_leaders()
     assert cluster.state("t") == (3, 1, [3])
     await cluster.expand("t", 2)
-    await cluster.controller.controller.balance_leaders()
+    await cluster.controller.controller.replication.balance_leaders()
     await settle()
     assert cluster.state("t") == (2, 2, [3, 2])
 
@@ -315,7 +326,7 @@ async def test_a_former_controller_does_not_balance_leaders():
     former = cluster.controller.controller
     former.resign()
     # It raises nothing: the next controller balances them.
-    await former.balance_leaders()
+    await former.replication.balance_leaders()
     assert cluster.state("t")[0] == 3
 
 

@@ -7,11 +7,10 @@ import pytest
 
 from kbroker.common import NO_LEADER
 from kbroker.config.config_resource import ConfigResourceType
+from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.store import change_log
-from kbroker.metadata.store.embedded import EmbeddedStore
-from kbroker.metadata.topics.create_partitions import NewPartitions
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.create_topics import NewPartitions, NewTopic
 from kbroker.metadata.topics.delete_topics import TopicNameOrId
 from scripts.benchmark.scale.metadata_cluster import CONTROLLER, FOLLOWER, MetadataCluster
 from tests.sampling import third_of
@@ -37,10 +36,10 @@ async def change_something(cluster: MetadataCluster, random: Random, number: int
     index = random.randrange(len(image.topics[name].partitions))
     partition = cluster.partition(name, index)
     if action == 1:
-        await controller.delete_topics([TopicNameOrId(name)])
+        await controller.topics.delete_topics([TopicNameOrId(name)])
     elif action == 2:
         count = len(image.topics[name].partitions)
-        await controller.create_partitions([NewPartitions(name, count + random.choice((1, 40)))], False)
+        await controller.topics.create_partitions([NewPartitions(name, count + random.choice((1, 40)))], False)
     elif action == 3:
         overrides = {"retention.ms": str(number)}
         await controller.alter_configs(ConfigResourceType.TOPIC, name, overrides)
@@ -62,7 +61,7 @@ def content(image: MetadataImage) -> tuple[Any, ...]:
 @async_test
 async def test_a_follower_has_the_image_of_a_broker_that_reads_all_nodes(seed: int, monkeypatch: Any) -> None:
     """The follower reads each change immediately or some changes later; changes have all sizes."""
-    monkeypatch.setattr("kbroker.metadata.isr_change_queue.GATHER_S", 0.0)
+    monkeypatch.setattr("kbroker.metadata.replication.isr_change_queue.GATHER_S", 0.0)
     random = Random(seed)
     monkeypatch.setattr(change_log, "MAX_INLINE_BYTES", random.choice((0, 300, 2_000)))
     monkeypatch.setattr(change_log, "RECENT_CHANGES", random.choice((4, 32)))

@@ -9,13 +9,15 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
+from kbroker.coordination.embedded import EmbeddedSession
+from kbroker.coordination.interface import Op, Unavailable
 from kbroker.metadata.reassignments import plan_manager
-from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
+from kbroker.metadata.reassignments import stored_plan as stored_plan_module
+from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
+from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.plan_checks import RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import PlanState, StoredPlan
-from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
-from kbroker.metadata.store import plan_nodes, znodes
-from kbroker.metadata.store.coordination import Op, Unavailable
-from kbroker.metadata.store.embedded_session import EmbeddedSession
+from kbroker.metadata.store import znodes
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.delete_topics import TopicNameOrId
 from tests.unit.support.async_test import async_test
@@ -29,12 +31,12 @@ THROTTLED = 1000
 
 @pytest.fixture(autouse=True)
 def _multis_of_one_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbroker.metadata.store.multis.MULTI_BYTES", 0)
+    monkeypatch.setattr("kbroker.coordination.interface.MULTI_BYTES", 0)
     monkeypatch.setattr("kbroker.metadata.topics.topic_control_manager.TOPICS_BYTES", 20_000)
-    monkeypatch.setattr(plan_nodes, "MOVES_PER_NODE", 2)
+    monkeypatch.setattr(stored_plan_module, "MOVES_PER_NODE", 2)
     for interval in ("STEP_INTERVAL_S", "STEP_INTERVAL_PER_MOVE_S", "RETRY_BACKOFF_S"):
         monkeypatch.setattr(plan_manager, interval, 0)
-    monkeypatch.setattr("kbroker.metadata.replication_control_manager.RETRY_BACKOFF_S", 0)
+    monkeypatch.setattr("kbroker.metadata.replication.replication_control_manager.RETRY_BACKOFF_S", 0)
     monkeypatch.setattr("kbroker.metadata.metadata_writer.RETRY_BACKOFF_S", 0)
 
 
@@ -77,14 +79,14 @@ async def test_reassignments_are_written_partition_by_partition_and_can_be_reque
         requested = [RequestedReassignment("t", index, [3]) for index in range(PARTITIONS)]
         outage = Outage(cluster.sessions[1], writes)
         try:
-            await cluster.controller.controller.alter_reassignments(requested)
+            await cluster.controller.controller.reassignments.alter_reassignments(requested)
         except KafkaError:
             assert outage.has_failed
         await kill_if_failed(cluster, outage)
         begun = [cluster.partition("t", index).adding_replicas == [3] for index in range(PARTITIONS)]
         assert begun.count(True) == min(PARTITIONS, writes * 128)
         assert all(cluster.partition("t", index).replicas == [2] for index in range(PARTITIONS) if not begun[index])
-        outcomes = await cluster.controller.controller.alter_reassignments(requested)
+        outcomes = await cluster.controller.controller.reassignments.alter_reassignments(requested)
         assert all(outcome.error is None for outcome in outcomes)
         await settle()
         assert all(cluster.partition("t", index).adding_replicas == [3] for index in range(PARTITIONS))
@@ -125,7 +127,7 @@ async def check_nothing_is_left(cluster: Cluster, replicas: list[int]) -> None:
     assert image.resources_with_overrides(ConfigResourceType.BROKER) == []
 
 
-PLAN = RequestedPlan("p", THROTTLED, 10, [RequestedMove("t", index, (2,), (3,)) for index in range(3)])
+PLAN = RequestedPlan("p", THROTTLED, 10, [GivenMove("t", index, (2,), (3,)) for index in range(3)])
 
 
 @async_test
@@ -136,14 +138,14 @@ async def test_a_plan_ends_whichever_write_of_it_was_the_last_one_of_its_control
         await cluster.create("t", *[[2]] * 3)
         outage = Outage(cluster.sessions[1], writes)
         try:
-            await cluster.controller.controller.create_reassignment_plan(PLAN)
+            await cluster.controller.controller.plans.create_plan(PLAN)
         except KafkaError:
             assert outage.has_failed
         plan = await until_ended(cluster, outage)
         if plan is None:
             # It was never stored. What is left of it does not prevent another one.
             await check_nothing_is_left(cluster, [2])
-            await cluster.controller.controller.create_reassignment_plan(PLAN)
+            await cluster.controller.controller.plans.create_plan(PLAN)
             plan = await until_ended(cluster, outage)
         assert plan is not None
         assert (plan.plan_id, plan.state, plan.skipped) == (1, PlanState.COMPLETE, {})
@@ -164,11 +166,11 @@ async def test_a_plan_is_cancelled_whichever_write_was_the_last_one_of_its_contr
         cluster = await cluster_of_three()
         await cluster.create("t", *[[2]] * 3)
         controller = cluster.controller.controller
-        plan_id = await controller.create_reassignment_plan(PLAN)
+        plan_id = await controller.plans.create_plan(PLAN)
         await settle()
         outage = Outage(cluster.sessions[1], writes)
         try:
-            await controller.cancel_reassignment_plan(plan_id)
+            await controller.plans.cancel_plan(plan_id)
         except KafkaError:
             assert outage.has_failed
         plan = await until_ended(cluster, outage)
@@ -227,22 +229,22 @@ async def test_topics_are_created_and_deleted_as_a_whole():
         names = [f"t{number}" for number in range(5)]
         outage = Outage(cluster.sessions[1], writes)
         topics = [NewTopic(name, PARTITIONS // 3, 3) for name in names]
-        await cluster.controller.controller.create_topics(topics, False)
+        await cluster.controller.controller.topics.create_topics(topics, False)
         await kill_if_failed(cluster, outage)
         created = dict(cluster.controller.image.topics)
         assert all(len(topic.partitions) == PARTITIONS // 3 for topic in created.values())
         if not outage.has_failed:
             break
-        results = await cluster.controller.controller.create_topics(topics, False)
+        results = await cluster.controller.controller.topics.create_topics(topics, False)
         assert all((result.error is None) != (result.name in names[: len(created)]) for result in results)
         writes += 1
     assert writes > 1
     writes = 0
     while True:
         cluster = await cluster_of_three()
-        await cluster.controller.controller.create_topics(topics, False)
+        await cluster.controller.controller.topics.create_topics(topics, False)
         outage = Outage(cluster.sessions[1], writes)
-        await cluster.controller.controller.delete_topics(list(map(TopicNameOrId, names)))
+        await cluster.controller.controller.topics.delete_topics(list(map(TopicNameOrId, names)))
         await kill_if_failed(cluster, outage)
         remaining = cluster.controller.image.topics
         assert all(len(topic.partitions) == PARTITIONS // 3 for topic in remaining.values())

@@ -4,16 +4,18 @@ import asyncio
 
 import pytest
 
-from kbroker.metadata import replication_control_manager
+from kbroker.common import KafkaError
+from kbroker.coordination.embedded import EmbeddedStore
+from kbroker.coordination.interface import Create, SessionExpired
 from kbroker.metadata.cluster_member import ClusterMember
-from kbroker.metadata.image import BrokerRegistration, MetadataDelta
+from kbroker.metadata.features import TRANSACTION_VERSION, UPGRADE, BrokerFeature, FeatureUpdate
+from kbroker.metadata.image import BrokerEndpoint, BrokerNode, BrokerRegistration, MetadataDelta
+from kbroker.metadata.replication import replication_control_manager
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import SessionExpired
-from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.metadata.topics.create_topics import NewTopic
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle
-from tests.unit.support.metadata_cluster import CONFIG, Cluster
+from tests.unit.support.metadata_cluster import CONFIG, Cluster, cluster_of
 
 
 @async_test
@@ -49,7 +51,7 @@ async def test_an_image_has_whole_changes_only():
         """Read each node in turn, with a change after the first one."""
         session.get_many = read
         nodes = await read(paths[:1])
-        await cluster.controller.controller.create_topics([NewTopic("b", assignments=[(0, [1, 2])])], False)
+        await cluster.controller.controller.topics.create_topics([NewTopic("b", assignments=[(0, [1, 2])])], False)
         return nodes + await read(paths[1:])
 
     session.get_many = read_while_others_write  # type: ignore[method-assign]
@@ -104,3 +106,46 @@ async def test_a_node_that_is_not_a_broker_does_not_stop_the_controller():
     await store.session().create(f"{znodes.BROKERS}/stranger", b"?")
     await cluster.start(2)
     assert set(cluster.brokers[1].image.brokers) == {1, 2}
+
+
+@async_test
+async def test_nodes_of_kinds_of_a_later_version_are_ignored():
+    """Brokers are upgraded one by one: the controller of a later version may write users, ACLs or quotas."""
+    cluster = await cluster_of(2)
+    later = [f"{znodes.ROOT}/users", f"{znodes.ROOT}/users/alice", f"{znodes.CONFIGS}/ips", f"{znodes.CONFIGS}/ips/x"]
+    await cluster.controller.controller._writer.commit([Create(path, b"?") for path in later])
+    await cluster.create("t", [1, 2])
+    assert [set(broker.image.topics) for broker in cluster.brokers.values()] == [{"t"}, {"t"}]
+    await cluster.start(3)  # reads all nodes
+    assert set(cluster.brokers[3].image.topics) == {"t"}
+    assert not cluster.failures
+
+
+@async_test
+async def test_the_next_controller_adds_what_one_of_the_version_before_has_left_out():
+    cluster = await cluster_of(3)
+    endpoints = (BrokerEndpoint("OUTSIDE", "h", 3), BrokerEndpoint("INSIDE", "i", 4))
+    former = cluster.controller
+    node = BrokerNode(former.loader.registrations[3].registration._replace(endpoints=endpoints))
+    await cluster.sessions[3].set(znodes.broker_path(3), znodes.encode_broker(node))
+    assert former.controller.node_id != 3
+    epoch = cluster.brokers[3].broker_epoch
+    await cluster.vanish(former.controller.node_id)
+    assert cluster.brokers[3].image.endpoint(3, "INSIDE") == endpoints[1]
+    assert cluster.brokers[3].broker_epoch == epoch
+    assert cluster.brokers[3].is_unfenced
+
+
+@async_test
+async def test_a_feature_level_that_a_registered_broker_does_not_support_is_refused():
+    cluster = await cluster_of(2)
+    controller = cluster.controller.controller
+    for features, reason in ((), "does not support this feature"), (
+        (BrokerFeature(TRANSACTION_VERSION, 0, 1),), "only supports versions 0-1"
+    ):  # fmt: skip
+        known = cluster.controller.loader.registrations[2]
+        cluster.controller.loader.registrations[2] = known._replace(
+            registration=known.registration._replace(features=features)
+        )
+        with pytest.raises(KafkaError, match=f"Invalid update version 2 .* Broker 2 {reason}"):
+            await controller.update_features([FeatureUpdate(TRANSACTION_VERSION, 2, UPGRADE)], True)

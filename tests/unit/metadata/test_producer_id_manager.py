@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from kbroker.common import KafkaError
+from kbroker.coordination.interface import BadVersion, CoordinationError, Node
 from kbroker.metadata.producer_id_manager import BLOCK_SIZE, ProducerIdManager
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import BadVersion, CoordinationError, Node
 from protocol.errors import ErrorCode
 from tests.unit.support.simulated_broker import Machine, broker_test
 

@@ -188,7 +188,7 @@ async def test_a_topic_that_is_deleted_is_skipped(s: SimulatedCluster) -> None:
     await until_done(s, 1)
     machine = s.machines[s.controller]
     assert machine.services is not None
-    await machine.loop.run(machine.services.controller.delete_topics([TopicNameOrId("u")]))
+    await machine.loop.run(machine.services.controller.topics.delete_topics([TopicNameOrId("u")]))
     plan = await until_ended(s)
     assert (plan.state, counts(plan)) == ("complete", (1, 0, 0, 1))
     assert [(row.state, row.reason) for row in plan.moves] == [("skipped", "the topic was deleted"), ("done", None)]

@@ -1,21 +1,21 @@
-"""Produce and Fetch of thousands of partitions: handled in slices, with the same results as small requests."""
+"""Produce and Fetch of thousands of partitions: handled in turns, with the same results as small requests."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
 from kbroker.replica.fetch.partition_reads import MAX_INCREMENTAL_RESULTS
-from kbroker.runtime.slices import SLICE_ELEMENTS, Slices
+from kbroker.runtime.turns import TURN_ELEMENTS
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import ProduceResponse
 from protocol.messages.k01_fetch import FetchResponse
 from protocol.records.batch import TRANSACTIONAL, build_batch
 from tests.unit.support.client import Client, batch, by_partition
 from tests.unit.support.simulated_broker import Machine, broker_test
+from tests.unit.support.turns import count_turns, hold_turns
 
 PARTITIONS = 10
-COUNT = 20 * SLICE_ELEMENTS
+COUNT = 20 * TURN_ELEMENTS
 LONG_MS = 100_000
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 OFFSETS = {("t", index): 0 for index in range(COUNT)}
@@ -27,44 +27,18 @@ async def connected(m: Machine) -> Client:
     return client
 
 
-def count_slices(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Return a function that returns how many slices have begun."""
-    begun: list[None] = []
-    begin = Slices._begin
-
-    def counted(self: Slices) -> None:
-        begun.append(None)
-        begin(self)
-
-    monkeypatch.setattr(Slices, "_begin", counted)
-    return lambda: len(begun)
-
-
-def hold_slices(m: Machine, monkeypatch: pytest.MonkeyPatch, when: Callable[[], bool] = lambda: True) -> asyncio.Event:
-    """Stop large requests at the end of a slice, until the event is set."""
-    may_continue = asyncio.Event()
-    context = m.broker._server.context
-    next_slice = context.next_slice
-
-    async def held() -> None:
-        await (may_continue.wait() if when() else next_slice())
-
-    monkeypatch.setattr(context, "next_slice", held)
-    return may_continue
-
-
 @broker_test
 @pytest.mark.parametrize("version", [7, 9, 13])
 @pytest.mark.parametrize("acks", [1, -1])
 async def test_produce(m: Machine, monkeypatch: pytest.MonkeyPatch, version: int, acks: int) -> None:
     client = await connected(m)
-    slices = count_slices(monkeypatch)
+    turns = count_turns(monkeypatch)
     request = client.produce_request("t", dict.fromkeys(range(COUNT), batch(b"a")), acks=acks)
     for base_offset in (0, 1):
-        before = slices()
+        before = turns()
         response = await client.request(request, version, ProduceResponse)
         # Validation, appends and the report of errors.
-        assert slices() - before >= 2 * COUNT // SLICE_ELEMENTS
+        assert turns() - before >= 2 * COUNT // TURN_ELEMENTS
         results = response.responses[0].partition_responses
         assert [result.index for result in results] == list(range(COUNT))
         assert {(result.error_code, result.base_offset) for result in results[:PARTITIONS]} == {(0, base_offset)}
@@ -76,7 +50,7 @@ async def test_produce(m: Machine, monkeypatch: pytest.MonkeyPatch, version: int
 @broker_test
 async def test_others_are_served_during_a_large_produce_request(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     client, other = await connected(m), await m.client()
-    may_continue = hold_slices(m, monkeypatch)
+    may_continue = hold_turns(m, monkeypatch)
     large = client.send(client.produce_request("t", dict.fromkeys(range(COUNT), batch(b"a"))), 9, ProduceResponse)
     after = client.send_produce("t", batch(b"b"))
     await m.until(lambda: m.broker._server.context.memory.in_progress_bytes > 0)
@@ -114,11 +88,11 @@ async def test_fetch(m: Machine, monkeypatch: pytest.MonkeyPatch, version: int) 
     client = await connected(m)
     for index in range(PARTITIONS):
         await client.produce("t", batch(b"%d" % index), index)
-    slices = count_slices(monkeypatch)
+    turns = count_turns(monkeypatch)
     request = client.fetch_request(OFFSETS)
     response = await client.request(request, version, FetchResponse)
     # The session, reads, results, the report of errors and the end of the session.
-    assert slices() >= 2 * COUNT // SLICE_ELEMENTS
+    assert turns() >= 2 * COUNT // TURN_ELEMENTS
     assert len(response.responses[0].partitions) == COUNT
     monkeypatch.setattr("kbroker.server.connection.LARGE_REQUEST_BYTES", 1 << 30)
     assert await client.request(request, version, FetchResponse) == response
@@ -154,7 +128,7 @@ async def test_a_session_is_busy_during_a_large_request(m: Machine, monkeypatch:
     session_id = (await client.fetch(OFFSETS, session=(0, 0))).session_id
     assert session_id
     [session] = m.broker.services.fetching.sessions.all()
-    may_continue = hold_slices(m, monkeypatch, lambda: session.is_busy)
+    may_continue = hold_turns(m, monkeypatch, lambda: session.is_busy)
     large = client.send_fetch(OFFSETS, session=(session_id, 1))
     await m.until(lambda: session.is_busy)
     response = await other.fetch({}, session=(session_id, 2))

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.api.k32_describe_configs import MAX_RESOURCES_AT_ONCE
-from kbroker.api.large_responses import MAX_ALTERED_AT_ONCE, MAX_LISTED_AT_ONCE, MAX_PARTITIONS_AT_ONCE
+from kbroker.api.k03_metadata import PARTITIONS_AT_ONCE
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
-from kbroker.runtime.slices import SLICE_ELEMENTS, Slices
+from kbroker.runtime.turns import TURN_ELEMENTS
 from kbroker.server.large_request import (
     LARGE_REQUEST_BYTES,
     MAX_BUFFER_BYTES,
@@ -21,6 +20,7 @@ from kbroker.server.large_request import (
 from kbroker.server.receive_buffer import release_pages
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
+from protocol.messages import message_classes
 from protocol.messages.k03_metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -28,50 +28,59 @@ from protocol.messages.k03_metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from protocol.messages.k08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.messages.k15_describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from protocol.messages.k16_list_groups import ListGroupsRequest, ListGroupsResponse
+from protocol.messages.k16_list_groups import ListGroupsRequest
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.k32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from protocol.messages.k33_alter_configs import AlterConfigsRequest, AlterConfigsResource, AlterConfigsResponse
-from protocol.messages.k35_describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
-from protocol.messages.k37_create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopic,
-)
+from protocol.messages.k33_alter_configs import AlterConfigsRequest, AlterConfigsResource
+from protocol.messages.k35_describe_log_dirs import DescribeLogDirsRequest
+from protocol.messages.k37_create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from protocol.messages.k43_elect_leaders import ElectLeadersRequest
 from protocol.messages.k44_incremental_alter_configs import AlterConfigsResource as IncrementallyAltered
-from protocol.messages.k44_incremental_alter_configs import (
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
+from protocol.messages.k44_incremental_alter_configs import IncrementalAlterConfigsRequest
+from protocol.messages.k46_list_partition_reassignments import ListPartitionReassignmentsRequest
 from protocol.messages.k61_describe_producers import DescribeProducersRequest, DescribeProducersResponse, TopicRequest
 from protocol.messages.k65_describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
-from protocol.schema.message import Message
+from protocol.messages.k66_list_transactions import ListTransactionsRequest
+from protocol.messages.k74_list_config_resources import ListConfigResourcesRequest
+from protocol.messages.k75_describe_topic_partitions import DescribeTopicPartitionsRequest
+from protocol.messages.k10011_delayed_records import DelayedRecordsRequest
+from protocol.records.batch import build_batch
+from protocol.schema.message import Message, message_info
+from tests.unit.queues.delay.test_delivery import DELAY_MS
 from tests.unit.support.client import Client
 from tests.unit.support.simulated_broker import Machine, broker_test
+from tests.unit.support.turns import pauses_of
 
 LONGEST = 32_767
 
 
-def count_steps(m: Machine, monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """Return a list that gets an element each time a large request lets others be served."""
-    steps: list[None] = []
-    context = m.broker._server.context
-    next_slice = context.next_slice
+def count_pauses(m: Machine, monkeypatch: pytest.MonkeyPatch, elements: int = 1) -> list[None]:
+    """Return a list that gets an element each time a request lets others be served, after this number of elements."""
+    monkeypatch.setattr("kbroker.runtime.turns.TURN_ELEMENTS", elements)
+    pauses: list[None] = []
+    turns = m.broker._server.context.turns
+    next_turn = turns._next_turn
 
     async def counted() -> None:
-        steps.append(None)
-        await next_slice()
+        pauses.append(None)
+        await next_turn()
 
-    monkeypatch.setattr(context, "next_slice", counted)
-    return steps
+    monkeypatch.setattr(turns, "_next_turn", counted)
+    return pauses
 
 
 async def connected(m: Machine) -> Client:
@@ -83,14 +92,14 @@ async def connected(m: Machine) -> Client:
 @broker_test
 @pytest.mark.parametrize(("count", "size", "least"), [(9_000, 1, 25), (600, LONGEST - 10, 300), (1, LONGEST, 3)])
 async def test_describe_groups(m: Machine, monkeypatch: pytest.MonkeyPatch, count: int, size: int, least: int) -> None:
-    """In one step, 600 names of 32 KB would keep the event loop busy for seconds."""
+    """In one turn, 600 names of 32 KB would keep the event loop busy for seconds."""
     client = await connected(m)
-    steps = count_steps(m, monkeypatch)
+    pauses = count_pauses(m, monkeypatch)
     names = [f"{number:05d}" + "x" * (size - 5) for number in range(count)]
     response = await client.request(DescribeGroupsRequest(groups=names), 5, DescribeGroupsResponse)
     assert [group.group_id for group in response.groups] == names
     assert {group.group_state for group in response.groups} == {"Dead"}
-    assert len(steps) >= least
+    assert len(pauses) >= least
 
 
 @broker_test
@@ -108,11 +117,11 @@ async def test_find_coordinator(m: Machine) -> None:
 async def test_a_small_request_with_many_elements(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """10 KB of empty keys would keep the event loop busy for 15 to 30 ms."""
     client = await connected(m)
-    steps = count_steps(m, monkeypatch)
+    pauses = count_pauses(m, monkeypatch, TURN_ELEMENTS)
     request = FindCoordinatorRequest(coordinator_keys=[""] * 9_900)
     response = await client.request(request, 6, FindCoordinatorResponse)
     assert len(response.coordinators) == 9_900
-    assert len(steps) >= 9_900 // SLICE_ELEMENTS
+    assert len(pauses) >= 9_900 // TURN_ELEMENTS
 
 
 @broker_test
@@ -202,7 +211,7 @@ async def test_a_malformed_large_request_closes_the_connection(m: Machine) -> No
 async def test_a_connection_that_is_closed_during_a_large_request(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     client, other = await connected(m), await connected(m)
     closed = asyncio.Event()
-    monkeypatch.setattr(m.broker._server.context, "next_slice", closed.wait)
+    monkeypatch.setattr(m.broker._server.context.turns, "_next_turn", closed.wait)
     large = client.send(DescribeGroupsRequest(groups=["g" * 100] * 5000), 5, DescribeGroupsResponse)
     await m.until(lambda: m.broker._server.context.memory.in_progress_bytes > 0)
     client.close()
@@ -214,117 +223,115 @@ async def test_a_connection_that_is_closed_during_a_large_request(m: Machine, mo
     await m.until(lambda: m.broker._server.context.memory.in_progress_bytes == 0)
 
 
+T, G = "t", "g"
+SMALL_WITH_LARGE_RESPONSES: list[tuple[Message, int]] = [
+    (MetadataRequest(topics=None), 12),
+    (MetadataRequest(topics=[MetadataRequestTopic(name=T)]), 12),
+    (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=G, topics=None)]), 8),
+    (OffsetFetchRequest(group_id=G, topics=None), 5),
+    (DescribeGroupsRequest(groups=[G]), 5),
+    (ListGroupsRequest(), 5),
+    (CreateTopicsRequest(topics=[CreatableTopic(name="new", num_partitions=1, replication_factor=1)]), 7),
+    (DescribeConfigsRequest(resources=[DescribeConfigsResource(resource_type=2, resource_name=T)]), 4),
+    (AlterConfigsRequest(resources=[AlterConfigsResource(resource_type=2, resource_name=T)]), 2),
+    (DescribeLogDirsRequest(topics=None), 4),
+    (CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=T, count=2)]), 3),
+    (ElectLeadersRequest(topic_partitions=None), 2),
+    (IncrementalAlterConfigsRequest(resources=[IncrementallyAltered(resource_type=2, resource_name=T)]), 1),
+    (ListPartitionReassignmentsRequest(topics=None), 0),
+    (DescribeProducersRequest(topics=[TopicRequest(name=T, partition_indexes=[0])]), 0),
+    (DescribeTransactionsRequest(transactional_ids=["x"]), 0),
+    (ListTransactionsRequest(state_filters=["x"]), 2),
+    (ListConfigResourcesRequest(), 1),
+    (DescribeTopicPartitionsRequest(topics=[]), 0),
+    (DelayedRecordsRequest(topic_name="delayed", max_records=10), 0),
+]
+
+
 @broker_test
-@pytest.mark.parametrize("count", [10, 11])
-async def test_a_small_request_with_a_large_response(m: Machine, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+async def test_small_requests_with_large_responses(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are served in turns as large ones are. Others are not: that would only take time."""
     client = await connected(m)
-    await client.create_topic("t")
-    steps = count_steps(m, monkeypatch)
-    resources = [DescribeConfigsResource(resource_type=2, resource_name="t")] * count
-    request = DescribeConfigsRequest(resources=resources, include_documentation=True)
-    response = await client.request(request, 4, DescribeConfigsResponse)
-    assert {result.error_code for result in response.results} == {0}
-    # The steps of the encoder.
-    assert bool(steps) == (count > MAX_RESOURCES_AT_ONCE)
+    await client.create_topic(T)
+    await client.create_topic("delayed", **{"kbroker.delay.enable": "true"})
+    await client.produce("delayed", build_batch([(m.now_ms, b"k", b"v", ((DELAY_MS, b"60000"),))]))
+    committed = OffsetCommitRequestTopic(name=T, partitions=[OffsetCommitRequestPartition(committed_offset=0)])
+    commit = OffsetCommitRequest(group_id=G, generation_id_or_member_epoch=-1, topics=[committed])
+    await client.request(commit, 8, OffsetCommitResponse)
+    m.broker.services.groups.runtime.contexts()[0].shard.groups["h"] = ClassicGroup("h")
+    pauses = count_pauses(m, monkeypatch)
+    for request, version in SMALL_WITH_LARGE_RESPONSES:
+        pauses.clear()
+        await client.request(request, version, message_classes(message_info(type(request)).key)[1])
+        assert pauses, type(request)
+    pauses.clear()
+    await client.request(FindCoordinatorRequest(coordinator_keys=["g"]), 6, FindCoordinatorResponse)
+    await client.request(FindCoordinatorRequest(key="h"), 2, FindCoordinatorResponse)
+    assert not pauses
 
 
 @broker_test
-async def test_groups_and_all_offsets_and_log_dirs_are_described_in_slices(
+async def test_metadata_of_many_partitions_is_built_in_turns_and_cached(
     m: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await connected(m)
-    await client.create_topic("t")
-    slices: list[None] = []
-    begin = Slices._begin
-
-    def counted(self: Slices) -> None:
-        slices.append(None)
-        begin(self)
-
-    monkeypatch.setattr(Slices, "_begin", counted)
-    requests: list[tuple[Message, int, type[Message]]] = [
-        (DescribeGroupsRequest(groups=["g"]), 5, DescribeGroupsResponse),
-        (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)]), 8, OffsetFetchResponse),
-        (OffsetFetchRequest(group_id="g", topics=None), 5, OffsetFetchResponse),
-        (DescribeLogDirsRequest(topics=None), 4, DescribeLogDirsResponse),
-    ]
-    for request, version, response_class in requests:
-        slices.clear()
-        await client.request(request, version, response_class)
-        assert slices, response_class
-
-
-@broker_test
-async def test_metadata_of_many_partitions_is_built_in_slices_and_cached(
-    m: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = await connected(m)
-    await client.create_topic("t", partitions=MAX_PARTITIONS_AT_ONCE + 1)
-    await client.create_topic("small")
-    steps = count_steps(m, monkeypatch)
+    await client.create_topic("t", partitions=1000)
+    pauses = count_pauses(m, monkeypatch)
     large, all_topics = MetadataRequest(topics=[MetadataRequestTopic(name="t")]), MetadataRequest(topics=None)
     for request in (large, all_topics):
-        steps.clear()
+        pauses.clear()
         response = await client.request(request, 12, MetadataResponse)
-        assert sum(len(topic.partitions) for topic in response.topics) > MAX_PARTITIONS_AT_ONCE
-        assert len(steps) >= MAX_PARTITIONS_AT_ONCE // 128
-        steps.clear()
+        assert sum(len(topic.partitions) for topic in response.topics) >= 1000
+        assert len(pauses) >= 1000 // PARTITIONS_AT_ONCE
+        pauses.clear()
         assert await client.request(request, 12, MetadataResponse) == response
-        assert not steps
-    await client.request(MetadataRequest(topics=[MetadataRequestTopic(name="small")]), 12, MetadataResponse)
-    assert not steps
+        assert not pauses
 
 
 @broker_test
-async def test_a_response_is_not_cached_if_the_image_changes_between_its_slices(
+async def test_a_response_is_not_cached_if_the_image_changes_between_its_turns(
     m: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, other = await connected(m), await connected(m)
-    await client.create_topic("t", partitions=MAX_PARTITIONS_AT_ONCE + 1)
-    created = asyncio.Event()
+    await client.create_topic("t")
+    paused, created = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        paused.set()
+        await created.wait()
+
     with monkeypatch.context() as patch:
-        patch.setattr(m.broker._server.context, "next_slice", created.wait)
+        patch.setattr("kbroker.runtime.turns.TURN_ELEMENTS", 1)
+        patch.setattr(m.broker._server.context.turns, "_next_turn", wait)
         future = client.send(MetadataRequest(topics=None), 12, MetadataResponse)
-        await other.create_topic("u")
-        created.set()
-        await future
+        await paused.wait()
+    await other.create_topic("u")
+    created.set()
+    await future
     response = await client.request(MetadataRequest(topics=None), 12, MetadataResponse)
     assert {"t", "u"} <= {topic.name for topic in response.topics}
 
 
-@broker_test
-async def test_many_groups_are_listed_in_slices(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = await connected(m)
-    await asyncio.sleep(1)
-    context = m.broker.services.groups.runtime.contexts()[0]
-    for number in range(MAX_LISTED_AT_ONCE + 1):
-        context.shard.groups[f"g{number}"] = ClassicGroup(f"g{number}")
-    steps = count_steps(m, monkeypatch)
-    response = await client.request(ListGroupsRequest(), 5, ListGroupsResponse)
-    assert len(response.groups) == MAX_LISTED_AT_ONCE + 1
-    assert len(steps) >= MAX_LISTED_AT_ONCE // 128
-
-
-def test_the_elements_of_a_message_are_freed_in_steps() -> None:
+def test_the_elements_of_a_message_are_freed_between_pauses() -> None:
     partitions = [MetadataResponsePartition(replica_nodes=[1]) for _ in range(10 * RELEASED_AT_ONCE)]
     replicas = partitions[0].replica_nodes
     topics = [MetadataResponseTopic(partitions=partitions), MetadataResponseTopic()]
-    steps = list(release_elements(MetadataResponse(topics=topics)))
+    pauses = list(pauses_of(release_elements, MetadataResponse(topics=topics)))
     assert topics == partitions == []
     # Lists of numbers may be those of the image.
     assert replicas == [1]
-    assert len(steps) >= 10
+    assert len(pauses) >= 10
     groups = ["g"] * (5 * RELEASED_AT_ONCE)
-    assert len(list(release_elements(DescribeGroupsRequest(groups=groups)))) == 5
+    assert len(list(pauses_of(release_elements, DescribeGroupsRequest(groups=groups)))) == 5
     assert groups == []
 
 
-def test_the_pages_of_a_large_frame_are_returned_in_steps() -> None:
+def test_the_pages_of_a_large_frame_are_returned_between_pauses() -> None:
     mapped = mmap(-1, 5 << 20, MAP_PRIVATE | MAP_ANONYMOUS)
     mapped[:] = b"x" * len(mapped)
-    assert len(list(release_pages(memoryview(mapped)[4:]))) == 5
+    assert len(list(pauses_of(release_pages, memoryview(mapped)[4:]))) == 5
     assert mapped[:] == bytes(len(mapped))
-    assert list(release_pages(b"copied")) == []
+    assert list(pauses_of(release_pages, b"copied")) == []
 
 
 def test_very_large_buffers_of_a_response_are_split_instead_of_copied() -> None:
@@ -334,28 +341,3 @@ def test_very_large_buffers_of_a_response_are_split_instead_of_copied() -> None:
     assert b"".join(body) == b"header" + large + b"tail"
     assert max(map(len, body)) == MAX_BUFFER_BYTES
     assert body[1].obj is large
-
-
-@broker_test
-@pytest.mark.parametrize("count", [MAX_ALTERED_AT_ONCE, MAX_ALTERED_AT_ONCE + 1])
-async def test_small_requests_that_alter_much_are_handled_in_slices(
-    m: Machine, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    client = await connected(m)
-    steps = count_steps(m, monkeypatch)
-    names = [f"t{number}" for number in range(count)]
-    requests: list[tuple[Message, int, type[Message]]] = [
-        (CreateTopicsRequest(topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1)
-                                     for name in names]), 7, CreateTopicsResponse),
-        (CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name, count=2) for name in names]), 3,
-         CreatePartitionsResponse),
-        (AlterConfigsRequest(resources=[
-            AlterConfigsResource(resource_type=2, resource_name=name) for name in names]), 2, AlterConfigsResponse),
-        (IncrementalAlterConfigsRequest(resources=[
-            IncrementallyAltered(resource_type=2, resource_name=name) for name in names]), 1,
-         IncrementalAlterConfigsResponse),
-    ]  # fmt: skip
-    for request, version, response_class in requests:
-        steps.clear()
-        await client.request(request, version, response_class)
-        assert bool(steps) == (count > MAX_ALTERED_AT_ONCE), response_class

@@ -86,7 +86,7 @@ async def handled(m: Machine, request: Message, version: int) -> Message:
     handler = import_module(f"kbroker.api.{APIS[key].module}").handle
     request = decode(type(request), encode(request, version), version)
     connection = SimpleNamespace(producer_since=None)
-    context = SimpleNamespace(version=version, slices=None, peer_broker=None, connection=connection)
+    context = SimpleNamespace(version=version, in_turns=False, peer_broker=None, connection=connection)
     response = handler(m.broker.services, context, request)
     return decode(message_classes(key)[1], encode(response, version), version)
 

@@ -83,7 +83,7 @@ def expected_message(message: str | None) -> str | None:
 async def replay(api: str) -> tuple[int, list[str]]:
     """Replay all steps. Return the number of steps of one API, and the differences in their responses."""
     handlers = await start_handlers(**{name.replace(".", "_"): value for name, value in PROPERTIES.items()})
-    await handlers.member.controller.create_topics([NewTopic("t", 1), NewTopic("u", 1)], False)
+    await handlers.member.controller.topics.create_topics([NewTopic("t", 1), NewTopic("u", 1)], False)
 
     async def use_dynamic_configs(_: object) -> None:
         metadata = handlers.services.metadata

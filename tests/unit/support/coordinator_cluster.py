@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
-from kbroker.coordinator.transaction.marker_channels import TransactionMarkerChannels
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
-from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
+from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerChannels, TransactionMarkerWriter
 from kbroker.metadata.features import TRANSACTION_VERSION, FinalizedFeatures
 from kbroker.metadata.image import (
     BrokerRegistration,
@@ -157,7 +156,7 @@ class Node:
         """Return the response of a request's handler. All is encoded and decoded, as on the wire."""
         module = import_module(f"kbroker.api.{APIS[message_info(type(request)).key].module}")
         context = SimpleNamespace(
-            version=version, client_id="client", client_host="/127.0.0.1", peer="127.0.0.1:5", slices=None
+            version=version, client_id="client", client_host="/127.0.0.1", peer="127.0.0.1:5", in_turns=False
         )
         response = module.handle(self.services, context, decode(type(request), encode(request, version), version))
         if isawaitable(response):

@@ -18,8 +18,8 @@ from kbroker.config import BrokerConfig
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.interbroker.controller_channel import ControllerChannel
 from kbroker.metadata.image import MetadataDelta, TopicImage
-from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrRequest
-from kbroker.metadata.replication_control_manager import ReplicaKey
+from kbroker.metadata.replication.isr_change_queue import AlterPartitionResult, IsrRequest
+from kbroker.metadata.replication.replication_control_manager import ReplicaKey
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.topic_control_manager import CreateTopicResult
 from protocol.apis import ApiKey
@@ -31,10 +31,11 @@ CLIENT = "10.0.0.7:5000"
 
 
 class FakeController:
-    """A controller whose topics have consecutive ids. `on_create` may raise or wait."""
+    """A controller and its managers, whose topics have consecutive ids. `on_create` may raise or wait."""
 
     def __init__(self, broker: ForwardingBroker) -> None:
         self.is_elected = False
+        self.topics = self.isr_changes = self.replication = self
         self.created: list[str] = []
         self.altered: list[tuple[int, str]] = []
         # (broker id, broker epoch, topic id) of each change of an ISR, which takes `delay_s`.
@@ -46,9 +47,7 @@ class FakeController:
 
     async def on_create(self) -> None: ...
 
-    async def create_topics(
-        self, topics: Sequence[NewTopic], validate_only: bool, slices: object = None
-    ) -> list[CreateTopicResult]:
+    async def create_topics(self, topics: Sequence[NewTopic], validate_only: bool) -> list[CreateTopicResult]:
         await self.on_create()
         if not self.is_elected:
             error = KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")

@@ -1,7 +1,7 @@
 """A group coordinator with its handlers, in virtual time and on a log in memory."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from importlib import import_module
 from inspect import isawaitable
 from itertools import count
@@ -9,9 +9,11 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
+from kbroker.coordinator.group.group import Committer
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-from kbroker.coordinator.group.group_shard import GroupShard
-from kbroker.coordinator.group.offsets.offset_metadata_manager import TopicOffsets
+from kbroker.coordinator.group.group_shard import GroupKind, GroupShard
+from kbroker.coordinator.group.kinds import GROUP_KINDS
+from kbroker.coordinator.group.offset_metadata_manager import TopicOffsets
 from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
@@ -93,7 +95,14 @@ class Harness:
     Requests are encoded and decoded in their version, as on the wire.
     """
 
-    def __init__(self, log: MemoryLog | None = None, *, with_topic: bool = True, **config: Any) -> None:
+    def __init__(
+        self,
+        log: MemoryLog | None = None,
+        *,
+        with_topic: bool = True,
+        kinds: Sequence[type[GroupKind[Any]]] = GROUP_KINDS,
+        **config: Any,
+    ) -> None:
         self.loop = VirtualLoop()
         self.environment = virtual_environment(self.loop)
         self.log = log or MemoryLog()
@@ -101,7 +110,7 @@ class Harness:
         self.metadata = MetadataImage()
         self.metadata.brokers[NODE] = BrokerRegistration(NODE, "127.0.0.1", 9092)
         self.metadata.features = FinalizedFeatures(1, {TRANSACTION_VERSION: 2})
-        self.groups = GroupCoordinator(self.environment, self.log, self.metadata, lambda: self.config)
+        self.groups = GroupCoordinator(self.environment, self.log, self.metadata, lambda: self.config, kinds)
         producer_ids: Any = FakeProducerIds()
         self.transactions = TransactionCoordinator(
             self.environment,
@@ -159,7 +168,9 @@ class Harness:
         """Commit an offset as a tool does."""
         record = OffsetRecord(OffsetKey(group_id, topic, partition), offset)
         errors: list[KafkaError | None] = []
-        self.groups.commit_offsets(group_id, "", None, -1, [record], lambda _, error: errors.append(error))
+        self.groups.commit_offsets(
+            group_id, Committer("", None, -1, 8), [record], lambda _, error: errors.append(error)
+        )
         self.loop.run_ready()
         assert errors == [None]
 
@@ -223,7 +234,7 @@ class Harness:
         """Return the response of a request's handler."""
         module = import_module(f"kbroker.api.{APIS[message_info(type(request)).key].module}")
         context = SimpleNamespace(
-            version=version, client_id=client, client_host="/127.0.0.1", peer="127.0.0.1:5", slices=None
+            version=version, client_id=client, client_host="/127.0.0.1", peer="127.0.0.1:5", in_turns=False
         )
         response = module.handle(self.services, context, decode(type(request), encode(request, version), version))
         if isawaitable(response):

@@ -10,10 +10,10 @@ from typing import Any
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.config.topic_config import TopicConfig
+from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration, WriteHealth
-from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.log.log_health import LogHealth
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
@@ -182,7 +182,10 @@ class Handlers:
         response = handler.handle(
             self.services,
             SimpleNamespace(
-                version=version, slices=None, peer_broker=peer_broker, connection=SimpleNamespace(producer_since=None)
+                version=version,
+                in_turns=False,
+                peer_broker=peer_broker,
+                connection=SimpleNamespace(producer_since=None),
             ),
             request,
         )

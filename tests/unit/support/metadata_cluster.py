@@ -4,14 +4,13 @@ from collections.abc import Callable
 
 from kbroker.config import BrokerConfig
 from kbroker.config.config_resource import ConfigResourceType
+from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
+from kbroker.coordination.interface import Coordination
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration, PartitionRegistration
-from kbroker.metadata.isr_change_queue import IsrRequest
 from kbroker.metadata.replication.alter_partition import RequestedIsr
-from kbroker.metadata.replication.reassignment import target_replicas
-from kbroker.metadata.store.coordination import Coordination
-from kbroker.metadata.store.embedded import EmbeddedStore
-from kbroker.metadata.store.embedded_session import EmbeddedSession
+from kbroker.metadata.replication.isr_change_queue import IsrRequest
+from kbroker.metadata.replication.partition_change import target_replicas
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.runtime.environment import Clock, Environment
 from tests.unit.support.memory_disk import MemoryDisk, SteadyClock, make_environment, settle
@@ -63,7 +62,7 @@ class Cluster:
 
     async def create(self, name: str, *assignments: list[int]) -> None:
         topic = NewTopic(name, assignments=list(enumerate(assignments)))
-        (result,) = await self.controller.controller.create_topics([topic], False)
+        (result,) = await self.controller.controller.topics.create_topics([topic], False)
         assert result.error is None
         await settle()
 
@@ -87,7 +86,7 @@ class Cluster:
         image = self.controller.image
         isr = [(replica, image.brokers[replica].epoch) for replica in (*partition.isr, broker_id)]
         requested = RequestedIsr(partition.leader_epoch, partition.partition_epoch, isr)
-        (result,) = await self.controller.controller.alter_partitions(
+        (result,) = await self.controller.controller.isr_changes.alter_partitions(
             partition.leader,
             image.brokers[partition.leader].epoch,
             [IsrRequest(image.topics[topic].topic_id, 0, requested)],
@@ -108,7 +107,7 @@ class Cluster:
                 )
                 leader = image.brokers[partition.leader]
                 request = IsrRequest(image.topics[topic].topic_id, index, requested)
-                await controller.alter_partitions(leader.id, leader.epoch, [request])
+                await controller.isr_changes.alter_partitions(leader.id, leader.epoch, [request])
 
     async def catch_up(self) -> None:
         """Let the leaders add all replicas that live and are to stay."""
@@ -121,7 +120,7 @@ class Cluster:
                 isr = [(node, image.brokers[node].epoch) for node in dict.fromkeys((*partition.isr, *wanted))]
                 requested = RequestedIsr(partition.leader_epoch, partition.partition_epoch, isr)
                 leader = image.brokers[partition.leader]
-                await controller.alter_partitions(
+                await controller.isr_changes.alter_partitions(
                     leader.id, leader.epoch, [IsrRequest(topic.topic_id, index, requested)]
                 )
         await settle()

@@ -15,7 +15,7 @@ from typing import Any, cast
 from kbroker.api.context import ApiHandler, Overlap, RequestContext
 from kbroker.api.dispatch import BROKER_LISTENER_APIS, Dispatch, UnsupportedRequest, message_codec
 from kbroker.config import BrokerConfig
-from kbroker.interbroker.identity import BrokerIdentity
+from kbroker.interbroker.handshake import BrokerIdentity
 from kbroker.interbroker.peers import Channel, Peers
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
 from kbroker.runtime.environment import Environment
@@ -123,6 +123,7 @@ def _handler(key: ApiKey, version: int, decode: Any, handle: Any, encode: Any, r
         decode=decode,
         handle=handle,
         encode=encode,
+        append=lambda response, version, out, pause: out.append(encode(response, version)),
         report_errors=lambda context, request, response: False,
         response_type=BrokerHeartbeatResponse if response_type is Any else response_type,
         stats=RequestStats(key, version),

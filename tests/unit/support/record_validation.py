@@ -1,12 +1,14 @@
 """Validates batches completely in a test, without a broker."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from kbroker.replica.produce.record_validation import ValidatedBatch
 from kbroker.replica.produce.record_validator import NeedsSlowValidation, RecordValidator
+from kbroker.runtime.turns import Turns
 
 T = TypeVar("T")
 
@@ -24,7 +26,8 @@ def validate_completely(validation: Callable[[], ValidatedBatch], calls: list[st
         return function(*arguments)
 
     async def validate() -> ValidatedBatch:
-        return await RecordValidator(cast(Any, SimpleNamespace(offload=offload))).validate(needed)
+        turns = Turns(lambda: asyncio.sleep(0), time.monotonic_ns)
+        return await RecordValidator(cast(Any, SimpleNamespace(offload=offload, turns=turns))).validate(needed)
 
     return asyncio.run(validate())
 

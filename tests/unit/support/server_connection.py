@@ -161,12 +161,14 @@ class FakeServer:
             decode=lambda frame, pos, version: bytes(frame[pos:]),
             handle=self.handle,
             encode=lambda response, version: [response[:1], response[1:]] if key == PARTS else response,
+            append=lambda response, version, out, pause: out.append(response),
             report_errors=lambda context, request, response: False,
             response_type=bytes,
             stats=self.stats.setdefault(key, RequestStats(key, 0)),
             is_flexible=False,
             has_flexible_response_header=version > 0,
             overlap=OVERLAPS.get(key, Overlap.NONE),
+            is_large_by_size=False,
         )
 
     def handle(self, services: object, context: RequestContext, request: bytes) -> Any:

@@ -10,7 +10,7 @@ from kbroker.broker import Broker
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
+from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.replica.partition import Partition
 from kbroker.simulation.coordination.service import SimCoordination
@@ -80,7 +80,7 @@ class SimulatedCluster(SimulatedHosts):
         topic = NewTopic(name, assignments=[(n, list(row)) for n, row in enumerate(assignments)], configs=overrides)
         controller = self.machines[self.controller]
         assert controller.services is not None
-        (result,) = await controller.loop.run(controller.services.controller.create_topics([topic], False))
+        (result,) = await controller.loop.run(controller.services.controller.topics.create_topics([topic], False))
         assert result.error is None, result.error
         for index, replicas in enumerate(assignments):
             for node_id in replicas:
@@ -100,7 +100,9 @@ class SimulatedCluster(SimulatedHosts):
                 if machine.services is None or not machine.services.controller.is_elected:
                     continue
                 with suppress(KafkaError):
-                    (outcome,) = await machine.loop.run(machine.services.controller.alter_reassignments(requested))
+                    (outcome,) = await machine.loop.run(
+                        machine.services.controller.reassignments.alter_reassignments(requested)
+                    )
                     assert outcome.error is None, outcome.error
                     return
             await asyncio.sleep(0.1)

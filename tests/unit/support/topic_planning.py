@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from kbroker.config.topic_config import validate_topic_configs
-from kbroker.metadata.topics.planning_context import PlanningContext
+from kbroker.metadata.topics.replica_placement import PlanningContext
 
 ID_1, ID_2, UNKNOWN_ID = b"1" * 16, b"2" * 16, b"\xff" * 16
 

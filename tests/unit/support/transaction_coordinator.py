@@ -6,14 +6,14 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.transaction.record_codec import decode_record
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_metadata import (
     TransactionEntry,
     TransactionMetadata,
     TransactionRecord,
+    TransactionState,
+    decode_record,
 )
-from kbroker.coordinator.transaction.transaction_state import TransactionState
 from kbroker.metadata.features import TRANSACTION_VERSION, FinalizedFeatures
 from kbroker.metadata.image import (
     BrokerRegistration,

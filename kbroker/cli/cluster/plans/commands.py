@@ -25,10 +25,10 @@ from kbroker.cli.common.parsing import INT32
 from kbroker.cli.common.partitions.list_offsets import Partition
 from kbroker.cli.common.partitions.reassignments import cancel_reassignments, reassignments_if_known
 from kbroker.cli.common.plan_options import NO_PLAN_OPTIONS, PlanOptions, with_plan_options
-from kbroker.metadata.topics.placement.balance import balance as balanced
-from kbroker.metadata.topics.placement.drain import drain as drained
-from kbroker.metadata.topics.placement.drain import replace as replaced
-from kbroker.metadata.topics.placement.given_moves import given_moves
+from kbroker.metadata.reassignments.placement.balance import balance as balanced
+from kbroker.metadata.reassignments.placement.drain import drain as drained
+from kbroker.metadata.reassignments.placement.drain import replace as replaced
+from kbroker.metadata.reassignments.placement.reassignment_plan import given_moves
 
 HOW_TO_SEE_MOVES = "to see them: kbroker topics describe; to cancel that: kbroker brokers plan --cancel"
 # Partitions per request.

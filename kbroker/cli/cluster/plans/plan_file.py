@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from kbroker.cli.cluster.plans.cordon import drained_brokers
 from kbroker.cli.common.errors import CliError, exception_text
-from kbroker.metadata.topics.placement.given_moves import GivenMove
+from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
 
 
 class PlanFile(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from kbroker.cli.cluster.plans.run_plan import run_plan
 from kbroker.cli.common.formatting import count_text
 from kbroker.cli.common.plan_options import PlanOptions
-from kbroker.metadata.topics.placement.replication_factor import change_replication_factor
+from kbroker.metadata.reassignments.placement.drain import change_replication_factor
 
 
 def alter_replication_factor(bootstrap: str, topics: Sequence[str], factor: int, options: PlanOptions) -> None:

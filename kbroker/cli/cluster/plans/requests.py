@@ -8,7 +8,7 @@ from kbroker.cli.cluster.plans.broker_message import send_message
 from kbroker.cli.cluster.plans.plan_description import CANCELLED, MoveDescription, PlanDescription
 from kbroker.cli.common.client import client_error_text, error_code_text, read_again
 from kbroker.cli.common.errors import CliError
-from kbroker.metadata.topics.placement.reassignment_plan import PartitionMove
+from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
 from protocol.errors import ErrorCode
 from protocol.messages.k10000_create_reassignment_plan import (
     CreateReassignmentPlanRequest,

@@ -21,9 +21,13 @@ from kbroker.cli.common.formatting import count_text, format_size
 from kbroker.cli.common.output import print_json, print_note
 from kbroker.cli.common.partitions.list_offsets import Partition
 from kbroker.cli.common.plan_options import PlanOptions
-from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker, ClusterLayout
-from kbroker.metadata.topics.placement.copy_estimate import estimate_copies
-from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused, ReassignmentPlan, plan_of
+from kbroker.metadata.reassignments.placement.cluster_layout import ClusterBroker, ClusterLayout
+from kbroker.metadata.reassignments.placement.reassignment_plan import (
+    PlanRefused,
+    ReassignmentPlan,
+    estimate_copies,
+    plan_of,
+)
 
 ENDLESS = (
     "warning: these copies would never catch up with what producers have written in the last minute: use a higher "

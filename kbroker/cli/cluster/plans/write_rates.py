@@ -3,7 +3,7 @@
 from typing import Any
 
 from kbroker.cli.common.partitions.list_offsets import EARLIEST, LATEST, Partition, list_offsets
-from kbroker.metadata.topics.placement.reassignment_plan import ReassignmentPlan
+from kbroker.metadata.reassignments.placement.reassignment_plan import ReassignmentPlan
 
 # The rate is that of this time, by the timestamps of the records.
 MEASURED_MS = 60_000

@@ -27,9 +27,9 @@ from kbroker.cli.start.cluster.orphans import end_orphans
 from kbroker.cli.start.outcome import print_ready
 from kbroker.config import BrokerConfig
 from kbroker.config.sources.static_configs import StaticConfigs
-from kbroker.metadata.store.coordination import CoordinationError
-from kbroker.metadata.store.embedded import EmbeddedStore
-from kbroker.metadata.store.zookeeper_server.server import ZooKeeperServer, first_session_id
+from kbroker.coordination.embedded import EmbeddedStore
+from kbroker.coordination.interface import CoordinationError
+from kbroker.coordination.zookeeper_server.server import ZooKeeperServer, first_session_id
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.real_disk import RealDisk, RealLock
 from kbroker.runtime.system import new_event_loop, raise_descriptor_limit, system_environment
@@ -63,7 +63,7 @@ def run_local_cluster(properties: StaticConfigs, brokers: int) -> int:
     raise_descriptor_limit()
     # Imported once, before the processes are forked.
     import kbroker.broker
-    import kbroker.metadata.store.zookeeper.open_session  # noqa: F401
+    import kbroker.coordination.zookeeper.open_session  # noqa: F401
 
     gc.collect()
     gc.freeze()

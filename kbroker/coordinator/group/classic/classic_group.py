@@ -1,34 +1,84 @@
 """A classic group: its state, generation and members. The other modules change them."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.classic.classic_group_member import ClassicGroupMember
-from kbroker.coordinator.group.classic.group_state import VALID_PREVIOUS_STATES, GroupState
-from kbroker.coordinator.group.classic.requests import JoinResponse, Protocols, SyncResponse
-from kbroker.coordinator.group.classic.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
-from kbroker.coordinator.group.records import NO_TIMESTAMP, GroupRecord
-from kbroker.runtime.deadlines import Deadlines
+from kbroker.coordinator.group.classic.classic_group_member import (
+    CONSUMER_PROTOCOL_TYPE,
+    UNKNOWN_MEMBER_ID,
+    ClassicGroupMember,
+    Protocols,
+    subscribed_topics,
+)
+from kbroker.coordinator.group.classic.records import ClassicGroupRecord
+from kbroker.coordinator.group.group import Committer, Group
+from kbroker.coordinator.group.records import NO_TIMESTAMP, OffsetRecord
 from protocol.errors import ErrorCode
+from protocol.messages.group_records import GroupMetadataMember, GroupMetadataValue
+from protocol.messages.k11_join_group import JoinGroupResponse
+from protocol.messages.k14_sync_group import SyncGroupResponse
+from protocol.messages.k15_describe_groups import DescribedGroup
 
 # Keys of a group's deadlines; a member's session is ("session", member id).
 JOIN_DEADLINE = ("join", "")
 SYNC_DEADLINE = ("sync", "")
 
 
-class ClassicGroup:
-    """A group in memory.
+class GroupState(StrEnum):
+    """The values are the names that DescribeGroups and ListGroups return.
 
-    Its last committed GroupRecord is durable. Later changes of a rebalance in progress, waiting requests and deadlines
+    Empty: no members; the group exists for its committed offsets, or only for a moment.
+        JoinGroup of new members; OffsetCommit without a member (simple consumers, tools); may be deleted.
+        -> PreparingRebalance: a member joins
+        -> Dead: the group is deleted, or its last offset has expired
+
+    PreparingRebalance: members have to join again.
+        JoinGroup waits for the other members; SyncGroup, Heartbeat: REBALANCE_IN_PROGRESS; OffsetCommit of the
+        generation is accepted.
+        -> CompletingRebalance: all members have joined, or the rebalance timeout has passed
+        -> Empty: all members have left
+
+    CompletingRebalance: a new generation waits for the assignment of its leader.
+        SyncGroup of followers waits for the leader's; a changed JoinGroup starts another rebalance; Heartbeat: NONE;
+        OffsetCommit: REBALANCE_IN_PROGRESS.
+        -> Stable: the assignment of the leader is committed
+        -> PreparingRebalance: a member joins, leaves or fails
+
+    Stable: every member can fetch its assignment.
+        SyncGroup returns the assignment; JoinGroup of an unchanged follower returns the generation; Heartbeat: NONE.
+        -> PreparingRebalance: a member joins, changes, leaves or fails, or the leader joins again
+
+    Dead: the group is deleted, or its partition has moved to another broker. There are no transitions.
+    """
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+VALID_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {
+    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.PREPARING_REBALANCE: frozenset({GroupState.EMPTY, GroupState.STABLE, GroupState.COMPLETING_REBALANCE}),
+    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
+    GroupState.DEAD: frozenset(GroupState),
+}
+
+
+class ClassicGroup(Group):
+    """A classic group in memory.
+
+    Its last committed record is durable. Later changes of a rebalance in progress, waiting requests and deadlines
     are not: after a failover the new coordinator continues with the record.
     """
 
     __slots__ = (
         "_supported_protocols",
-        "deadlines",
         "generation",
-        "group_id",
         "initial_delay_ms",
         "leader_id",
         "members",
@@ -44,8 +94,10 @@ class ClassicGroup:
         "subscribed_topics",
     )
 
+    type_name = "classic"
+
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
+        super().__init__(group_id)
         self.state = GroupState.EMPTY
         self.protocol_type: str | None = None
         self.protocol: str | None = None
@@ -66,10 +118,109 @@ class ClassicGroup:
         self.new_member_added = False
         # None if the coordinator cannot read the subscriptions.
         self.subscribed_topics: frozenset[str] | None = None
-        # Monotonic milliseconds.
-        self.deadlines: Deadlines[tuple[str, str]] = Deadlines()
         # How many members support each protocol.
         self._supported_protocols: Counter[str] = Counter()
+
+    # The interface of groups.
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def protocol_type_name(self) -> str:
+        return self.protocol_type or ""
+
+    @property
+    def member_count(self) -> int:
+        return len(self.members)
+
+    def describe(self) -> DescribedGroup:
+        """Return the group for DescribeGroups.
+
+        Protocol and member metadata are returned in state Stable only: during a rebalance they may not match.
+        """
+        protocol = self.protocol if self.state is GroupState.STABLE else None
+        members = [member.description(protocol) for member in self.members.values()]
+        return DescribedGroup(
+            group_id=self.group_id,
+            group_state=self.state.value,
+            protocol_type=self.protocol_type_name,
+            protocol_data=protocol or "",
+            members=members,
+        )
+
+    def validate_offset_commit(self, committer: Committer, offsets: Sequence[OffsetRecord], now_ms: int) -> None:
+        """Check a commit. One without a member is accepted while the group has no members.
+
+        The commit of a member is also a heartbeat.
+        """
+        member_id, instance_id, generation, _ = committer
+        if generation < 0 and self.state is GroupState.EMPTY:
+            return
+        if generation < 0 and member_id == UNKNOWN_MEMBER_ID and instance_id is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        member = self.validate_member(member_id, instance_id)
+        if generation != self.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            # The member knows the new generation but has no assignment in it yet.
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+        self.restart_session(member, now_ms)
+
+    def validate_transactional_offset_commit(self, committer: Committer, offsets: Sequence[OffsetRecord]) -> None:
+        """Check a commit in a transaction (KIP-447).
+
+        It differs from an ordinary commit: clients may not know their member id and generation (versions before 3), a
+        member of the generation may commit during a rebalance, and the commit does not count as a heartbeat.
+        """
+        member_id, instance_id, generation, _ = committer
+        if generation < 0 and self.state is GroupState.EMPTY:
+            return
+        if generation < 0 and member_id == UNKNOWN_MEMBER_ID and instance_id is None:
+            return
+        self.validate_member(member_id, instance_id)
+        if generation != self.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+
+    def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """Do nothing: anyone may fetch the offsets of a classic group."""
+
+    def validate_offset_delete(self) -> None:
+        if self.state is not GroupState.EMPTY and not self.uses_consumer_protocol():
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Return whether a member subscribes to the topic. A consumer group whose subscriptions cannot be read counts
+        as subscribed to every topic.
+        """
+        return self.uses_consumer_protocol() if self.subscribed_topics is None else topic in self.subscribed_topics
+
+    def offsets_expire_since_ms(self) -> int | None:
+        """Return the time from which the retention counts.
+
+        empty group                      the time when it became empty
+        group without a protocol type    that of each commit (simple consumers)
+        stable consumer group            that of each commit, for topics without a subscriber
+        any other                        never
+        """
+        if self.protocol_type is None:
+            return NO_TIMESTAMP
+        if self.state is GroupState.EMPTY:
+            return self.state_timestamp_ms
+        has_subscriptions = self.uses_consumer_protocol() and self.subscribed_topics is not None
+        return NO_TIMESTAMP if self.state is GroupState.STABLE and has_subscriptions else None
+
+    @property
+    def is_unused(self) -> bool:
+        return self.state is GroupState.EMPTY and not self.pending_join_members
+
+    def validate_delete(self) -> None:
+        if self.state is not GroupState.EMPTY:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+
+    def tombstones(self) -> list[ClassicGroupRecord]:
+        return [ClassicGroupRecord(self.group_id, None)]
 
     # States.
 
@@ -77,9 +228,6 @@ class ClassicGroup:
         if self.state not in VALID_PREVIOUS_STATES[state]:
             raise AssertionError(f"group {self.group_id}: {self.state} -> {state}")
         self.state = state
-
-    def can_rebalance(self) -> bool:
-        return self.state in VALID_PREVIOUS_STATES[GroupState.PREPARING_REBALANCE]
 
     # Members.
 
@@ -158,21 +306,21 @@ class ClassicGroup:
 
     def restart_session(self, member: ClassicGroupMember, now_ms: int) -> None:
         """Restart the session timeout of a member, as after a heartbeat."""
-        self.start_session(member.member_id, member.session_timeout_ms, now_ms)
+        self.deadlines.set(("session", member.member_id), now_ms + member.session_timeout_ms)
 
     def end_session(self, member_id: str) -> None:
         self.deadlines.cancel(("session", member_id))
 
     # Waiting requests.
 
-    def respond_to_join(self, member: ClassicGroupMember, response: JoinResponse) -> None:
+    def respond_to_join(self, member: ClassicGroupMember, response: JoinGroupResponse) -> None:
         """Respond to the waiting JoinGroup of a member, if there is one."""
         respond, member.awaiting_join = member.awaiting_join, None
         if respond is not None:
             self.members_awaiting_join -= 1
             respond(response)
 
-    def respond_to_sync(self, member: ClassicGroupMember, response: SyncResponse) -> bool:
+    def respond_to_sync(self, member: ClassicGroupMember, response: SyncGroupResponse) -> bool:
         """Respond to the waiting SyncGroup of a member. Returns whether there was one."""
         respond, member.awaiting_sync = member.awaiting_sync, None
         if respond is not None:
@@ -201,12 +349,6 @@ class ClassicGroup:
     def uses_consumer_protocol(self) -> bool:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
-    def is_subscribed_to(self, topic: str) -> bool:
-        """Return whether a member subscribes to the topic. A consumer group whose subscriptions cannot be read counts
-        as subscribed to every topic.
-        """
-        return self.uses_consumer_protocol() if self.subscribed_topics is None else topic in self.subscribed_topics
-
     def compute_subscribed_topics(self) -> frozenset[str] | None:
         if not self.uses_consumer_protocol():
             return None
@@ -220,23 +362,28 @@ class ClassicGroup:
 
     # Records.
 
-    def record(self, wall_ms: int) -> GroupRecord:
-        """Return the record of the group's current state."""
-        return self._record(self.leader_id, self.members.values(), wall_ms)
+    def record(self, wall_ms: int, assignments: Mapping[str, bytes]) -> ClassicGroupRecord:
+        """Return the record of the group's current state, with the assignments of members by their ids."""
+        members = [member.record(self.protocol) for member in self.members.values()]
+        for member in members:
+            member.assignment = assignments.get(member.member_id, b"")
+        return self._record(self.leader_id, members, wall_ms)
 
-    def record_with_replaced_member(self, old_member_id: str, member: ClassicGroupMember, wall_ms: int) -> GroupRecord:
+    def record_with_replaced_member(
+        self, old_member_id: str, member: ClassicGroupMember, wall_ms: int
+    ) -> ClassicGroupRecord:
         """Return the record of the group with one member replaced by another."""
         leader_id = member.member_id if self.leader_id == old_member_id else self.leader_id
         members = [member if known.member_id == old_member_id else known for known in self.members.values()]
-        return self._record(leader_id, members, wall_ms)
+        return self._record(leader_id, [member.record(self.protocol) for member in members], wall_ms)
 
-    def _record(self, leader_id: str | None, members: Iterable[ClassicGroupMember], wall_ms: int) -> GroupRecord:
-        return GroupRecord(
-            group_id=self.group_id,
-            protocol_type=self.protocol_type or "",
+    def _record(self, leader_id: str | None, members: list[GroupMetadataMember], wall_ms: int) -> ClassicGroupRecord:
+        value = GroupMetadataValue(
+            protocol_type=self.protocol_type_name,
             generation=self.generation,
             protocol=self.protocol,
-            leader_id=leader_id,
-            state_timestamp_ms=wall_ms,
-            members=tuple(member.record(self.protocol) for member in members),
+            leader=leader_id,
+            current_state_timestamp=wall_ms,
+            members=members,
         )
+        return ClassicGroupRecord(self.group_id, value)

@@ -6,35 +6,56 @@ CompletingRebalance  an unchanged member gets the generation again (its response
 Stable               an unchanged follower gets the generation again; the leader or a changed member: a rebalance
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
-from kbroker.coordinator.group.classic.classic_group import ClassicGroup
-from kbroker.coordinator.group.classic.classic_group_member import ClassicGroupMember
-from kbroker.coordinator.group.classic.group_state import GroupState
+from kbroker.coordinator.group.classic.classic_group import ClassicGroup, GroupState
+from kbroker.coordinator.group.classic.classic_group_member import (
+    UNKNOWN_MEMBER_ID,
+    ClassicGroupMember,
+    Protocols,
+    RespondToJoin,
+)
 from kbroker.coordinator.group.classic.rebalance import (
+    join_error,
     join_response,
     maybe_complete_join,
     prepare_rebalance,
     rebalance,
 )
-from kbroker.coordinator.group.classic.requests import (
-    UNKNOWN_MEMBER_ID,
-    JoinRequest,
-    JoinResponse,
-    Now,
-    PendingRecord,
-    Protocols,
-    RespondToJoin,
-    SyncResponse,
-)
+from kbroker.coordinator.group.classic.records import PendingRecord
+from kbroker.coordinator.group.group import Now
 from protocol.errors import ErrorCode
+from protocol.messages.k14_sync_group import SyncGroupResponse
 
 # A member without a response to its first JoinGroup does not know its id, so it cannot send heartbeats, and its
 # connection is silent while the request waits. Only this timeout detects that the member is lost. Kafka has no
 # config for it either.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class JoinRequest:
+    """A JoinGroup request. `new_member_id` is the id of the member if it turns out to be new.
+
+    `requires_known_member_id`: a new member is sent its id and has to join again with it (version 4, KIP-394).
+    `supports_skipping_assignment`: the client knows skip_assignment (version 9, KIP-814).
+    """
+
+    group_id: str
+    member_id: str
+    new_member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: Protocols
+    requires_known_member_id: bool = True
+    supports_skipping_assignment: bool = True
+    reason: str | None = None
 
 
 def check_new_group(request: JoinRequest) -> ErrorCode:
@@ -53,10 +74,10 @@ def join_group(
     member_id = request.member_id
     if not accepts_joining_member(group, member_id, config.group_max_size):
         group.remove_member(member_id)
-        respond(JoinResponse(ErrorCode.GROUP_MAX_SIZE_REACHED))
+        respond(join_error(ErrorCode.GROUP_MAX_SIZE_REACHED))
         return None
     if not group.supports_protocols(request.protocol_type, [name for name, _ in request.protocols]):
-        respond(JoinResponse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
+        respond(join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
         return None
     if member_id != UNKNOWN_MEMBER_ID:
         return _join_known_member(group, request, respond, now, config)
@@ -67,7 +88,7 @@ def join_group(
     elif request.requires_known_member_id:
         group.pending_join_members.add(request.new_member_id)
         group.start_session(request.new_member_id, request.session_timeout_ms, now.mono_ms)
-        respond(JoinResponse(ErrorCode.MEMBER_ID_REQUIRED, request.new_member_id))
+        respond(join_error(ErrorCode.MEMBER_ID_REQUIRED, request.new_member_id))
         return None
     return _add_member(group, request, request.new_member_id, respond, now, config)
 
@@ -92,13 +113,13 @@ def _join_known_member(
     if member_id in group.pending_join_members:
         if request.instance_id is not None:
             # A static member is never pending. In Kafka an exception leads to this response.
-            respond(JoinResponse(ErrorCode.UNKNOWN_SERVER_ERROR))
+            respond(join_error(ErrorCode.UNKNOWN_SERVER_ERROR))
             return None
         return _add_member(group, request, member_id, respond, now, config)
     try:
         member = group.validate_member(member_id, request.instance_id)
     except KafkaError as error:
-        respond(JoinResponse(error.code, member_id))
+        respond(join_error(error.code, member_id))
         return None
     is_unchanged = member.protocols == request.protocols
     if is_unchanged and (
@@ -118,7 +139,7 @@ def _update_member(
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.session_timeout_ms = request.session_timeout_ms
     # The client has abandoned its earlier request, which still waits.
-    group.respond_to_join(member, JoinResponse(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+    group.respond_to_join(member, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
     member.awaiting_join = respond
     group.members_awaiting_join += 1
 
@@ -166,8 +187,8 @@ def _replace_static_member(
     old = group.members[old_member_id]
     if group.state is GroupState.STABLE and _selects_same_protocol(group, old, request.protocols):
         return _write_replacement(group, old, request, respond, now)
-    group.respond_to_join(old, JoinResponse(ErrorCode.FENCED_INSTANCE_ID, old_member_id))
-    group.respond_to_sync(old, SyncResponse(ErrorCode.FENCED_INSTANCE_ID))
+    group.respond_to_join(old, join_error(ErrorCode.FENCED_INSTANCE_ID, old_member_id))
+    group.respond_to_sync(old, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
     member = old.with_member_id(request.new_member_id)
     group.replace_static_member(old_member_id, member)
     group.restart_session(member, now.mono_ms)
@@ -204,14 +225,17 @@ def _write_replacement(
         group.restart_session(group.members[new_member_id], now.mono_ms)
         response = join_response(group, new_member_id)
         if request.supports_skipping_assignment:
-            respond(replace(response, skip_assignment=group.leader_id == new_member_id))
+            response.skip_assignment = group.leader_id == new_member_id
         else:
             # The response names the old id as the leader, so that a restarted leader acts as a follower and assigns
             # nothing.
-            respond(replace(response, leader_id=old_leader_id, members=()))
+            response.leader, response.members = old_leader_id, []
+        respond(response)
 
     def on_failed(error: ErrorCode, now: Now) -> None:
-        respond(replace(join_response(group, UNKNOWN_MEMBER_ID), error=error, leader_id=old_leader_id))
+        response = join_response(group, UNKNOWN_MEMBER_ID)
+        response.error_code, response.leader = error, old_leader_id
+        respond(response)
 
     record = group.record_with_replaced_member(old.member_id, member, now.wall_ms)
     return PendingRecord(record, on_committed, on_failed)

@@ -1,18 +1,32 @@
-"""The rebalance: prepare it, wait for members to join, and complete it with a new generation.
+"""The rebalance: prepare it, wait for members to join, complete it with a new generation, distribute the assignments.
 
-Functions return the record that has to be committed next, or None.
+Functions return the record that has to be committed next, or None. SyncGroup by the state of the group:
+
+PreparingRebalance   REBALANCE_IN_PROGRESS
+CompletingRebalance  waits for the leader's request; its assignment is written, and makes the group Stable
+Stable               returns the assignment again
 """
 
+from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
-from kbroker.coordinator.group.classic.classic_group import JOIN_DEADLINE, SYNC_DEADLINE, ClassicGroup
-from kbroker.coordinator.group.classic.group_state import GroupState
-from kbroker.coordinator.group.classic.requests import JoinResponse, Now, PendingRecord, SyncResponse
+from kbroker.coordinator.group.classic.classic_group import (
+    JOIN_DEADLINE,
+    SYNC_DEADLINE,
+    VALID_PREVIOUS_STATES,
+    ClassicGroup,
+    GroupState,
+)
+from kbroker.coordinator.group.classic.classic_group_member import UNKNOWN_MEMBER_ID, RespondToSync
+from kbroker.coordinator.group.classic.records import PendingRecord
+from kbroker.coordinator.group.group import Now
 from protocol.errors import ErrorCode
+from protocol.messages.k11_join_group import JoinGroupResponse, JoinGroupResponseMember
+from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupResponse
 
 
 def rebalance(group: ClassicGroup, now: Now, config: BrokerConfig) -> PendingRecord | None:
     """Start a rebalance, or complete the one in progress if all members have joined."""
-    if group.can_rebalance():
+    if group.state in VALID_PREVIOUS_STATES[GroupState.PREPARING_REBALANCE]:
         return prepare_rebalance(group, now, config)
     return maybe_complete_join(group, now)
 
@@ -80,7 +94,11 @@ def complete_join(group: ClassicGroup, now: Now) -> PendingRecord | None:
     group.protocol = group.select_protocol()
     group.subscribed_topics = group.compute_subscribed_topics()
     group.transition_to(GroupState.COMPLETING_REBALANCE)
-    _respond_to_joins(group, now)
+    for member in list(group.members.values()):
+        group.respond_to_join(member, join_response(group, member.member_id))
+        group.restart_session(member, now.mono_ms)
+        member.is_new = False
+        group.pending_sync_members.add(member.member_id)
     group.deadlines.set(SYNC_DEADLINE, now.mono_ms + group.rebalance_timeout_ms())
     return None
 
@@ -100,33 +118,111 @@ def _become_empty(group: ClassicGroup, now: Now) -> PendingRecord:
     group.protocol = None
     group.subscribed_topics = group.compute_subscribed_topics()
     group.transition_to(GroupState.EMPTY)
-    return PendingRecord(group.record(now.wall_ms))
+    return PendingRecord(group.record(now.wall_ms, {}))
 
 
-def _respond_to_joins(group: ClassicGroup, now: Now) -> None:
-    for member in list(group.members.values()):
-        group.respond_to_join(member, join_response(group, member.member_id))
-        group.restart_session(member, now.mono_ms)
-        member.is_new = False
-        group.pending_sync_members.add(member.member_id)
-
-
-def join_response(group: ClassicGroup, member_id: str) -> JoinResponse:
+def join_response(group: ClassicGroup, member_id: str) -> JoinGroupResponse:
     """Return the response with the current generation; the leader gets the members."""
     is_leader = group.leader_id == member_id
-    return JoinResponse(
+    return JoinGroupResponse(
         member_id=member_id,
-        generation=group.generation,
+        generation_id=group.generation,
         protocol_type=group.protocol_type,
-        protocol=group.protocol,
-        leader_id=group.leader_id or "",
-        members=tuple(member.in_join_response(group.protocol) for member in group.members.values() if is_leader),
+        protocol_name=group.protocol,
+        leader=group.leader_id or "",
+        members=[
+            JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                metadata=member.metadata(group.protocol),
+            )
+            for member in group.members.values()
+            if is_leader
+        ],
     )
+
+
+def join_error(error: ErrorCode, member_id: str = UNKNOWN_MEMBER_ID) -> JoinGroupResponse:
+    return JoinGroupResponse(error_code=error, member_id=member_id, protocol_name=None)
 
 
 def reset_assignments_with_error(group: ClassicGroup, error: ErrorCode, now: Now) -> None:
     """Discard the assignments of this generation, and fail the waiting SyncGroup requests."""
     for member in group.members.values():
         member.assignment = b""
-        if group.respond_to_sync(member, SyncResponse(error)):
+        if group.respond_to_sync(member, SyncGroupResponse(error_code=error)):
             group.restart_session(member, now.mono_ms)
+
+
+# SyncGroup.
+
+
+def sync_group(
+    group: ClassicGroup, request: SyncGroupRequest, respond: RespondToSync, now: Now, config: BrokerConfig
+) -> PendingRecord | None:
+    """Handle a SyncGroup. `respond` is called now or when the leader's assignment is committed."""
+    error = _validate_sync(group, request)
+    if error is not ErrorCode.NONE:
+        respond(SyncGroupResponse(error_code=error))
+        return None
+    member = group.members[request.member_id]
+    group.pending_sync_members.discard(request.member_id)
+    if not group.pending_sync_members:
+        group.deadlines.cancel(SYNC_DEADLINE)
+    if group.state is GroupState.STABLE:
+        respond(_sync_response(group, member.assignment))
+        return None
+    # The client has abandoned its earlier request, which still waits.
+    group.respond_to_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+    member.awaiting_sync = respond
+    if group.leader_id != request.member_id:
+        return None
+    assignments = {assigned.member_id: assigned.assignment for assigned in request.assignments}
+    return _write_assignments(group, assignments, now, config)
+
+
+def _validate_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
+    try:
+        group.validate_member(request.member_id, request.group_instance_id)
+    except KafkaError as error:
+        return error.code
+    if request.generation_id != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    for requested, selected in ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol)):
+        if requested is not None and selected is not None and requested != selected:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def _write_assignments(
+    group: ClassicGroup, assignments: dict[str, bytes], now: Now, config: BrokerConfig
+) -> PendingRecord:
+    """Store the assignments. Members without an assignment get an empty one."""
+    generation = group.generation
+
+    def on_committed(now: Now) -> None:
+        for member in group.members.values():
+            if group.respond_to_sync(member, _sync_response(group, member.assignment)):
+                group.restart_session(member, now.mono_ms)
+
+    def on_failed(error: ErrorCode, now: Now) -> None:
+        if group.state is GroupState.COMPLETING_REBALANCE and group.generation == generation:
+            reset_assignments_with_error(group, error, now)
+            rebalance(group, now, config)
+
+    return PendingRecord(group.record(now.wall_ms, assignments), on_committed, on_failed)
+
+
+def _sync_response(group: ClassicGroup, assignment: bytes) -> SyncGroupResponse:
+    return SyncGroupResponse(protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=assignment)
+
+
+def on_sync_deadline(group: ClassicGroup, now: Now, config: BrokerConfig) -> PendingRecord | None:
+    """Remove the members that have not sent SyncGroup within the rebalance timeout, and rebalance."""
+    if not group.pending_sync_members:
+        return None
+    for member_id in list(group.pending_sync_members):
+        group.remove_member(member_id)
+    return prepare_rebalance(group, now, config)

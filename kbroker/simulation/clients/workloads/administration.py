@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from random import Random
 
-from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused
+from kbroker.metadata.reassignments.placement.reassignment_plan import PlanRefused
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
 from kbroker.simulation.clients.workloads.context import WorkloadContext

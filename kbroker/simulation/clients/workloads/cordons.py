@@ -6,7 +6,7 @@ Meanwhile others create topics and partitions, which get no replicas on a broker
 import asyncio
 from random import Random
 
-from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused
+from kbroker.metadata.reassignments.placement.reassignment_plan import PlanRefused
 from kbroker.simulation.clients.admin import BROKER, Admin
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
 from kbroker.simulation.clients.workloads.context import WorkloadContext

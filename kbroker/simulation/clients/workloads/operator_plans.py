@@ -6,16 +6,15 @@ large.
 
 from random import Random
 
-from kbroker.metadata.topics.placement.balance import balance
-from kbroker.metadata.topics.placement.cluster_layout import (
+from kbroker.metadata.reassignments.placement.balance import balance
+from kbroker.metadata.reassignments.placement.cluster_layout import (
     ClusterBroker,
     ClusterLayout,
     PlacedPartition,
     cluster_layout,
 )
-from kbroker.metadata.topics.placement.drain import drain, replace
-from kbroker.metadata.topics.placement.reassignment_plan import ReassignmentPlan
-from kbroker.metadata.topics.placement.replication_factor import change_replication_factor
+from kbroker.metadata.reassignments.placement.drain import change_replication_factor, drain, replace
+from kbroker.metadata.reassignments.placement.reassignment_plan import ReassignmentPlan
 from kbroker.simulation.clients.connections.cluster import Cluster
 from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
 from protocol.messages.k10000_create_reassignment_plan import PlannedMove

@@ -3,7 +3,7 @@
 from kbroker.cli.cluster.layout_reader import layout_of, retired_replicas
 from kbroker.cli.cluster.log_dirs import LogDirs
 from kbroker.cli.common.partitions.reassignments import ReplicaChanges
-from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker, PlacedPartition
+from kbroker.metadata.reassignments.placement.cluster_layout import ClusterBroker, PlacedPartition
 
 BROKERS = [
     {"broker_id": 1, "rack": "a"},

@@ -13,11 +13,10 @@ from kbroker.cli.cluster.plan_report import (
     racks_text,
     time_text,
 )
-from kbroker.metadata.topics.placement.balance import balance
-from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker, PlacedPartition, cluster_layout
-from kbroker.metadata.topics.placement.copy_estimate import CopyEstimate
-from kbroker.metadata.topics.placement.drain import drain
-from kbroker.metadata.topics.placement.reassignment_plan import plan_of
+from kbroker.metadata.reassignments.placement.balance import balance
+from kbroker.metadata.reassignments.placement.cluster_layout import ClusterBroker, PlacedPartition, cluster_layout
+from kbroker.metadata.reassignments.placement.drain import drain
+from kbroker.metadata.reassignments.placement.reassignment_plan import CopyEstimate, plan_of
 
 MIB = 1024 * 1024
 LAYOUT = cluster_layout(

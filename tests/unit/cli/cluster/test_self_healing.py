@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.cli.cluster.plans.requests import PlanRequests
 from kbroker.cli.cluster.self_healing import healing_json, healing_text, read_healing
-from kbroker.metadata.reassignments.self_healing.healing_states import HealingState
+from kbroker.metadata.reassignments.healing_states import HealingState
 from protocol.messages.k10001_describe_reassignment_plan import DescribedHealing
 
 MINUTE = 60_000

@@ -12,10 +12,11 @@ from kbroker.cli.common.errors import CliError
 from kbroker.cli.log.dump import parse_offset_range
 from kbroker.cli.log.internal_topics import decode_internal
 from kbroker.common import TopicPartition
-from kbroker.coordinator.group.record_codec import encode_record
-from kbroker.coordinator.group.records import GroupTombstone, OffsetAndMetadata, OffsetKey, OffsetRecord
-from kbroker.metadata.store.coordination import Create, Delete, Set
-from kbroker.metadata.store.journal import Journal, encode_snapshot
+from kbroker.coordination.interface import Create, Delete, Set
+from kbroker.coordination.journal import Journal, encode_snapshot
+from kbroker.coordinator.group.classic.records import ClassicGroupRecord
+from kbroker.coordinator.group.kinds import encode_record
+from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage import checkpoint_files, file_names, metadata_files
 from kbroker.storage.metadata_files import encode_topic_id, write_clean_shutdown_file
@@ -227,7 +228,7 @@ def test_offset_commits_and_groups(tmp_path: Path, capsys: pytest.CaptureFixture
     records = [
         encode_record(OffsetRecord(OffsetKey("g", "t", 3), offset)),
         encode_record(OffsetRecord(OffsetKey("g", "t", 3), None)),
-        encode_record(GroupTombstone("g")),
+        encode_record(ClassicGroupRecord("g", None)),
         (b"\0\x03\0\x01g", b"??"),
         (b"\x7f\x03", b""),
     ]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.cli import main
-from kbroker.metadata.store.coordination import Create
-from kbroker.metadata.store.journal import Journal
+from kbroker.coordination.interface import Create
+from kbroker.coordination.journal import Journal
 from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage import checkpoint_files, file_names, metadata_files
 from kbroker.storage.metadata_files import write_clean_shutdown_file

@@ -5,10 +5,9 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.config.alter import AlterConfigOp, OpType, alter_broker
-from kbroker.config.config_def import READ_ONLY
+from kbroker.config.config_def import READ_ONLY, NoEffect
 from kbroker.config.definitions.broker import BROKER_CONFIGS
-from kbroker.config.definitions.no_effect import NoEffect
-from kbroker.config.sources.environment import from_environment
+from kbroker.config.sources.static_configs import from_environment
 from kbroker.config.values import INT, LONG, format_value
 from protocol.errors import ErrorCode
 

@@ -8,9 +8,8 @@ import pytest
 
 from kbroker.config.config_def import ConfigDef, ConfigKey
 from kbroker.config.definitions import retry
-from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY, zookeeper
-from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
-from kbroker.config.definitions.group import GROUP_CONFIGS
+from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY, ZOOKEEPER_KEYS
+from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS, TOPIC_CONFIGS
 from kbroker.config.values import ConfigError, format_value
 
@@ -42,7 +41,7 @@ OWN = {
         "kbroker.replica.rebuild.throttled.rate",
         "kbroker.retired.partition.idle.ms",
     }
-    | {key.name for key in zookeeper.KEYS},
+    | {key.name for key in ZOOKEEPER_KEYS},
 }
 
 # Defaults that differ from Kafka's.

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.coordinator.group.classic.classic_group import JOIN_DEADLINE, SYNC_DEADLINE, ClassicGroup
-from kbroker.coordinator.group.classic.group_state import GroupState
-from kbroker.coordinator.group.record_codec import decode_record
+from kbroker.coordinator.group.classic.classic_group import JOIN_DEADLINE, SYNC_DEADLINE, ClassicGroup, GroupState
+from kbroker.coordinator.group.kinds import decode_record
 from kbroker.coordinator.group.records import OffsetKey, OffsetRecord
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from protocol.errors import ErrorCode
@@ -209,7 +208,7 @@ class Story:
                 if not client.task.cancelled():
                     client.on_response(client.task.result())
                 client.task = None
-        group = self.broker.groups.group("g")
+        group = self.broker.shard().find(ClassicGroup, "g")
         if group is not None:
             check_invariants(group)
 
@@ -222,7 +221,7 @@ class Story:
             self.broker.log.commit()
         self.collect()
         assert all(client.task is None for client in self.clients)
-        group = self.broker.groups.group("g")
+        group = self.broker.shard().find(ClassicGroup, "g")
         assert group is None or group.state is GroupState.EMPTY
         assert self.broker.groups.runtime.context("g").locked_keys() == []
         # Transactions without an end have timed out.
@@ -255,7 +254,7 @@ def check_invariants(group: ClassicGroup) -> None:
 
 def durable_state(broker: Harness) -> tuple[Any, ...]:
     """Return what must be the same after a restart: the offsets, and the group unless it is in a rebalance."""
-    group = broker.groups.group("g")
+    group = broker.shard().find(ClassicGroup, "g")
     offsets = broker.run(broker.groups.fetch_offsets("g", require_stable=True))
     rows: list[Any] = sorted(
         (topic, partition, offset.offset)

@@ -6,19 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.coordinator.group.record_codec import decode_record, encode_record
+from kbroker.coordinator.group.classic.classic_group_member import member_from_record
+from kbroker.coordinator.group.classic.records import ClassicGroupRecord
+from kbroker.coordinator.group.kinds import decode_record, encode_record
 from kbroker.coordinator.group.records import (
     ZERO_TOPIC_ID,
-    GroupCoordinatorRecord,
-    GroupRecord,
-    GroupTombstone,
-    MemberRecord,
     OffsetAndMetadata,
     OffsetKey,
     OffsetRecord,
 )
 from protocol.errors import MalformedError
-from protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
+from protocol.messages.group_records import (
+    GroupMetadataMember,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.record import iter_records
 from protocol.schema.codec import encode
@@ -28,7 +31,7 @@ TOPIC_ID = bytes.fromhex("31a48bfe838f4b6e98b16ea02aefc0b8")
 MEMBER_ID = b"b-984c6b8c-6a25-4244-a709-c7885c2df7c7"
 
 # Records of __consumer_offsets as Kafka 4.3.1 wrote them: key and value.
-WRITTEN: dict[str, tuple[GroupCoordinatorRecord, bytes, bytes | None]] = {
+WRITTEN: dict[str, tuple[ClassicGroupRecord | OffsetRecord, bytes, bytes | None]] = {
     "offset": (
         OffsetRecord(
             OffsetKey("s", "t", 0), OffsetAndMetadata(5, -1, "meta", commit_ms=1795255032775, topic_id=TOPIC_ID)
@@ -49,31 +52,32 @@ WRITTEN: dict[str, tuple[GroupCoordinatorRecord, bytes, bytes | None]] = {
         b"\0\1\0\0\0\0\0\0\0\1\0\0\0\0\1\xa1\xfd\x89\xdd\x1f\0\0\1\xa1\xfd\x89\xe1\7",
     ),
     "group": (
-        GroupRecord(
-            group_id="s",
-            protocol_type="consumer",
-            generation=1,
-            protocol="range",
-            leader_id=MEMBER_ID.decode(),
-            state_timestamp_ms=1795255033450,
-            members=(
-                MemberRecord(
-                    member_id=MEMBER_ID.decode(),
-                    instance_id=None,
-                    client_id="b",
-                    client_host="/127.0.0.1",
-                    rebalance_timeout_ms=2000,
-                    session_timeout_ms=5000,
-                    subscription=b"rb",
-                    assignment=b"B",
-                ),
+        ClassicGroupRecord(
+            "s",
+            GroupMetadataValue(
+                protocol_type="consumer",
+                generation=1,
+                protocol="range",
+                leader=MEMBER_ID.decode(),
+                current_state_timestamp=1795255033450,
+                members=[
+                    GroupMetadataMember(
+                        member_id=MEMBER_ID.decode(),
+                        client_id="b",
+                        client_host="/127.0.0.1",
+                        rebalance_timeout=2000,
+                        session_timeout=5000,
+                        subscription=b"rb",
+                        assignment=b"B",
+                    )
+                ],
             ),
         ),
         b"\0\2\0\1s",
         b"\0\3\0\x08consumer\0\0\0\1\0\5range\0&" + MEMBER_ID + b"\0\0\1\xa1\xfd\x89\xdej\0\0\0\1\0&" + MEMBER_ID
         + b"\xff\xff\0\1b\0\n/127.0.0.1\0\0\7\xd0\0\0\x13\x88\0\0\0\2rb\0\0\0\1B",
     ),
-    "no group": (GroupTombstone("d"), b"\0\2\0\1d", None),
+    "no group": (ClassicGroupRecord("d", None), b"\0\2\0\1d", None),
     "no offset": (OffsetRecord(OffsetKey("s", "t", 1), None), b"\0\1\0\1s\0\1t\0\0\0\1", None),
 }  # fmt: skip
 
@@ -153,9 +157,11 @@ def test_older_versions_of_offset_values_are_decoded(value: bytes, offset: Offse
 def test_the_session_timeout_of_version_0_is_the_rebalance_timeout_too() -> None:
     value = b"\0\0\0\1c\0\0\0\1\xff\xff\xff\xff\0\0\0\1" + b"\0\1m\0\0\0\0" + b"\0\0\0\x64" + b"\0\0\0\0\0\0\0\0"
     record = decode_record(b"\0\2\0\1g", value)
-    assert isinstance(record, GroupRecord)
-    assert (record.members[0].rebalance_timeout_ms, record.members[0].session_timeout_ms) == (100, 100)
-    assert record.state_timestamp_ms == -1
+    assert isinstance(record, ClassicGroupRecord)
+    assert record.value is not None
+    member = member_from_record(record.value.members[0], "range")
+    assert (member.rebalance_timeout_ms, member.session_timeout_ms) == (100, 100)
+    assert record.value.current_state_timestamp == -1
 
 
 def test_records_of_newer_group_types_are_ignored() -> None:

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from kbroker.coordinator.runtime.key_lock import KeyLock
-from kbroker.coordinator.runtime.operation import LockMode
+from kbroker.coordinator.runtime.operation import KeyLock, LockMode
 
 SHARED, EXCLUSIVE, AFTER_SHARED = LockMode.SHARED, LockMode.EXCLUSIVE, LockMode.EXCLUSIVE_AFTER_SHARED
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.transaction import marker_channels
-from kbroker.coordinator.transaction.marker_channels import TransactionMarkerChannels
+from kbroker.coordinator.transaction import transaction_markers
+from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerChannels
 from kbroker.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration, TopicImage
 from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode, MalformedError
@@ -139,7 +139,7 @@ def test_a_result_that_is_missing_or_unknown_is_an_error(story: Story) -> None:
 
 
 def test_the_size_of_a_request_is_limited(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marker_channels, "MAX_PARTITIONS", 2)
+    monkeypatch.setattr(transaction_markers, "MAX_PARTITIONS", 2)
     for producer_id in range(5):
         story.write(A._replace(producer_id=producer_id), AT_SECOND)
     story.loop.run_ready()

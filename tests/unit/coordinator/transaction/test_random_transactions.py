@@ -12,8 +12,13 @@ from dataclasses import dataclass
 import pytest
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
-from kbroker.coordinator.transaction.transaction_state import IDLE, PREPARED, VALID_PREVIOUS_STATES, TransactionState
+from kbroker.coordinator.transaction.transaction_metadata import (
+    IDLE,
+    PREPARED,
+    VALID_PREVIOUS_STATES,
+    TransactionMetadata,
+    TransactionState,
+)
 from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from tests.sampling import third_of

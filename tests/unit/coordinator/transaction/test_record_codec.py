@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.coordinator.transaction.record_codec import decode_record, encode_record
 from kbroker.coordinator.transaction.transaction_metadata import (
     TransactionMetadata,
     TransactionRecord,
+    TransactionState,
     TransactionTombstone,
+    decode_record,
+    encode_record,
 )
-from kbroker.coordinator.transaction.transaction_state import TransactionState
 from protocol.errors import MalformedError
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.record import iter_records

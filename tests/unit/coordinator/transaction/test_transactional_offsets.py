@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError, TopicPartition
+from kbroker.coordinator.group.group import Committer
 from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.coordinator.runtime.operation import RecordProducer
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
@@ -319,7 +320,7 @@ def test_a_guard_is_invalid_after_the_end_of_its_transaction(broker: Harness) ->
     producer = RecordProducer(*writer.producer, guard, True)
     offsets = [OffsetRecord(OffsetKey("g", "t", 0), OffsetAndMetadata(5))]
     with pytest.raises(KafkaError) as error_info:
-        broker.run(broker.groups.commit_transactional_offsets("g", "", None, -1, producer, offsets))
+        broker.run(broker.groups.commit_transactional_offsets("g", Committer("", None, -1, 5), producer, offsets))
     assert error_info.value.code is ErrorCode.INVALID_TXN_STATE
     assert fetched(broker) == [-1, -1, -1]
 

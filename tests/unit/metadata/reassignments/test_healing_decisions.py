@@ -3,10 +3,15 @@
 import pytest
 
 from kbroker.metadata.image import BrokerHistory, BrokerRegistration, KnownBroker, PartitionRegistration, TopicImage
-from kbroker.metadata.reassignments.self_healing.broker_histories import histories_at_cancellation, histories_at_end
-from kbroker.metadata.reassignments.self_healing.dropped_moves import drop_reason
-from kbroker.metadata.reassignments.self_healing.healing_layout import BrokerDisk, healing_layout
-from kbroker.metadata.reassignments.self_healing.observed_brokers import BrokerState, ObservedBrokers
+from kbroker.metadata.reassignments import stored_plan
+from kbroker.metadata.reassignments.healing_states import (
+    BrokerState,
+    ObservedBrokers,
+    histories_at_cancellation,
+    histories_at_end,
+)
+from kbroker.metadata.reassignments.plan_step import drop_reason
+from kbroker.metadata.reassignments.rebuild import BrokerDisk, healing_layout
 from kbroker.metadata.reassignments.stored_plan import (
     NO_THROTTLE,
     PlanOrigin,
@@ -15,7 +20,7 @@ from kbroker.metadata.reassignments.stored_plan import (
     StoredMove,
     StoredPlan,
 )
-from kbroker.metadata.store import plan_nodes, znodes
+from kbroker.metadata.store import znodes
 from kbroker.server.interbroker.disk_reports import disk_of
 from protocol.errors import ErrorCode
 from protocol.messages.k35_describe_log_dirs import (
@@ -174,10 +179,10 @@ def test_what_a_broker_reports_of_its_disk():
 
 def test_the_nodes_of_plans_and_registrations_have_it_and_those_of_former_versions_do_not():
     plan = plan_of(REBUILD, ([1, 2, 3], [1, 2, 4]))
-    header = plan_nodes.decode_header(plan_nodes.encode_header(plan))
+    header = stored_plan.decode_header(stored_plan.encode_header(plan))
     assert header is not None
     assert (header.plan.origin, header.plan.brokers) == (REBUILD, (3,))
-    assert b"origin" not in plan_nodes.encode_header(plan._replace(origin=REQUEST, brokers=()))
+    assert b"origin" not in stored_plan.encode_header(plan._replace(origin=REQUEST, brokers=()))
     broker = KnownBroker(BrokerRegistration(3, "h", 1), True, BrokerHistory(12, 4, True, True))
     assert znodes.decode_registration(3, znodes.encode_registration(broker)) == broker
     former = znodes.encode_registration(broker._replace(history=BrokerHistory()))

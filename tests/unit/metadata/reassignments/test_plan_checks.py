@@ -1,14 +1,25 @@
-"""What makes a plan of reassignments invalid: one row for each reason."""
+"""What makes a plan of reassignments invalid, one row for each reason; and the configs of its throttle.
+
+The throttle overwrites no existing configs, and its end removes exactly those that it has set.
+"""
 
 from typing import Any
 
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.metadata.image import PartitionRegistration, TopicImage
-from kbroker.metadata.reassignments.plan_checks import MAX_MOVES, RequestedMove, RequestedPlan, check_plan
-from kbroker.metadata.reassignments.stored_plan import StoredMove
-from kbroker.runtime.slices import run_to_end
+from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration, TopicImage
+from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.plan_checks import (
+    MAX_MOVES,
+    RequestedPlan,
+    check_plan,
+    check_throttle,
+    with_throttle,
+    without_throttle,
+)
+from kbroker.metadata.reassignments.stored_plan import PlanState, StoredMove, StoredPlan
 from protocol.errors import ErrorCode
 
 RACKS = dict.fromkeys([1, 2, 3])
@@ -25,12 +36,12 @@ TOPICS = {
 }
 
 
-def move(topic: str = "t", partition: int = 0, original: Any = (1, 2), target: Any = (3, 2)) -> RequestedMove:
-    return RequestedMove(topic, partition, original, target)
+def move(topic: str = "t", partition: int = 0, original: Any = (1, 2), target: Any = (3, 2)) -> GivenMove:
+    return GivenMove(topic, partition, original, target)
 
 
-def check(*moves: RequestedMove, description: str = "", throttle: int = -1, concurrent: int = 1) -> list[StoredMove]:
-    return run_to_end(check_plan(RequestedPlan(description, throttle, concurrent, moves), TOPICS, RACKS))
+def check(*moves: GivenMove, description: str = "", throttle: int = -1, concurrent: int = 1) -> list[StoredMove]:
+    return check_plan(RequestedPlan(description, throttle, concurrent, moves), TOPICS, RACKS)
 
 
 def test_a_valid_plan() -> None:
@@ -58,12 +69,12 @@ def test_a_partition_may_not_get_into_fewer_racks(
     topics = {"t": TopicImage("t", TOPIC_ID, partitions=[partition])}
     plan = RequestedPlan("", -1, 1, [move(original=original, target=target)])
     allowed = [StoredMove("t", TOPIC_ID, 0, original, target)]
-    assert run_to_end(check_plan(plan._replace(allow_fewer_racks=True), topics, racks)) == allowed
+    assert check_plan(plan._replace(allow_fewer_racks=True), topics, racks) == allowed
     if reason is None:
-        assert run_to_end(check_plan(plan, topics, racks)) == allowed
+        assert check_plan(plan, topics, racks) == allowed
         return
     with pytest.raises(KafkaError) as refused:
-        run_to_end(check_plan(plan, topics, racks))
+        check_plan(plan, topics, racks)
     assert refused.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert refused.value.message == f"The partition t-0 would be in fewer racks: {reason}."
 
@@ -96,7 +107,82 @@ def test_a_partition_may_not_get_into_fewer_racks(
          "The partition t-0: The manual partition assignment includes broker 9, but no such broker is registered."),
     ],
 )  # fmt: skip
-def test_a_plan_that_is_refused(moves: list[RequestedMove], options: Any, code: ErrorCode, message: str) -> None:
+def test_a_plan_that_is_refused(moves: list[GivenMove], options: Any, code: ErrorCode, message: str) -> None:
     with pytest.raises(KafkaError) as refused:
         check(*moves, **options)
     assert (refused.value.code, refused.value.message) == (code, message)
+
+
+BROKERS = ConfigResource(ConfigResourceType.BROKER, "")
+T, U = ConfigResource(ConfigResourceType.TOPIC, "t"), ConfigResource(ConfigResourceType.TOPIC, "u")
+LEADER, FOLLOWER = "leader.replication.throttled.", "follower.replication.throttled."
+RATES = {LEADER + "rate": "1000", FOLLOWER + "rate": "1000"}
+REPLICAS = {
+    LEADER + "replicas": "0:1,0:2,0:3,2:1,2:2",
+    FOLLOWER + "replicas": "0:1,0:3,2:1,2:2",
+}
+PLAN = StoredPlan(
+    1, "", PlanState.RUNNING, 1000, 1, 0,
+    (
+        StoredMove("t", bytes(16), 2, (1,), (2,)),
+        StoredMove("t", bytes(16), 0, (1, 2), (3, 2)),
+        StoredMove("t", bytes(16), 1, (1, 2), (2, 1)),
+        StoredMove("u", bytes(16), 0, (1, 2), (2, 1)),
+    ),
+)  # fmt: skip
+
+
+def image_with(configs: dict[ConfigResource, dict[str, str]]) -> MetadataImage:
+    image = MetadataImage()
+    image.apply(MetadataDelta(configs=configs))
+    return image
+
+
+def test_the_configs_are_set_and_removed() -> None:
+    """A move that only changes the order of the replicas copies nothing."""
+    other = {"retention.ms": "1"}
+    throttled = with_throttle(PLAN, image_with({T: other, U: other}))
+    assert throttled == {BROKERS: RATES, T: REPLICAS | other}
+    image = image_with(throttled)
+    assert with_throttle(PLAN, image) == {}
+    assert without_throttle(PLAN, image) == {BROKERS: {}, T: other}
+    assert without_throttle(PLAN, image_with({T: other, U: other})) == {}
+
+
+def test_what_somebody_has_changed_meanwhile_stays() -> None:
+    image = image_with({BROKERS: RATES | {LEADER + "rate": "7"}, T: {LEADER + "replicas": "*"}})
+    assert without_throttle(PLAN, image) == {BROKERS: {LEADER + "rate": "7"}}
+    assert with_throttle(PLAN, image) == {T: REPLICAS | {LEADER + "replicas": "*"}}
+
+
+@pytest.mark.parametrize(
+    ("resource", "config", "subject"),
+    [
+        (BROKERS, LEADER + "rate", "The default of all brokers"),
+        (ConfigResource(ConfigResourceType.BROKER, "7"), FOLLOWER + "rate", "Broker 7"),
+        (T, FOLLOWER + "replicas", "The topic 't'"),
+    ],
+)
+def test_a_plan_with_a_throttle_is_refused_if_one_is_already_set(
+    resource: ConfigResource, config: str, subject: str
+) -> None:
+    with pytest.raises(KafkaError) as refused:
+        check_throttle(PLAN, image_with({resource: {config: "1"}}))
+    assert refused.value.code == ErrorCode.INVALID_CONFIG
+    assert refused.value.message == f"{subject} already has {config}: remove it, or create the plan without a throttle."
+
+
+def test_other_configs_are_not() -> None:
+    check_throttle(PLAN, image_with({BROKERS: {"log.retention.ms": "1"}, U: {LEADER + "replicas": "*"}}))
+
+
+def test_a_throttle_that_does_not_fit_into_the_configs_of_a_topic_is_refused() -> None:
+    brokers = tuple(range(1001, 1006))
+    moves = tuple(StoredMove("t", bytes(16), index, brokers, (1000, *brokers)) for index in range(8000))
+    plan = PLAN._replace(moves=moves[:6000])
+    check_throttle(plan, image_with({}))
+    with pytest.raises(KafkaError) as refused:
+        check_throttle(plan._replace(moves=moves), image_with({}))
+    assert refused.value.message == (
+        "The topic 't' has too many partitions that move for a throttle: use several plans, or no throttle."
+    )

@@ -7,11 +7,12 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
-from kbroker.metadata.reassignments import plan_manager
-from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
+from kbroker.coordination.interface import Create
+from kbroker.metadata.reassignments import plan_manager, stored_plan
+from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.plan_checks import RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import PlanState, StoredPlan
-from kbroker.metadata.store import plan_nodes, znodes
-from kbroker.metadata.store.coordination import Create
+from kbroker.metadata.store import znodes
 from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import settle
@@ -25,8 +26,8 @@ def _steps_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def create(cluster: Cluster, moves: Sequence[tuple[int, list[int], list[int]]], concurrent: int = 10) -> int:
-    rows = [RequestedMove("t", index, tuple(original), tuple(target)) for index, original, target in moves]
-    plan_id = await cluster.controller.controller.create_reassignment_plan(RequestedPlan("p", -1, concurrent, rows))
+    rows = [GivenMove("t", index, tuple(original), tuple(target)) for index, original, target in moves]
+    plan_id = await cluster.controller.controller.plans.create_plan(RequestedPlan("p", -1, concurrent, rows))
     await settle()
     return plan_id
 
@@ -50,7 +51,7 @@ async def until_ended(cluster: Cluster) -> StoredPlan:
 @async_test
 async def test_a_plan_of_many_moves_is_stored_in_several_nodes_and_the_next_one_replaces_them():
     cluster = await cluster_of_three()
-    count = plan_nodes.MOVES_PER_NODE * 2 + 1
+    count = stored_plan.MOVES_PER_NODE * 2 + 1
     await cluster.create("t", *[[1, 2]] * count)
     assert await create(cluster, [(index, [1, 2], [2, 1]) for index in range(count)], count) == 1
     session = cluster.sessions[1]
@@ -71,12 +72,12 @@ async def test_what_a_crash_has_left_of_a_new_plan_does_not_count():
     cluster = await cluster_of_three()
     await cluster.create("t", [1, 2])
     session = cluster.sessions[1]
-    await session.multi([Create(znodes.REASSIGNMENT_PLAN, b""), Create(plan_nodes.moves_path(1, 0), b"[]")])
-    await session.create(plan_nodes.moves_path(1, 1), b"[]")
+    await session.multi([Create(znodes.REASSIGNMENT_PLAN, b""), Create(stored_plan.moves_path(1, 0), b"[]")])
+    await session.create(stored_plan.moves_path(1, 1), b"[]")
     await cluster.stop(3)
     await cluster.start(3)
     assert stored_plans(cluster) == [None] * 3
-    assert await cluster.controller.controller.describe_reassignment_plan() is None
+    assert await cluster.controller.controller.plans.describe_plan() is None
     assert await create(cluster, [(0, [1, 2], [3, 2])]) == 1
     assert await session.children(znodes.REASSIGNMENT_PLAN) == ["1-0"]
     await until_ended(cluster)
@@ -92,7 +93,7 @@ async def test_the_next_plan_removes_what_a_plan_that_was_never_written_has_left
     await until_ended(cluster)
     session = cluster.sessions[2]
     for part in range(3):
-        await session.create(plan_nodes.moves_path(2, part), b"[]")
+        await session.create(stored_plan.moves_path(2, part), b"[]")
     await cluster.vanish(1)
     assert await session.children(znodes.REASSIGNMENT_PLAN) == ["1-0", "2-0", "2-1", "2-2"]
     assert await create(cluster, [(0, [2, 1], [2, 3])]) == 2
@@ -108,10 +109,10 @@ async def test_the_next_controller_continues_and_the_former_one_cannot():
     assert former.controller.node_id == 1
     await cluster.vanish(1)
     with pytest.raises(KafkaError) as refused:
-        await former.controller.cancel_reassignment_plan(1)
+        await former.controller.plans.cancel_plan(1)
     assert refused.value.code == ErrorCode.NOT_CONTROLLER
     with pytest.raises(KafkaError):
-        await former.controller.describe_reassignment_plan()
+        await former.controller.plans.describe_plan()
     plan = await until_ended(cluster)
     assert plan.state == PlanState.COMPLETE
     assert [cluster.partition("t", index).replicas for index in range(3)] == [[3, 2]] * 3
@@ -142,7 +143,7 @@ async def test_a_broker_that_is_unregistered_ends_the_wait_for_it():
     (plan, *_) = stored_plans(cluster)
     assert plan is not None
     assert plan.is_active
-    await cluster.controller.controller.unregister_broker(3)
+    await cluster.controller.controller.replication.unregister_broker(3)
     plan = await until_ended(cluster)
     assert (plan.state, dict(plan.skipped)) == (PlanState.COMPLETE, {"unregistered": (0,)})
 
@@ -154,7 +155,7 @@ async def test_a_move_that_has_begun_ends_when_its_broker_is_unregistered():
     before = cluster.partition("t")
     await create(cluster, [(0, [1, 2], [1, 3])])
     await cluster.vanish(3)
-    await cluster.controller.controller.unregister_broker(3)
+    await cluster.controller.controller.replication.unregister_broker(3)
     await settle()
     plan = await until_ended(cluster)
     assert (plan.state, dict(plan.skipped)) == (PlanState.COMPLETE, {"unregistered": (0,)})
@@ -169,9 +170,9 @@ async def test_a_plan_that_is_cancelled_before_its_throttle_is_set_changes_nothi
     before, controller = cluster.partition("t"), cluster.controller.controller
     with monkeypatch.context() as patch:
         patch.setattr(plan_manager.ReassignmentPlanManager, "_start_steps", lambda _: None)
-        requested = RequestedPlan("p", 1000, 1, [RequestedMove("t", 0, (1, 2), (3, 2))])
-        plan_id = await controller.create_reassignment_plan(requested)
-        await controller.cancel_reassignment_plan(plan_id)
+        requested = RequestedPlan("p", 1000, 1, [GivenMove("t", 0, (1, 2), (3, 2))])
+        plan_id = await controller.plans.create_plan(requested)
+        await controller.plans.cancel_plan(plan_id)
     # The next change of the image leads to the step.
     await cluster.create("u", [1])
     plan = await until_ended(cluster)

@@ -3,11 +3,10 @@
 import pytest
 
 from kbroker.metadata.image import PartitionRegistration
+from kbroker.metadata.reassignments.alter_reassignments import alter_reassignment
 from kbroker.metadata.reassignments.plan_step import MoveState, PlanStep, all_statuses, next_step
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanState, SkipReason, StoredMove, StoredPlan
-from kbroker.metadata.replication.alter_reassignments import alter_reassignment
 from kbroker.metadata.replication.partition_change import Election, TopicRules
-from kbroker.runtime.slices import run_to_end
 
 RUNNING, CANCELLING = PlanState.RUNNING, PlanState.CANCELLING
 ALL = frozenset({1, 2, 3, 4})
@@ -50,7 +49,7 @@ def plan_of(moves: list[tuple[list[int], list[int]]], state: PlanState = RUNNING
 def step_of(
     plan: StoredPlan, partitions: Partitions, alive: frozenset[int] = ALL, registered: frozenset[int] = ALL
 ) -> PlanStep:
-    return run_to_end(next_step(plan, lambda move: partitions[move.partition], alive, registered))
+    return next_step(plan, lambda move: partitions[move.partition], alive, registered)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ def test_the_state_of_a_move(
     state: PlanState, partition: PartitionRegistration | None, expected: MoveState | SkipReason
 ) -> None:
     plan = plan_of([([1, 2], [3, 2])], state)
-    (progress,) = run_to_end(all_statuses(plan, lambda move: partition, ALL))
+    (progress,) = all_statuses(plan, lambda move: partition, ALL)
     if isinstance(expected, SkipReason):
         assert progress == (MoveState.SKIPPED, expected)
     else:
@@ -88,7 +87,7 @@ def test_the_state_of_a_move(
 def test_a_broker_that_is_not_registered_any_more() -> None:
     plan = plan_of([([1, 2], [3, 2]), ([1, 2], [3, 2]), ([1, 2], [3, 2])])
     partitions: Partitions = [at([1, 2]), moving([1, 2], [3, 2]), at([3, 2])]
-    progress = run_to_end(all_statuses(plan, lambda move: partitions[move.partition], {1, 2}))
+    progress = all_statuses(plan, lambda move: partitions[move.partition], {1, 2})
     assert [row.reason for row in progress] == [SkipReason.UNREGISTERED, SkipReason.UNREGISTERED, None]
 
 
@@ -165,7 +164,7 @@ def test_what_an_ended_plan_has_skipped_does_not_change_later() -> None:
     step = step_of(plan, [None, at([3, 2]), at([4])])
     assert step.skipped == {SkipReason.DELETED: (0,), SkipReason.REASSIGNED: (2,)}
     ended = plan._replace(state=PlanState.COMPLETE, skipped=step.skipped)
-    reasons = [row.reason for row in run_to_end(all_statuses(ended, lambda move: at([9]), ALL))]
+    reasons = [row.reason for row in all_statuses(ended, lambda move: at([9]), ALL)]
     assert reasons == [SkipReason.DELETED, None, SkipReason.REASSIGNED]
 
 

@@ -8,10 +8,10 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.reassignments import plan_manager
-from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
-from kbroker.metadata.reassignments.self_healing.healing_layout import BrokerDisk
-from kbroker.metadata.reassignments.self_healing.healing_states import HealingState
-from kbroker.metadata.reassignments.self_healing.obstacles import HOMELESS, OUTAGE
+from kbroker.metadata.reassignments.healing_states import HOMELESS, OUTAGE, HealingState
+from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.plan_checks import RequestedPlan
+from kbroker.metadata.reassignments.rebuild import BrokerDisk
 from kbroker.metadata.reassignments.stored_plan import PlanOrigin, PlanState, StoredPlan
 from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test
@@ -328,8 +328,8 @@ async def test_drained_brokers_get_nothing_and_do_not_count_as_an_outage():
     story = await story_of(6, *ON_THREE)
     cluster, controller = story.cluster, story.cluster.controller.controller
     await cluster.create("u", [4, 5, 6])
-    moves = [RequestedMove("u", 0, (4, 5, 6), (1, 2, 6))]
-    await controller.create_reassignment_plan(RequestedPlan("drain 4, 5", -1, 10, moves))
+    moves = [GivenMove("u", 0, (4, 5, 6), (1, 2, 6))]
+    await controller.plans.create_plan(RequestedPlan("drain 4, 5", -1, 10, moves))
     await story.until_no_plan()
     assert [cluster.controller.loader.registrations[node].history.is_drained for node in (4, 5, 6)] == [
         True,
@@ -355,8 +355,8 @@ async def test_a_plan_on_request_has_precedence():
     story = await story_of(5, *ON_THREE)
     cluster, controller = story.cluster, story.cluster.controller.controller
     await cluster.vanish(3)
-    moves = [RequestedMove("t", 0, (1, 2, 3), (4, 2, 3)), RequestedMove("t", 1, (2, 3, 1), (2, 4, 1))]
-    await controller.create_reassignment_plan(RequestedPlan("p", -1, 1, moves))
+    moves = [GivenMove("t", 0, (1, 2, 3), (4, 2, 3)), GivenMove("t", 1, (2, 3, 1), (2, 4, 1))]
+    await controller.plans.create_plan(RequestedPlan("p", -1, 1, moves))
     await story.pass_minutes(40)
     assert story.plan is not None
     assert story.plan.origin is PlanOrigin.REQUEST
@@ -365,7 +365,7 @@ async def test_a_plan_on_request_has_precedence():
     await story.pass_minutes(1)
     assert story.plan.origin is PlanOrigin.REBUILD
     with pytest.raises(KafkaError, match=r"Plan 2 is running"):
-        await controller.create_reassignment_plan(RequestedPlan("p", -1, 1, moves))
+        await controller.plans.create_plan(RequestedPlan("p", -1, 1, moves))
 
 
 @async_test
@@ -375,7 +375,7 @@ async def test_a_rebuild_that_a_user_cancels_stops_and_does_not_begin_again_unti
     await cluster.vanish(3)
     await story.pass_minutes(30)
     assert story.plan is not None
-    await controller.cancel_reassignment_plan(story.plan.plan_id)
+    await controller.plans.cancel_plan(story.plan.plan_id)
     await settle()
     # It does not wait for the broker that is away, to move anything back to it.
     assert (story.plan.state, dict(story.plan.skipped)) == (PlanState.CANCELLED, {"cancelled": (0, 1, 2)})

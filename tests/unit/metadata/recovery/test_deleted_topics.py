@@ -2,10 +2,10 @@
 
 import pytest
 
+from kbroker.coordination.embedded import EmbeddedStore
+from kbroker.coordination.interface import BadVersion, Create, Delete
 from kbroker.metadata.recovery import deleted_topics
 from kbroker.metadata.recovery.deleted_topics import DELETED_TOPICS, deletion_ops, read_deleted_topics
-from kbroker.metadata.store.coordination import BadVersion, Create, Delete
-from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.metadata.store.znodes import ROOT
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import MemoryDisk, make_environment

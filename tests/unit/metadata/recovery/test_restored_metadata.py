@@ -5,14 +5,19 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
+from kbroker.common import TopicPartition
+from kbroker.coordination.data_tree import DataTree
 from kbroker.metadata.image import NOTHING_SEEN, BrokerRegistration
-from kbroker.metadata.recovery import older_metadata
-from kbroker.metadata.recovery.log_recovery import ReplicaLog
+from kbroker.metadata.recovery import log_recovery_manager
+from kbroker.metadata.recovery.log_recovery import (
+    MAX_UNSEEN_CHANGES,
+    MAX_UNSEEN_EPOCHS,
+    MAX_UNSEEN_PRODUCER_IDS,
+    ReplicaLog,
+)
 from kbroker.metadata.recovery.log_recovery_manager import Key
-from kbroker.metadata.recovery.metadata_history import MAX_UNSEEN_CHANGES, MAX_UNSEEN_EPOCHS, MAX_UNSEEN_PRODUCER_IDS
-from kbroker.metadata.replication.leader_elections import ElectionType, RequestedElection
+from kbroker.metadata.replication.leader_elections import ElectionType
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.data_tree import DataTree
 from kbroker.simulation.coordination.service import copy_of
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import settle
@@ -24,7 +29,7 @@ T = "t"
 @pytest.fixture(autouse=True)
 def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers that do not return are waited for only shortly."""
-    monkeypatch.setattr(older_metadata, "FORMER_BROKERS_S", 0.1)
+    monkeypatch.setattr(log_recovery_manager, "FORMER_BROKERS_S", 0.1)
 
 
 class Logs:
@@ -44,7 +49,7 @@ class Logs:
 
 def copy(cluster: Cluster) -> DataTree:
     """Return a copy of the persistent nodes, as if no broker had been running."""
-    tree = copy_of(cluster.store._tree)
+    tree = copy_of(cluster.store.tree)
     for path in [path for path, node in tree.nodes.items() if node.owner]:
         parent, _, name = path.rpartition("/")
         del tree.nodes[path]
@@ -57,7 +62,7 @@ async def restore(cluster: Cluster, tree: DataTree) -> None:
     for broker_id, broker in cluster.brokers.items():
         broker.on_session_lost()
         await cluster.sessions[broker_id].close()
-    cluster.store._tree.nodes = copy_of(tree).nodes
+    cluster.store.tree.nodes = copy_of(tree).nodes
 
 
 async def rejoin(cluster: Cluster, *broker_ids: int) -> None:
@@ -148,7 +153,7 @@ async def test_lost_changes_count_though_their_numbers_are_in_use_again():
 @async_test
 async def test_brokers_that_were_registered_are_waited_for_before_anybody_leads(monkeypatch: pytest.MonkeyPatch):
     """Broker 2 was down when the lost changes were made, and starts first."""
-    monkeypatch.setattr(older_metadata, "FORMER_BROKERS_S", 30.0)
+    monkeypatch.setattr(log_recovery_manager, "FORMER_BROKERS_S", 30.0)
     cluster, older = await cluster_with_older_copy()
     Logs(cluster, b1=ReplicaLog(1, 8, 0), b2=ReplicaLog(0, 9, 0), b3=ReplicaLog(1, 7, 0))
     await restore(cluster, older)
@@ -171,9 +176,9 @@ async def test_an_operator_elects_without_the_missing_logs():
     await restore(cluster, older)
     await rejoin(cluster, 3)
     controller = cluster.brokers[3].controller
-    (outcome,) = await controller.elect_leaders(ElectionType.PREFERRED, [RequestedElection(T, 0)])
+    (outcome,) = await controller.elect_leaders(ElectionType.PREFERRED, [TopicPartition(T, 0)])
     assert outcome.error is not None
-    (outcome,) = await controller.elect_leaders(ElectionType.UNCLEAN, [RequestedElection(T, 0)])
+    (outcome,) = await controller.elect_leaders(ElectionType.UNCLEAN, [TopicPartition(T, 0)])
     assert outcome.error is None
     assert cluster.brokers[3].image.topics[T].partitions[0].leader == 3
 

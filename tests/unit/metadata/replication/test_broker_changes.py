@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.metadata.image import BrokerNode, BrokerRegistration, KnownBroker, PartitionRegistration
+from kbroker.metadata.image import BrokerEndpoint, BrokerNode, BrokerRegistration, KnownBroker, PartitionRegistration
 from kbroker.metadata.replication.broker_changes import (
     BrokerChanges,
     acceptable_leaders,
@@ -40,6 +40,18 @@ def test_nothing_changes() -> None:
     changes = plan_broker_changes({1: node(1, 1)}, known)
     assert not changes
     assert changes.after(known, -1) == known
+
+
+def test_what_a_controller_of_the_version_before_has_left_out_is_added() -> None:
+    """It does not end the registration, nor any ISR membership."""
+    known = {1: KnownBroker(broker(1, 7, stopping=True), False)}
+    registered = broker(1, 7)._replace(endpoints=(BrokerEndpoint("A", "h", 1),))
+    changes = plan_broker_changes({1: BrokerNode(registered)}, known)
+    completed = registered._replace(in_controlled_shutdown=True)
+    assert changes == BrokerChanges(completed={1: completed})
+    assert changes
+    assert changes.after(known, 5) == {1: KnownBroker(completed, False)}
+    assert not plan_broker_changes({1: BrokerNode(registered)}, changes.after(known, 5))
 
 
 def test_a_broker_without_a_session_is_fenced() -> None:

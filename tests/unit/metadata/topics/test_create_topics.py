@@ -1,6 +1,6 @@
-"""Plans of CreateTopics, against the errors of a single-node Apache Kafka 4.3.1.
+"""Plans of CreateTopics and CreatePartitions, against the errors of a single-node Apache Kafka 4.3.1.
 
-The table was recorded with CreateTopics version 7 and broker 1 alone.
+The tables were recorded with CreateTopics version 7 and CreatePartitions version 3, and broker 1 alone.
 """
 
 from typing import Any
@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.create_topics import NewTopic, check_partition_count, plan_topic
-from kbroker.runtime.slices import run_to_end
+from kbroker.config import BrokerConfig
+from kbroker.metadata.topics.create_topics import (
+    NewPartitions,
+    NewTopic,
+    check_partition_count,
+    check_topic_configs,
+    new_internal_topic,
+    plan_partitions,
+    plan_topic,
+)
 from protocol.errors import ErrorCode
 from tests.unit.support.topic_planning import planning_context
 
@@ -124,9 +132,94 @@ def test_the_view_configs_of_an_ordinary_topic_create_an_ordinary_topic():
 @pytest.mark.parametrize("counts", [(10_001,), (2**31 - 1,), (6000, 6000), (9_999, -1)])
 def test_one_request_can_create_at_most_10_000_partitions(counts: tuple[int, ...]):
     with pytest.raises(KafkaError, match="Excessively large number"):
-        run_to_end(check_partition_count([new_topic(str(count), count) for count in counts], 4))
-    run_to_end(check_partition_count([new_topic("a", 9_996), new_topic("b", -1), new_topic("c", -5)], 4))
+        check_partition_count([new_topic(str(count), count) for count in counts], 4)
+    check_partition_count([new_topic("a", 9_996), new_topic("b", -1), new_topic("c", -5)], 4)
 
 
-def test_the_error_codes_of_the_table_are_known():
-    assert {code for _, code, _ in REJECTED_TOPICS} <= set(ErrorCode)
+def test_the_error_codes_of_the_tables_are_known():
+    assert {code for _, code, _ in (*REJECTED_TOPICS, *REJECTED_PARTITIONS)} <= set(ErrorCode)
+
+
+POLICY = {"kbroker.retry.topic": "t", "kbroker.retry.group": "g", "errors.deadletterqueue.topic.name": "dlq.t"}
+REFUSED = [
+    ("r", POLICY | {"kbroker.retry.topic": "r"}, "kbroker.retry.topic must be another topic, not 'r' itself"),
+    ("r", POLICY | {"errors.deadletterqueue.topic.name": "r"},
+     "errors.deadletterqueue.topic.name must be another topic, not 'r' itself"),
+    ("r", POLICY | {"errors.deadletterqueue.topic.name": "__consumer_offsets"},
+     "errors.deadletterqueue.topic.name cannot be the internal topic '__consumer_offsets'"),
+    ("r", POLICY | {"kbroker.retry.topic": "__transaction_state"},
+     "kbroker.retry.topic cannot be the internal topic '__transaction_state'"),
+    ("__consumer_offsets", {"kbroker.view.of": "t1"},
+     "kbroker.view.of cannot be set on the internal topic '__consumer_offsets'"),
+    ("__share_group_state", {"kbroker.delay.enable": "true", "kbroker.ttl.ms": "5"},
+     "kbroker.delay.enable, kbroker.ttl.ms cannot be set on the internal topic '__share_group_state'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "configs", "message"), REFUSED)
+def test_refused_configs(name: str, configs: dict[str, str], message: str) -> None:
+    """When they are altered, and already in the plan of a new topic, so that validate-only reports them."""
+    with pytest.raises(KafkaError) as altered:
+        check_topic_configs(name, configs)
+    with pytest.raises(KafkaError) as created:
+        plan_topic(NewTopic(name, 1, 1, configs=list(configs.items())), planning_context(), {})
+    for raised in (altered, created):
+        assert (raised.value.code, raised.value.message) == (ErrorCode.INVALID_CONFIG, message)
+
+
+def test_permitted_configs() -> None:
+    check_topic_configs("r", POLICY)
+    check_topic_configs("__consumer_offsets", {"cleanup.policy": "compact"})
+
+
+REJECTED_PARTITIONS = [
+    (NewPartitions("t1", 6), 37, "Topic already has 6 partition(s)."),
+    (NewPartitions("t2", 2, [[1]]), 37, "Topic already has 2 partition(s)."),
+    (NewPartitions("t1", 2), 37, "The topic t1 currently has 6 partition(s); 2 would not be an increase."),
+    (NewPartitions("t1", -1), 37, "The topic t1 currently has 6 partition(s); -1 would not be an increase."),
+    (NewPartitions("nope", 2), 3, None),
+    (NewPartitions("a b", 2), 3, None),
+    (NewPartitions("", 2), 3, None),
+    (NewPartitions("t2", 4, [[1]]), 39,
+     "Attempted to add 2 additional partition(s), but only 1 assignment(s) were specified."),
+    (NewPartitions("t2", 3, [[1], [1]]), 39,
+     "Attempted to add 1 additional partition(s), but only 2 assignment(s) were specified."),
+    (NewPartitions("t2", 3, []), 39,
+     "Attempted to add 1 additional partition(s), but only 0 assignment(s) were specified."),
+    (NewPartitions("t2", 3, [[9]]), 39,
+     "The manual partition assignment includes broker 9, but no such broker is registered."),
+    (NewPartitions("t2", 3, [[1, 9]]), 39,
+     "The manual partition assignment includes broker 9, but no such broker is registered."),
+    (NewPartitions("t2", 3, [[]]), 39, "The manual partition assignment includes an empty replica list."),
+    (NewPartitions("t2", 3, [[1, 1]]), 39,
+     "The manual partition assignment includes the broker 1 more than once."),
+    # Kafka 4.3.1: UNKNOWN_SERVER_ERROR.
+    (NewPartitions("t2", 10_003), 44, "Excessively large number of partitions per request."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("new", "code", "message"), REJECTED_PARTITIONS)
+def test_rejected_partitions(new: NewPartitions, code: int, message: str | None):
+    with pytest.raises(KafkaError) as raised:
+        plan_partitions(new, planning_context())
+    assert (raised.value.code, raised.value.message) == (code, message)
+
+
+def test_valid_partitions():
+    assert plan_partitions(NewPartitions("t1", 8), planning_context()) == [[1], [1]]
+    assert plan_partitions(NewPartitions("t2", 3, [[1]]), planning_context()) == [[1]]
+
+
+def test_a_new_partition_needs_a_broker_that_can_lead_it():
+    context = planning_context({1: None, 2: None}, fenced=[2])
+    with pytest.raises(KafkaError, match="assignment for partition 3 are fenced or in controlled shutdown") as raised:
+        plan_partitions(NewPartitions("t2", 4, [[1], [2]]), context)
+    assert raised.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_internal_topics_are_compacted_and_valid(name: str):
+    topic = new_internal_topic(name, BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092"}))
+    plan = plan_topic(topic, planning_context(), {})
+    assert len(plan.replicas) == 50
+    assert plan.configs["cleanup.policy"] == "compact"

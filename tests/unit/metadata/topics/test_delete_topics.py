@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from kbroker.metadata.topics.delete_topics import TopicNameOrId, plan_deletions
-from kbroker.runtime.slices import run_to_end
 from tests.unit.support.counted import CountedString, counted_strings
 from tests.unit.support.topic_planning import ID_1, ID_2, TOPICS, UNKNOWN_ID
 
@@ -39,7 +38,7 @@ DELETIONS = [
 
 @pytest.mark.parametrize(("requested", "expected"), DELETIONS)
 def test_deletions(requested: list[TopicNameOrId], expected: set[tuple[Any, ...]]):
-    deletions = run_to_end(plan_deletions(requested, TOPICS, {topic.topic_id: topic for topic in TOPICS.values()}))
+    deletions = plan_deletions(requested, TOPICS, {topic.topic_id: topic for topic in TOPICS.values()})
     rows = [
         (
             deletion.name,
@@ -55,5 +54,5 @@ def test_deletions(requested: list[TopicNameOrId], expected: set[tuple[Any, ...]
 def test_the_number_of_comparisons_grows_with_the_number_of_topics():
     """A request with 100,000 names delayed all clients for minutes when each name was compared with all others."""
     names = counted_strings(2000)
-    assert len(run_to_end(plan_deletions([TopicNameOrId(name) for name in names], TOPICS, {}))) == len(names)
+    assert len(plan_deletions([TopicNameOrId(name) for name in names], TOPICS, {})) == len(names)
     assert CountedString.comparisons < 10 * len(names)

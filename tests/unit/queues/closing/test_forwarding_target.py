@@ -6,7 +6,6 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.queues.closing.forwarding_target import append_forwarded
-from kbroker.runtime.slices import run_to_end
 from kbroker.storage.producers.producer_state_manager import FIRST_FORWARDER_ID
 from protocol.errors import ErrorCode
 from protocol.records.batch import build_batch
@@ -33,7 +32,7 @@ async def test_batches_are_stored_once(m: Machine) -> None:
     assert await append_forwarded(environment, partition, batch(0, FIRST_FORWARDER_ID + 1)) == 0
     assert partition.log.log_end_offset == 4
     # It is remembered however long nothing is forwarded.
-    assert run_to_end(partition.log.producers.remove_expired(1 << 50, 1)) == 0
+    assert partition.log.producers.remove_expired(1 << 50, 1) == 0
 
 
 @broker_test

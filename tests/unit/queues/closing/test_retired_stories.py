@@ -7,7 +7,7 @@ from kbroker.api.retired_partitions import RECONNECT_MS
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.image import Forwarding, is_retired
-from kbroker.metadata.topics.create_partitions import NewPartitions
+from kbroker.metadata.topics.create_topics import NewPartitions
 from protocol.errors import ErrorCode
 from protocol.messages.k02_list_offsets import (
     ListOffsetsPartition,
@@ -66,7 +66,7 @@ async def listed(client: Client) -> int:
 
 async def create(s: SimulatedCluster, count: int, assignments: list[list[int]] | None = None) -> KafkaError | None:
     controller = s.broker(s.controller).services.controller
-    adding = controller.create_partitions([NewPartitions("t", count, assignments)], validate_only=False)
+    adding = controller.topics.create_partitions([NewPartitions("t", count, assignments)], validate_only=False)
     [result] = await s.machines[s.controller].loop.run(adding)
     return result.error
 

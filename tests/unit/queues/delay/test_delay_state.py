@@ -19,7 +19,6 @@ from kbroker.queues.delay.delay_batches import (
     visible_batch,
 )
 from kbroker.queues.delay.delay_state import DelayState
-from kbroker.runtime.slices import run_to_end
 from protocol.records.batch import (
     HIDDEN,
     TRANSACTIONAL,
@@ -58,7 +57,7 @@ class Log:
         assert header.crc == crc_of(batch, 0, len(batch))
         self.batches.append(batch)
         body = bytes(decompress(header.codec, body_of(batch, 0, header.size), 1 << 20))
-        self.state.replay(header, run_to_end(effects_of(batch, body, header, LEVELS_MS)))
+        self.state.replay(header, effects_of(batch, body, header, LEVELS_MS))
         base, self.end = self.end, header.next_offset
         return base
 
@@ -192,9 +191,9 @@ def test_delete_records_deletes_pending_ones_too():
     log = Log()
     log.produce(30, 20)
     log.produce(10, pid=7)
-    run_to_end(log.state.drop_below(1))
+    log.state.drop_below(1)
     assert log.pending == [(T + 20, 1)]
-    run_to_end(log.state.drop_below(3))
+    log.state.drop_below(3)
     log.end_transaction(7, committed=True)
     assert log.pending == []
 
@@ -203,7 +202,7 @@ def test_a_snapshot_continues_where_it_was_taken():
     log = Log()
     log.produce(*range(1, 3000))
     log.produce(30, pid=7)
-    state = run_to_end(DelayState.from_snapshot(bytes(run_to_end(log.state.to_snapshot(b"prefix"))), 6))
+    state = DelayState.from_snapshot(bytes(log.state.to_snapshot(b"prefix")), 6)
     assert (state.next_offset, state.leader_epoch, state.count) == (3000, -1, 3000)
     assert state.pending.after(None, 5000) == log.state.pending.after(None, 5000)
     assert state.open == {7: [(T + 30, 2999)]}
@@ -214,8 +213,8 @@ def test_a_snapshot_continues_where_it_was_taken():
 def test_a_damaged_snapshot_is_refused(size):
     log = Log()
     log.produce(1, 2, 3)
-    data = bytes(run_to_end(log.state.to_snapshot(b"")))
+    data = bytes(log.state.to_snapshot(b""))
     with pytest.raises(ValueError, match="snapshot"):
-        run_to_end(DelayState.from_snapshot(data[:size] if size < len(data) else data[:-1]))
+        DelayState.from_snapshot(data[:size] if size < len(data) else data[:-1])
     with pytest.raises(ValueError, match="CRC"):
-        run_to_end(DelayState.from_snapshot(data[:-1] + bytes([data[-1] ^ 1])))
+        DelayState.from_snapshot(data[:-1] + bytes([data[-1] ^ 1]))

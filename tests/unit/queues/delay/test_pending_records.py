@@ -8,6 +8,7 @@ import pytest
 from kbroker.queues.delay import pending_records
 from kbroker.queues.delay.pending_records import CHUNK_RECORDS, PendingRecords
 from tests.sampling import third_of
+from tests.unit.support.turns import pauses_of
 
 
 def content(pending: PendingRecords) -> list[tuple[int, int]]:
@@ -70,8 +71,7 @@ def test_shared_chunks_do_not_change():
     for offset in range(0, 5000, 2):
         pending.discard_all([(offset % 7, offset)])
         pending.add((3, 10_000 + offset))
-    for _ in pending.drop_below(2500):
-        pass
+    pending.drop_below(2500)
     assert [entry for dues, offsets in shared for entry in zip(dues, offsets, strict=True)] == before
 
 
@@ -82,8 +82,8 @@ def test_records_below_an_offset_are_dropped(below):
     pending = PendingRecords()
     for entry in entries:
         pending.add(entry)
-    # In steps, while others are removed and added.
-    for _ in pending.drop_below(below):
+    # In turns, while others are removed and added.
+    for _ in pauses_of(pending.drop_below, below):
         for entry in random.sample(entries[below:], min(5, 10_000 - below)):
             pending.discard_all([entry])
             pending.add(entry)

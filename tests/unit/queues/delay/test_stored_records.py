@@ -179,7 +179,7 @@ async def test_retention_decodes_each_batch_once(m: Machine, monkeypatch: pytest
 
 @broker_test
 async def test_a_large_transaction_becomes_pending_in_slices(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_replay, "COMMITTED_PER_STEP", 10)
+    monkeypatch.setattr(log_replay, "COMMITTED_AT_ONCE", 10)
     t = await Topic.create(m)
     state = t.delivery.state
     state.open[7] = [(5, 5), (6, 6), (3, 7)]

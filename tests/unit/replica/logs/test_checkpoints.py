@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.common import TopicPartition
 from kbroker.replica.logs.log_manager import LogManager
-from kbroker.runtime.slices import SLICE_ELEMENTS, Slices
+from kbroker.runtime.turns import TURN_ELEMENTS, Turns
 
 
 @dataclass
@@ -45,7 +45,7 @@ def directory(disk: SlowDisk) -> LogManager:
         loop=asyncio.get_running_loop(),
         disk=disk,
         offload=disk.offload,
-        new_slices=lambda: Slices(lambda: asyncio.sleep(0), lambda: 0),
+        turns=Turns(lambda: asyncio.sleep(0), lambda: 0),
     )
     return LogManager(environment, "/data", lambda: None)  # type: ignore[arg-type, return-value]
 
@@ -84,13 +84,13 @@ def test_write_checkpoints_raises_the_error_of_the_disk() -> None:
     asyncio.run(scenario())
 
 
-def test_the_offsets_of_many_logs_are_collected_in_slices() -> None:
+def test_the_offsets_of_many_logs_are_collected_in_turns() -> None:
     async def scenario() -> int:
         disk = SlowDisk()
         disk.gate.set()
         logs = directory(disk)
         log = SimpleNamespace(durable_recovery_point=5, log_start_offset=0, cleaned_to=0, last_aborted_offset=-1)
-        for index in range(10 * SLICE_ELEMENTS):
+        for index in range(10 * TURN_ELEMENTS):
             logs._logs[TopicPartition("t", index)] = SimpleNamespace(tp=TopicPartition("t", index), **vars(log))  # type: ignore[assignment]
         turns = 0
         writing = asyncio.ensure_future(logs.write_checkpoints())

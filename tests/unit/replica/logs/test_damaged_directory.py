@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kbroker.metadata.store.coordination import CoordinationError
+from kbroker.coordination.interface import CoordinationError
 from kbroker.replica.logs.data_directory import ForeignDirectory
 from protocol.errors import ErrorCode
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse

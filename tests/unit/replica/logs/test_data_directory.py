@@ -116,7 +116,7 @@ async def test_a_log_that_could_not_be_removed_is_recovered(m: Machine) -> None:
     assert partition is not None
     m.disk.read_only = True
     partition.log.health.mark_offline("the file system is read-only")
-    await replicas.remove([partition])
+    await replicas.remove([partition], at_once=True)
     await replicas.logs.delete([partition.log])
     m.disk.read_only = False
     assert durable_end(m.disk, "/data/t-0") == 0

@@ -1,4 +1,4 @@
-"""Many partitions are added, and get changed configs, in slices: other requests are served in between."""
+"""Many partitions are added, and get changed configs, in turns: other requests are served in between."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,35 +7,35 @@ from typing import Any
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.replica.logs.config_updates import UPDATED_AT_ONCE
 from kbroker.replica.partition import Partition
-from kbroker.runtime.environment import Environment
+from kbroker.runtime.turns import TURN_ELEMENTS
 from tests.unit.support.client import batch
 from tests.unit.support.simulated_broker import Machine, broker_test
 
-MANY = 3 * UPDATED_AT_ONCE
+MANY = 3 * TURN_ELEMENTS
 
 
 def partitions(m: Machine) -> list[Partition]:
     return [partition for tp, partition in m.broker.services.replicas.partitions.items() if tp.topic == "t"]
 
 
-def counts_between_slices(m: Machine, patch: pytest.MonkeyPatch, wanted: Callable[[Partition], bool]) -> list[int]:
+def counts_between_turns(m: Machine, patch: pytest.MonkeyPatch, wanted: Callable[[Partition], bool]) -> list[int]:
     """Return a list that gets the number of partitions that are as `wanted` whenever others are served."""
     counts: list[int] = []
-    yield_to_loop = Environment.yield_to_loop
+    turns = m.broker.environment.turns
+    next_turn = turns._next_turn
 
-    async def counted(environment: Environment) -> None:
+    async def counted() -> None:
         counts.append(sum(map(wanted, partitions(m))))
-        await yield_to_loop(environment)
+        await next_turn()
 
-    patch.setattr(Environment, "yield_to_loop", counted)
+    patch.setattr(turns, "_next_turn", counted)
     return counts
 
 
 @broker_test
 async def test_partitions_of_a_new_topic(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = counts_between_slices(m, monkeypatch, lambda partition: partition.is_leader)
+    counts = counts_between_turns(m, monkeypatch, lambda partition: partition.is_leader)
     await (await m.client()).create_topic("t", MANY)
     assert any(0 < count < MANY for count in counts)
     assert sum(partition.is_leader for partition in partitions(m)) == MANY
@@ -47,7 +47,7 @@ async def test_changed_configs(m: Machine, monkeypatch: pytest.MonkeyPatch, of_t
     """The response is sent when all partitions have them."""
     client = await m.client()
     await client.create_topic("t", MANY)
-    counts = counts_between_slices(m, monkeypatch, lambda partition: partition.log.config.retention_ms == 12_345)
+    counts = counts_between_turns(m, monkeypatch, lambda partition: partition.log.config.retention_ms == 12_345)
     await (client.alter_topic("t", retention_ms=12_345) if of_topic else client.alter_broker(log_retention_ms=12_345))
     assert any(0 < count < MANY for count in counts)
     assert {partition.log.config.retention_ms for partition in partitions(m)} == {12_345}
@@ -61,7 +61,7 @@ async def test_min_insync_replicas_is_applied_at_once(
     """An ISR that the controller sends in the same change means the same to the leader as to the controller."""
     client = await m.client()
     await client.create_topic("t", MANY)
-    counts = counts_between_slices(m, monkeypatch, lambda partition: partition.state.min_insync_replicas == 2)
+    counts = counts_between_turns(m, monkeypatch, lambda partition: partition.state.min_insync_replicas == 2)
     await (client.alter_topic("t", min_insync_replicas=2) if of_topic else client.alter_broker(min_insync_replicas=2))
     assert set(counts) == {MANY}
     assert {partition.log.config.min_insync_replicas for partition in partitions(m)} == {2}
@@ -75,7 +75,7 @@ async def test_a_default_that_few_partitions_had_is_applied_to_many_at_once_too(
     await client.create_topic("few", 1)
     await client.alter_broker(min_insync_replicas=2)
     await client.create_topic("t", MANY)
-    counts = counts_between_slices(m, monkeypatch, lambda partition: partition.state.min_insync_replicas == 1)
+    counts = counts_between_turns(m, monkeypatch, lambda partition: partition.state.min_insync_replicas == 1)
     await client.alter_broker(min_insync_replicas=1)
     assert set(counts) == {MANY}
 
@@ -131,8 +131,8 @@ async def test_partitions_of_a_deleted_topic(m: Machine, monkeypatch: pytest.Mon
     client = await m.client()
     await client.create_topic("t", MANY)
     replicas, deleted = m.broker.services.replicas, partitions(m)
-    counts = counts_between_slices(m, monkeypatch, lambda partition: replicas.get("t", 0) is not None)
-    closed = counts_between_slices(m, monkeypatch, lambda partition: partition.is_closed)
+    counts = counts_between_turns(m, monkeypatch, lambda partition: replicas.get("t", 0) is not None)
+    closed = counts_between_turns(m, monkeypatch, lambda partition: partition.is_closed)
     await client.delete_topic("t")
     assert any(0 < count < MANY for count in closed)
     assert set(counts) == {0}

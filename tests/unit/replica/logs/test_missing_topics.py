@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.recovery.cluster_identity import ForeignCluster, layout_ops
+from kbroker.coordination.data_tree import DataTree
+from kbroker.coordination.interface import Create, Delete, Set
+from kbroker.metadata.registration import ForeignCluster, layout_ops
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Create, Delete, Set
-from kbroker.metadata.store.data_tree import DataTree
 from kbroker.replica.logs.data_directory import ForeignDirectory
 from kbroker.simulation.runtime.machine import DATA
 from protocol.errors import ErrorCode

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kbroker.interbroker.handshake import InitiatorHandshake
-from kbroker.interbroker.identity import BrokerIdentity
+from kbroker.interbroker.handshake import BrokerIdentity, InitiatorHandshake
 from kbroker.interbroker.peers import PeerUnavailable
 from kbroker.server.interbroker.inter_broker_connection import HANDSHAKE_TIMEOUT_S
 from kbroker.server.interbroker.inter_broker_server import MAX_STRANGERS

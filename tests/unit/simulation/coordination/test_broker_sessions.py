@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from kbroker.metadata.store.coordination import NodeExists, SessionExpired, Unavailable
+from kbroker.coordination.interface import NodeExists, SessionExpired, Unavailable
 from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.simulation.runtime.machine import Machine
 from protocol.errors import ErrorCode

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from kbroker.coordination.interface import Delete
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Delete
 from kbroker.simulation.coordination.service import SESSION_MS, SimCoordination
 from kbroker.simulation.runtime.machine import Machine
 from tests.unit.support.simulated_hosts import SimulatedHosts, simulated

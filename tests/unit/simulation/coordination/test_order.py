@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from kbroker.metadata.store.coordination import (
+from kbroker.coordination.interface import (
     ANY_VERSION,
     BadVersion,
     Check,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kbroker.metadata.store.coordination import NoNode, Set
+from kbroker.coordination.interface import NoNode, Set
 from tests.unit.simulation.coordination.test_service import (
     NEVER_S,
     TIMEOUT_S,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.store.coordination import (
+from kbroker.coordination.interface import (
     BadVersion,
     Node,
     NoNode,

@@ -10,10 +10,10 @@ import pytest
 
 from kbroker.common import TopicPartition
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.coordination.data_tree import DataTree
+from kbroker.coordination.interface import Create, Delete, Op, Set
 from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration, WriteHealth
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Create, Delete, Op, Set
-from kbroker.metadata.store.data_tree import DataTree
 from kbroker.metadata.store.znodes import (
     TopicNode,
     chunk_path,

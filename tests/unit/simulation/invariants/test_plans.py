@@ -2,11 +2,12 @@
 
 import pytest
 
+from kbroker.coordination.data_tree import DataTree
+from kbroker.coordination.interface import Create, Delete, Op, Set
 from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration
+from kbroker.metadata.reassignments import stored_plan
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanState, SkipReason, StoredMove, StoredPlan
-from kbroker.metadata.store import plan_nodes, znodes
-from kbroker.metadata.store.coordination import Create, Delete, Op, Set
-from kbroker.metadata.store.data_tree import DataTree
+from kbroker.metadata.store import znodes
 from kbroker.simulation.invariants.controller_state import ControllerState
 from kbroker.simulation.invariants.plans import Plans
 
@@ -38,7 +39,7 @@ class Stored:
                 for each in brokers
             ),
             Create(znodes.REASSIGNMENT_PLAN, b""),
-            *(Create(path, data) for id in (1, 2) for path, data in plan_nodes.encode_moves(id, MOVES)),
+            *(Create(path, data) for id in (1, 2) for path, data in stored_plan.encode_moves(id, MOVES)),
         )
         self.plans = Plans(ControllerState(self.tree))
 
@@ -49,7 +50,7 @@ class Stored:
         self._write(Delete(znodes.topic_path("t")))
 
     def fault(self, stored: StoredPlan) -> str | None:
-        self._write(Set(znodes.REASSIGNMENT_PLAN, plan_nodes.encode_header(stored)))
+        self._write(Set(znodes.REASSIGNMENT_PLAN, stored_plan.encode_header(stored)))
         return self.plans.fault()
 
 

@@ -8,17 +8,16 @@ from typing import Any
 import pytest
 
 from kbroker.common import TopicPartition
+from kbroker.coordination.interface import Op, WatchEvent
 from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from kbroker.coordinator.runtime.loader import PartitionLoader
-from kbroker.metadata import isr_change_queue, replication_control_manager
 from kbroker.metadata.image import KnownBroker
 from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.replication import alter_partition as alter_partition_module
-from kbroker.metadata.replication import broker_changes
+from kbroker.metadata.replication import broker_changes, isr_change_queue, replication_control_manager
 from kbroker.metadata.store.change_log import change_ops
-from kbroker.metadata.store.coordination import Op, WatchEvent
 from kbroker.replica import delayed_delete_records
 from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions, PartitionFetchState
 from kbroker.replica.isr_manager import IsrManager
@@ -213,7 +212,7 @@ def a_former_controller_writes(patch: pytest.MonkeyPatch) -> None:
     """The writes of a controller are not fenced: they check neither its epoch nor the number of the last change."""
 
     async def write(writer: MetadataWriter, ops: Sequence[Op], deleted_topics: Sequence[bytes]) -> None:
-        await writer._coordination.multi([*change_ops(writer._loader.change_log.number + 1, ops), *ops])
+        await writer.coordination.multi([*change_ops(writer._loader.change_log.number + 1, ops), *ops])
         await writer._loader.catch_up()
 
     patch.setattr(MetadataWriter, "_write", write)

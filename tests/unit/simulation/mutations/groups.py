@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.group import group_shard
-from kbroker.coordinator.group.classic import heartbeat
+from kbroker.coordinator.group.classic import classic_groups, heartbeat
+from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.runtime import loader
 from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
@@ -26,7 +26,7 @@ from tests.unit.simulation.mutations.shapes import broker, crash, member_out_of_
 def stale_member_commits(patch: pytest.MonkeyPatch) -> None:
     """A removed member may commit."""
     codes = ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION
-    ignore_errors(patch, group_shard, "validate_offset_commit", *codes)
+    ignore_errors(patch, ClassicGroup, "validate_offset_commit", *codes)
 
 
 @mutation("disk", ["lost commit"], only("full", members=3), first_seed=1)
@@ -52,10 +52,10 @@ def commit_counts_although_refused(
 
 
 @mutation("crash", ["backward generation", "double assignment"], only(crash, pause_s=1.0, members=3, readers=1))
-@replaces(group_shard, "group_from_record")
-def generation_restarts_at_zero(real: Any, record: Any) -> Any:
+@replaces(classic_groups, "group_from_record")
+def generation_restarts_at_zero(real: Any, *arguments: Any) -> Any:
     """A loaded group restarts at generation 0."""
-    group = real(record)
+    group = real(*arguments)
     group.generation = 0
     return group
 

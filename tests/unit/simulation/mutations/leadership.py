@@ -8,12 +8,10 @@ import pytest
 
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
 from kbroker.interbroker.fencing_check import FencingCheck
-from kbroker.metadata import replication_control_manager
 from kbroker.metadata.image import UNKNOWN_REPLICA, PartitionRegistration, SeenMetadata, WriteHealth
-from kbroker.metadata.recovery import log_recovery, older_metadata
-from kbroker.metadata.recovery.log_recovery import ReadLogs, ReplicaLog
-from kbroker.metadata.recovery.metadata_history import MAX_UNSEEN_EPOCHS
-from kbroker.metadata.replication import alter_partition
+from kbroker.metadata.recovery import log_recovery, log_recovery_manager
+from kbroker.metadata.recovery.log_recovery import MAX_UNSEEN_EPOCHS, ReadLogs, ReplicaLog
+from kbroker.metadata.replication import alter_partition, replication_control_manager
 from kbroker.replica import isr_manager
 from kbroker.replica.fetch import follower_fetch, partition_reads
 from kbroker.replica.fetcher.fetched_partitions import PartitionFetchState
@@ -210,7 +208,7 @@ RESTORE_SIGNS = [INVARIANT, LIVENESS, "lost write", "inconsistent offsets"]
 @mutation("cluster", RESTORE_SIGNS, replicated(restored_without_the_leader, seconds=12.0))
 def an_older_copy_goes_unnoticed(patch: pytest.MonkeyPatch) -> None:
     """Leaders are elected by the ISRs of the copy."""
-    patch.setattr(older_metadata, "needs_recovery", lambda seen, log: False)
+    patch.setattr(log_recovery_manager, "needs_recovery", lambda seen, log: False)
 
 
 @mutation("cluster", RESTORE_SIGNS, replicated(restored_without_the_leader, seconds=12.0))
@@ -224,7 +222,7 @@ def a_recovery_uses_epochs_of_the_lost_history(patch: pytest.MonkeyPatch) -> Non
             partition, leader=-1, isr=[], elr=[], last_known_elr=list(UNKNOWN_REPLICA), partition_epoch=epoch
         )
 
-    patch.setattr(older_metadata, "begin_recovery", begin)
+    patch.setattr(log_recovery_manager, "begin_recovery", begin)
 
 
 @mutation("cluster", RESTORE_SIGNS, replicated(restored_without_the_leader, seconds=12.0))
@@ -261,4 +259,4 @@ def a_recovery_does_not_wait_for_other_logs(patch: pytest.MonkeyPatch) -> None:
 )
 def brokers_are_not_waited_for_after_all_sessions_have_ended(patch: pytest.MonkeyPatch) -> None:
     """The first broker that registers leads by the copy, though others may have seen that it is old."""
-    patch.setattr(older_metadata, "FORMER_BROKERS_S", 0.0)
+    patch.setattr(log_recovery_manager, "FORMER_BROKERS_S", 0.0)

@@ -9,17 +9,18 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
+from kbroker.coordination.interface import Op
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.reassignments import plan_step, reassignment_control_manager
-from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
+from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
+from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.plan_checks import RequestedPlan
 from kbroker.metadata.reassignments.plan_manager import ReassignmentPlanManager
 from kbroker.metadata.reassignments.plan_step import MoveState, MoveStatus
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, StoredPlan
-from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
 from kbroker.metadata.store.change_log import change_ops
-from kbroker.metadata.store.coordination import Op
-from kbroker.metadata.topics.create_partitions import NewPartitions
+from kbroker.metadata.topics.create_topics import NewPartitions
 from kbroker.metadata.topics.topic_control_manager import TopicControlManager
 from kbroker.simulation.runtime.machine import Machine
 from kbroker.simulation.scenarios.simulation import Simulation
@@ -46,16 +47,16 @@ class Drain:
                 return False
         replicas = [self.drained, self.kept]
         await self.at_controller(
-            lambda controller: controller.alter_reassignments(
+            lambda controller: controller.reassignments.alter_reassignments(
                 [RequestedReassignment(*scene.tp, replicas) for scene in self.scenes]
             )
         )
         return await self.scenes[0].until(lambda: all(scene.stored.replicas == replicas for scene in self.scenes))
 
     async def create_plan(self) -> None:
-        moves = [RequestedMove(*scene.tp, tuple(scene.stored.replicas), tuple(self.target)) for scene in self.scenes]
+        moves = [GivenMove(*scene.tp, tuple(scene.stored.replicas), tuple(self.target)) for scene in self.scenes]
         plan = RequestedPlan("drain", NO_THROTTLE, 1, moves, allow_fewer_racks=True)
-        await self.at_controller(lambda controller: controller.create_reassignment_plan(plan))
+        await self.at_controller(lambda controller: controller.plans.create_plan(plan))
 
     async def at_controller(self, operation: Callable[..., Awaitable[object]]) -> None:
         controller = self.scenes[0].controller
@@ -113,7 +114,7 @@ async def a_broker_is_cordoned(simulation: Simulation, random: Random) -> None:
         broker, cordoned = str(drain.spare), {"cordoned.log.dirs": "*"}
         await drain.at_controller(lambda at: at.alter_configs(ConfigResourceType.BROKER, broker, cordoned))
         new = NewPartitions(drain.scenes[0].tp[0], 2 * PARTITIONS)
-        await drain.at_controller(lambda at: at.create_partitions([new], validate_only=False))
+        await drain.at_controller(lambda at: at.topics.create_partitions([new], validate_only=False))
 
 
 def _known_replicas(machine: Machine, scene: Scene) -> Sequence[int]:
@@ -141,7 +142,7 @@ def a_plan_goes_on_after_another_controller_has_replaced_it(patch: pytest.Monkey
     """The steps of a plan are not fenced: they check neither the controller epoch nor the last change."""
 
     async def write(writer: MetadataWriter, ops: Sequence[Op], deleted_topics: Sequence[bytes]) -> None:
-        await writer._coordination.multi([*change_ops(writer._loader.change_log.number + 1, ops), *ops])
+        await writer.coordination.multi([*change_ops(writer._loader.change_log.number + 1, ops), *ops])
         await writer._loader.catch_up()
 
     async def move(

@@ -1,7 +1,6 @@
 """Mistakes in delayed delivery, idempotency keys, views and partitions that close."""
 
 import asyncio
-from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -17,7 +16,6 @@ from kbroker.queues.delay.delivery import DelayedDelivery
 from kbroker.queues.delay.pending_records import PendingRecords
 from kbroker.replica.fetch import partition_reads
 from kbroker.replica.fetch.read_filter import Filtered, FilterSequence, HiddenRanges
-from kbroker.runtime.slices import Steps
 from kbroker.simulation.clients.queues.keyed_workload import KEYED
 from kbroker.simulation.scenarios.simulation import Simulation
 from kbroker.storage.log.log import Log
@@ -35,17 +33,17 @@ KILLS = only("kill", producers=1, readers=1, members=0, deleters=0)
 
 @mutation("queues", BROKEN, KILLS)
 @replaces(log_replay, "effects_of")
-def deliveries_are_not_replayed(real: Any, *batch: Any) -> Steps[Effects]:
+def deliveries_are_not_replayed(real: Any, *batch: Any) -> Effects:
     """After a restart, records that were delivered before are pending again."""
-    effects: Effects = yield from real(*batch)
+    effects: Effects = real(*batch)
     return effects._replace(removed=[])
 
 
 @mutation("queues", [LIVENESS, *BROKEN], KILLS, slow=True)
 @replaces(log_replay, "effects_of")
-def stored_records_are_not_replayed(real: Any, *batch: Any) -> Steps[Effects]:
+def stored_records_are_not_replayed(real: Any, *batch: Any) -> Effects:
     """After a restart, the last stored record of each batch is not pending."""
-    effects: Effects = yield from real(*batch)
+    effects: Effects = real(*batch)
     return effects._replace(added=effects.added[:-1])
 
 
@@ -58,10 +56,10 @@ def records_are_delivered_early(real: Any, pending: Any, now_ms: int, *limit: An
 
 @mutation("queues", BROKEN, KILLS)
 @replaces(stored_records, "pick_records")
-def skipped_records_are_read(real: Any, body: bytes, header: Any, offsets: Any) -> Steps[Any]:
+def skipped_records_are_read(real: Any, body: bytes, header: Any, offsets: Any) -> Any:
     """Of a batch with other records between those that are due, the records before them are delivered."""
     shifted = [max(offset - 1, header.base_offset) if len(offsets) < header.count else offset for offset in offsets]
-    picked = yield from real(body, header, sorted({*shifted}))
+    picked = real(body, header, sorted({*shifted}))
     return picked + picked[-1:] * (len(offsets) - len(picked))
 
 
@@ -75,33 +73,31 @@ def retention_deletes_pending_records(_: Any, delivery: Any, now_ms: int) -> int
 
 @mutation("queues", [SPINNING], only(producers=1, readers=1, members=0, deleters=0), first_seed=6)
 @replaces(DelayState, "drop_below")
-def deleted_records_stay_pending(_: Any, state: Any, offset: int) -> Iterator[None]:
+def deleted_records_stay_pending(_: Any, state: Any, offset: int) -> None:
     """DeleteRecords deletes pending records, and they are still pending: the delivery reads them again and again."""
-    return iter(())
 
 
 @mutation("queues", BROKEN, KILLS, first_seed=5)
 @replaces(log_replay, "effects_of")
-def cancellations_are_not_replayed(real: Any, batch: Any, body: Any, header: Any, *levels: Any) -> Steps[Effects]:
+def cancellations_are_not_replayed(real: Any, batch: Any, body: Any, header: Any, *levels: Any) -> Effects:
     """After a restart, cancelled records are pending again."""
-    effects: Effects = yield from real(batch, body, header, *levels)
+    effects: Effects = real(batch, body, header, *levels)
     is_cancellation = header.attributes & HIDDEN and not effects.added
     return effects._replace(removed=[]) if is_cancellation else effects
 
 
 @mutation("queues", BROKEN, KILLS, first_seed=13)
 @replaces(log_replay, "effects_of")
-def moved_records_are_not_replayed(real: Any, *batch: Any) -> Steps[Effects]:
+def moved_records_are_not_replayed(real: Any, *batch: Any) -> Effects:
     """After a restart, records that retention has moved are not pending."""
-    effects: Effects = yield from real(*batch)
+    effects: Effects = real(*batch)
     return effects._replace(added=[]) if effects.removed else effects
 
 
 @mutation("queues", BROKEN, KILLS, first_seed=14)
 @replaces(KeyTable, "replay")
-def keys_are_not_replayed(_: Any, *batch: Any) -> Iterator[None]:
+def keys_are_not_replayed(_: Any, *batch: Any) -> None:
     """After a restart, the keys of stored records are not known."""
-    return iter(())
 
 
 class _SkippingFilter:

@@ -10,9 +10,10 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.replication import alter_reassignments, partition_change
-from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
-from kbroker.metadata.replication.reassignment import Assignment, CancelledReassignment, CompletedReassignment
+from kbroker.metadata.reassignments import alter_reassignments
+from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
+from kbroker.metadata.replication import partition_change
+from kbroker.metadata.replication.partition_change import Assignment, CancelledReassignment, CompletedReassignment
 from kbroker.replica import replication_throttle
 from kbroker.replica.fetcher import replica_fetcher
 from kbroker.replica.replication_throttle import ReplicationQuota
@@ -47,7 +48,7 @@ async def _reassign(scene: Scene, target: Sequence[int] | None) -> None:
     if controller is not None and controller.services is not None:
         requested = [RequestedReassignment(*scene.tp, target)]
         with suppress(KafkaError):
-            await controller.loop.run(controller.services.controller.alter_reassignments(requested))
+            await controller.loop.run(controller.services.controller.reassignments.alter_reassignments(requested))
 
 
 @mutation("cluster", [INVARIANT], replicated(reassignment_is_cancelled))

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from kbroker.common import KafkaError
+from kbroker.coordination.interface import Delete, NoNode
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.replication.leader_elections import ElectionType, RequestedElection
+from kbroker.metadata.replication.leader_elections import ElectionType
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Delete, NoNode
 from kbroker.replica.partition import Partition
 from kbroker.simulation.checker.history import TopicPartition
 from kbroker.simulation.invariants.controller_state import ControllerState
@@ -144,7 +144,7 @@ class Scene:
         controller, preferred = self.controller, self.machine(self.stored.replicas[0])
         if controller is None or controller.services is None:
             return False
-        election = controller.services.controller.elect_leaders(ElectionType.PREFERRED, [RequestedElection(*self.tp)])
+        election = controller.services.controller.elect_leaders(ElectionType.PREFERRED, [self.tp])
         try:
             await controller.loop.run(election)
         except KafkaError:

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError
+from kbroker.coordination.journal import Journal
 from kbroker.metadata.replication import broker_changes
-from kbroker.metadata.store.journal import Journal
 from kbroker.replica.fetch import fetch_manager, fetch_reads
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.partition import Partition
 from kbroker.replica.purgatory import Purgatory
 from kbroker.server.connection import Connection
+from kbroker.server.large_request import serve_large_request
 from kbroker.server.response_queue import ResponseQueue
 from kbroker.storage.log.log import Log
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
@@ -142,14 +143,14 @@ def responses_are_out_of_order(real: Any, queue: ResponseQueue) -> None:
     real(queue)
 
 
-# Requests in slices.
+# Requests in turns.
 
 
 @mutation("calm", ["lost write", "skipped records"], short(small_slices=True, producers=3), first_seed=8)
-@replaces(Connection, "_serve_in_slices")
-def frame_of_slices_is_overwritten(_: Any, connection: Connection, context: Any, frame: memoryview, pos: int) -> None:
-    """A request is decoded in slices from the buffer that receives the next one."""
-    connection._responses.wait_for_body(context, connection._serve_large_request(context, frame, pos))
+@replaces(Connection, "_serve_large_request")
+def frame_of_turns_is_overwritten(_: Any, connection: Connection, context: Any, frame: memoryview, pos: int) -> None:
+    """A request is decoded in turns from the buffer that receives the next one."""
+    connection._responses.wait_for_body(context, serve_large_request(connection._server, context, frame, pos))
 
 
 # Metadata.

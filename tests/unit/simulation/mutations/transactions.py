@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.group import group_shard
-from kbroker.coordinator.group.offsets.offset_metadata_manager import OffsetMetadataManager
-from kbroker.coordinator.group.offsets.pending_transactional_offsets import PendingTransactionalOffsets
+from kbroker.coordinator.group.classic.classic_group import ClassicGroup
+from kbroker.coordinator.group.offset_metadata_manager import OffsetMetadataManager, PendingTransactionalOffsets
 from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
-from kbroker.coordinator.transaction import add_partitions, end_transaction, transaction_shard
+from kbroker.coordinator.transaction import transaction_shard, transitions
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
+from kbroker.coordinator.transaction.transaction_metadata import PREPARED
 from kbroker.coordinator.transaction.transaction_shard import TransactionShard
-from kbroker.coordinator.transaction.transaction_state import PREPARED
 from kbroker.metadata.producer_id_manager import BLOCK_SIZE, ProducerIdManager
 from kbroker.replica.fetch import partition_reads
 from kbroker.replica.logs import log_manager
@@ -108,7 +107,7 @@ def prepared_is_not_resumed(_: Any, shard: Any) -> None:
 
 
 @mutation("transactions", TORN, transacting(only(), stale_clients=2), first_seed=1)
-@replaces(end_transaction, "_prepare_end_with_epoch_bump")
+@replaces(transitions, "_prepare_end_with_epoch_bump")
 def old_ends_are_accepted(real: Any, entry: Any, producer: Any, *arguments: Any) -> Any:
     """EndTxn is accepted with any earlier epoch."""
     if entry is not None and producer.epoch < entry.metadata.producer_epoch:
@@ -125,12 +124,13 @@ def old_ends_are_accepted(real: Any, entry: Any, producer: Any, *arguments: Any)
 def zombies_add_partitions(patch: pytest.MonkeyPatch) -> None:
     """Producers of an older epoch add partitions."""
 
-    def validate_producer(real: Any, entry: Any, producer_id: int, epoch: int) -> Any:
+    def with_any_epoch(real: Any, entry: Any, producer_id: int, epoch: int, *arguments: Any) -> Any:
         if entry is not None and epoch < entry.metadata.producer_epoch:
             epoch = entry.metadata.producer_epoch
-        return real(entry, producer_id, epoch)
+        return real(entry, producer_id, epoch, *arguments)
 
-    wrap(patch, add_partitions, "validate_producer", validate_producer)
+    for decision in ("prepare_add_partitions", "verify_partitions"):
+        wrap(patch, transaction_shard, decision, with_any_epoch)
     # The log accepts them too, and loses the epochs that it knows.
     ignore_errors(patch, ProducerStateManager, "check", ErrorCode.INVALID_PRODUCER_EPOCH)
 
@@ -284,7 +284,7 @@ def unstable_offsets_are_returned(_: Any, *arguments: Any) -> Any:
     first_seed=8,
     slow=True,
 )
-@replaces(group_shard, "validate_transactional_offset_commit")
+@replaces(ClassicGroup, "validate_transactional_offset_commit")
 def stale_members_commit_in_transactions(_: Any, *arguments: Any) -> None:
     """A removed member commits offsets in a transaction."""
 

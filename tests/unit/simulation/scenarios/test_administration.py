@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kbroker.config.config_resource import ConfigResourceType
-from kbroker.metadata.store.coordination import CoordinationError, NodeExists
+from kbroker.coordination.interface import CoordinationError, NodeExists
 from kbroker.simulation.runtime.host_loop import HostCrashed, HostLoop
 from kbroker.simulation.runtime.machine import PORT
 from protocol.errors import ErrorCode

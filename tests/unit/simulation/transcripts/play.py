@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.config.values import ConfigError
-from kbroker.metadata.store.coordination import CoordinationError
+from kbroker.coordination.interface import CoordinationError
 from kbroker.runtime.event_log import LogEvent
 from kbroker.simulation.coordination.service import SimCoordination
 from kbroker.simulation.invariants.broker import Invariants

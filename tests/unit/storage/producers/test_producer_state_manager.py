@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.common import KafkaError
-from kbroker.runtime.slices import run_to_end
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.producers.producer_table import MAX_SEQUENCE, ActiveProducer
 from kbroker.storage.producers.transactions import CompletedTransaction
@@ -128,8 +127,8 @@ def test_expiry_goes_by_the_timestamp_of_the_last_batch(partition):
     partition.produce(batch(0, pid=1, timestamp=1000))
     partition.produce(batch(0, pid=2, timestamp=1000))
     partition.produce(batch(1, pid=2, timestamp=1001))
-    assert run_to_end(partition.states.remove_expired(1000 + DAY - 1, DAY)) == 0
-    assert run_to_end(partition.states.remove_expired(1000 + DAY, DAY)) == 1
+    assert partition.states.remove_expired(1000 + DAY - 1, DAY) == 0
+    assert partition.states.remove_expired(1000 + DAY, DAY) == 1
     assert [producer.producer_id for producer in partition.states.active()] == [2]
     assert partition.error(batch(17, pid=1)) == ErrorCode.NONE
 
@@ -139,13 +138,13 @@ def test_an_open_transaction_keeps_a_producer(partition):
     partition.produce(batch(1, 2, attributes=TRANSACTIONAL))
     partition.produce(batch(3, attributes=TRANSACTIONAL))
     assert list(partition.states.active()) == [ActiveProducer(7, 0, 3, 1000, -1, 1)]
-    assert run_to_end(partition.states.remove_expired(10 * DAY, DAY)) == 0
+    assert partition.states.remove_expired(10 * DAY, DAY) == 0
     assert partition.states.end_transaction(marker(timestamp=2000), 4, True, 12) == CompletedTransaction(
         7, 1, 4, True, 5
     )
     assert list(partition.states.active()) == [ActiveProducer(7, 0, 3, 2000, 12, -1)]
     assert partition.error(batch(4)) == ErrorCode.NONE
-    assert run_to_end(partition.states.remove_expired(10 * DAY, DAY)) == 1
+    assert partition.states.remove_expired(10 * DAY, DAY) == 1
 
 
 def test_a_marker_of_a_newer_epoch_fences_the_older(partition):

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.runtime.slices import run_to_end
 from kbroker.storage.log.log import Log
 from kbroker.storage.producers.producer_state_manager import MAX_RECENT, ProducerStateManager
 from kbroker.storage.producers.producer_table import (
@@ -24,6 +23,7 @@ from kbroker.storage.producers.producer_table import (
 from protocol.records.batch import BatchHeader, build_batch, parse_header
 from tests.unit.support.compaction import DAY
 from tests.unit.support.log_lab import NOW, Lab, append, batch
+from tests.unit.support.turns import pauses_of
 
 MANY = 300_000
 BYTES_PER_PRODUCER = 300
@@ -123,26 +123,26 @@ def test_the_first_batches_after_a_snapshot_copy_one_chunk_each() -> None:
 
 def test_expiration_and_descriptions_of_producers_run_in_small_steps() -> None:
     producers = many_producers(MANY)
-    # A slice of steps ends after half a millisecond.
-    assert max(step_sizes(producers.remove_expired(NOW, DAY))) <= CALLS_PER_STEP / 4
+    # A turn ends after half a millisecond.
+    assert max(step_sizes(pauses_of(producers.remove_expired, NOW, DAY))) <= CALLS_PER_STEP / 4
     active = producers.active()
     with counted_calls() as calls:
         next(active)
     assert calls[0] <= CALLS_PER_STEP
     assert len(producers) == MANY
-    assert run_to_end(producers.remove_expired(NOW + DAY, DAY)) == MANY
+    assert producers.remove_expired(NOW + DAY, DAY) == MANY
     assert len(producers) == 0
     assert sum(1 for _ in active) == MANY - 1
 
 
 def test_producers_that_write_during_the_expiration_stay() -> None:
     producers = many_producers(3 * ROWS_PER_CHUNK)
-    steps = producers.remove_expired(NOW + DAY, DAY)
+    steps = pauses_of(producers.remove_expired, NOW + DAY, DAY)
     next(steps)
     for producer_id in range(0, 3 * ROWS_PER_CHUNK, 100):
         producers.update(header(producer_id, 7)._replace(max_timestamp=NOW + DAY), 1 << 40)
     left = {producer.producer_id for producer in producers.active()}
-    run_to_end(steps)
+    list(steps)
     written = set(range(0, 3 * ROWS_PER_CHUNK, 100))
     assert written <= {producer.producer_id for producer in producers.active()} <= left
 

@@ -12,7 +12,7 @@ from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.parsing import parse_host_port
 from kbroker.cli.common.partitions.reassignments import ReplicaChanges
 from kbroker.cli.configs.requests import Changes, Resource
-from kbroker.metadata.topics.placement.cluster_layout import (
+from kbroker.metadata.reassignments.placement.cluster_layout import (
     ClusterBroker,
     ClusterLayout,
     PlacedPartition,

@@ -9,7 +9,7 @@ from kbroker.cli import main
 from kbroker.cli.cluster.plans import cordon
 from kbroker.cli.cluster.plans.cordon import drain_description, drained_brokers
 from kbroker.cli.common.errors import CliError
-from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker, PlacedPartition
+from kbroker.metadata.reassignments.placement.cluster_layout import ClusterBroker, PlacedPartition
 from protocol.errors import ErrorCode
 from protocol.messages.k10000_create_reassignment_plan import CreateReassignmentPlanResponse
 from tests.unit.cli.cluster.plans.conftest import FakeCluster

@@ -13,7 +13,7 @@ from kbroker.cli import main
 from kbroker.cli.cluster.log_dirs import LogDirs
 from kbroker.cli.cluster.plans import watch
 from kbroker.cli.common.partitions.reassignments import ReplicaChanges
-from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker
+from kbroker.metadata.reassignments.placement.cluster_layout import ClusterBroker
 from protocol.errors import ErrorCode
 from protocol.messages.k10002_cancel_reassignment_plan import CancelReassignmentPlanResponse
 from protocol.schema.message import Message

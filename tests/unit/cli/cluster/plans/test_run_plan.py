@@ -11,7 +11,7 @@ from kafka.errors import KafkaConnectionError, KafkaTimeoutError
 from kbroker.cli import main
 from kbroker.cli.cluster.plans import requests, run_plan
 from kbroker.metadata.reassignments import plan_checks
-from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker
+from kbroker.metadata.reassignments.placement.cluster_layout import ClusterBroker
 from protocol.errors import ErrorCode
 from protocol.messages.k10000_create_reassignment_plan import CreateReassignmentPlanResponse
 from protocol.messages.k10001_describe_reassignment_plan import DescribeReassignmentPlanResponse

@@ -7,8 +7,8 @@ import pytest
 
 from kbroker.cli.cluster.plans import write_rates
 from kbroker.cli.common.partitions.list_offsets import EARLIEST, LATEST, Offsets, Partition
-from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker, PlacedPartition, cluster_layout
-from kbroker.metadata.topics.placement.reassignment_plan import plan_of
+from kbroker.metadata.reassignments.placement.cluster_layout import ClusterBroker, PlacedPartition, cluster_layout
+from kbroker.metadata.reassignments.placement.reassignment_plan import plan_of
 
 NOW_MS = 1_000_000
 

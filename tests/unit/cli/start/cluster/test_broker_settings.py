@@ -8,7 +8,7 @@ import pytest
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.start.cluster.broker_settings import broker_settings, check_directory, properties_text
 from kbroker.cli.start.options import StartOptions, check_single, load_properties
-from kbroker.config.sources.properties_file import parse_properties_file
+from kbroker.config.sources.files import parse_properties_file
 
 
 def settings(brokers: int, *assignments: str, **options: str) -> list[dict[str, str]]:

@@ -3,9 +3,8 @@
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.classic.classic_group import ClassicGroup
+from kbroker.coordinator.group.classic.classic_group import VALID_PREVIOUS_STATES, ClassicGroup, GroupState
 from kbroker.coordinator.group.classic.classic_group_member import ClassicGroupMember
-from kbroker.coordinator.group.classic.group_state import VALID_PREVIOUS_STATES, GroupState
 from protocol.errors import ErrorCode
 
 

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from kbroker.coordinator.group.classic.subscription import subscribed_topics
+from kbroker.coordinator.group.classic.classic_group_member import subscribed_topics
 from protocol.messages.consumer_protocol import ConsumerProtocolSubscription, OwnedTopic
 from protocol.schema.codec import encode
 

@@ -1,0 +1,13 @@
+"""The kinds of groups that this broker has."""
+
+from typing import Any
+
+from kbroker.coordinator.group.classic.classic_groups import ClassicGroups
+from kbroker.coordinator.group.group_shard import GroupKind
+from kbroker.coordinator.group.records import GroupRecordCodec
+
+# The first kind also has the groups that are known only by their offsets.
+GROUP_KINDS: tuple[type[GroupKind[Any]], ...] = (ClassicGroups,)
+
+_CODEC = GroupRecordCodec([kind.codec for kind in GROUP_KINDS])
+encode_record, decode_record = _CODEC.encode, _CODEC.decode

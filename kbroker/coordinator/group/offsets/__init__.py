@@ -1,1 +1,0 @@
-"""Committed offsets of groups: their replay, validation and expiration; offsets of open transactions (pure)."""

@@ -35,13 +35,13 @@ from kbroker.queues.queue_extensions import QueueExtensions
 from kbroker.queues.views.view_directory import ViewDirectory
 from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.replica.fetch.fetch_manager import FetchManager
-from kbroker.replica.fetch.replica_selector import RACK_AWARE
 from kbroker.replica.logs.data_directory import DataDirectory
 from kbroker.replica.logs.log_cleaner import LogCleaner
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.logs.scheduled_tasks import ScheduledTasks
-from kbroker.replica.quota.replication_quota import leader_quota
+from kbroker.replica.partition_state import RACK_AWARE
 from kbroker.replica.replica_manager import ReplicaManager
+from kbroker.replica.replication_throttle import leader_quota
 from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
@@ -109,13 +109,19 @@ class Broker:
             self._started.append(cluster.stop)
             node = node._replace(inter_broker_host=host, inter_broker_port=inter_broker_port)
         logs = LogManager(self.environment, directory.path, lambda: self.config)
-        replicas = ReplicaManager(self.environment, self.config.node_id, member.image, logs)
-        replicas.views = ViewDirectory(member.image)
-        replicas.is_rack_aware = self.config.replica_selector_class in RACK_AWARE
-        extensions = self._extensions = replicas.extensions = QueueExtensions(self.environment)
+        extensions = self._extensions = QueueExtensions(self.environment)
+        replicas = ReplicaManager(
+            self.environment, self.config.node_id, member.image, logs,
+            extensions=extensions,
+            views=ViewDirectory(member.image),
+            is_rack_aware=self.config.replica_selector_class in RACK_AWARE,
+        )  # fmt: skip
         self._configure(member)
-        assigned = self._assigned = AssignedPartitions(self.environment, replicas, member.image)
-        assigned.is_image_older = lambda: member.has_seen_newer
+        assigned = self._assigned = AssignedPartitions(
+            self.environment, replicas, member.image,
+            fetchers=None if cluster is None else cluster.fetchers,
+            is_image_older=lambda: member.has_seen_newer,
+        )  # fmt: skip
         await self.environment.turns.run(assigned.start(member.deleted_topics))
         member.deleted_topics = ()
         self._started += [assigned.stop, extensions.stop]
@@ -132,7 +138,6 @@ class Broker:
         member.on_registered = on_registered
         self._add_listeners(member, assigned)
         if cluster is not None:
-            assigned.fetchers = cluster.fetchers
             await replicas.write_health.check()
             member.write_health = lambda: replicas.write_health.health
             await cluster.serve(self.services, replicas)

@@ -28,6 +28,7 @@ from kbroker.common import KafkaError
 from kbroker.queues.topic_filters import visible_records
 from kbroker.replica.partition import Partition
 from kbroker.runtime.turns import paced
+from kbroker.storage.log.offset_lookup import find_max_timestamp, find_offset_for_timestamp
 from protocol.errors import NO_ERROR, ErrorCode
 from protocol.messages.k02_list_offsets import (
     ListOffsetsPartition,
@@ -125,7 +126,7 @@ def _result(
         partition = _replica(services, context, request, topic, requested)
         if requested.timestamp == LATEST and request.replica_id == CONSUMER and services.replicas.may_be_replaced():
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if partition.log.offline is not None and partition.log.readable_end <= partition.log.log_start_offset:
+        if partition.log.health.offline is not None and partition.log.readable_end <= partition.log.log_start_offset:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
     except KafkaError as error:
         result.error_code = error.code
@@ -182,7 +183,7 @@ def _visible_end(partition: Partition, request: ListOffsetsRequest) -> int:
     if request.replica_id != CONSUMER:
         return partition.log.log_end_offset
     end = partition.last_stable_offset if request.isolation_level == READ_COMMITTED else partition.high_watermark
-    return end if partition.log.offline is None else min(end, partition.log.readable_end)
+    return end if partition.log.health.offline is None else min(end, partition.log.readable_end)
 
 
 def _offset_not_available(context: RequestContext) -> ErrorCode:
@@ -203,9 +204,9 @@ def _look_up_blocking(
     log, visible = partition.log, visible_records(partition.log.config)
     try:
         if timestamp == MAX_TIMESTAMP:
-            found = log.max_timestamp_blocking(visible)
+            found = find_max_timestamp(log, visible)
         else:
-            found = log.offset_for_timestamp_blocking(timestamp, end_offset, visible)
+            found = find_offset_for_timestamp(log, timestamp, end_offset, visible)
     except KafkaError as error:
         result.error_code = error.code
         return

@@ -39,7 +39,7 @@ async def handle(
 async def _describe(replicas: ReplicaManager, topic_id: bytes, index: int) -> DescribeReplicaLogsResponsePartition:
     row = DescribeReplicaLogsResponsePartition(partition_index=index)
     partition = replicas.get(topic_id, index)
-    if partition is not None and partition.log.offline is None and not partition.is_closed:
+    if partition is not None and partition.log.health.offline is None and not partition.is_closed:
         log = partition.log
         row.leader_epoch, row.log_start_offset = log.epochs.latest, log.log_start_offset
         row.log_end_offset = log.log_end_offset

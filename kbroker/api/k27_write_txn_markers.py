@@ -18,7 +18,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.common import TopicPartition
 from kbroker.coordinator.runtime.write_event import complete
 from kbroker.runtime.turns import paced, yield_if_due
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.k27_write_txn_markers import (
     WritableTxnMarkerPartitionResult,

@@ -59,5 +59,5 @@ def _check(services: Services, topic: str, index: int, path: str) -> None:
         # The error code from before KIP-516, for compatibility.
         not_here = code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE if not_here else code)
-    if partition.log.offline is not None:
+    if partition.log.health.offline is not None:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)

@@ -5,7 +5,7 @@ whether it can write to its disk.
   leaves the in-sync and the eligible leader replicas, and another one leads, if another one is in sync.
 - A new leader epoch begins. The replica does not follow it, so it joins again only after its broker has been restarted,
   or has opened the log.
-- The ids in write_health_reporter.py are kbroker's own: the broker reports whether it can write to its disk.
+- The ids in disk_reports.py are kbroker's own: the broker reports whether it can write to its disk.
 - Other directory ids have no effect.
 - A broker that is not the controller relays the request of one that may be cut off from the controller.
 """
@@ -17,8 +17,7 @@ from typing import cast
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.relaying import relay_to_controller
 from kbroker.common import KafkaError
-from kbroker.replica.isr.failed_log_reporter import LOST_DIRECTORY
-from kbroker.replica.isr.write_health_reporter import DIRECTORY_IDS
+from kbroker.replica.logs.disk_reports import DIRECTORY_IDS, LOST_DIRECTORY
 from protocol.errors import ErrorCode
 from protocol.messages.k73_assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import PartitionErrors, ProducerIdentity
-from kbroker.replica.produce.produce_results import copied
-from kbroker.replica.produce.transaction_verification import PartitionKey, VerificationError, VerifiedPartitions
+from kbroker.replica.produce.produce_results import PartitionKey, VerificationError, VerifiedPartitions, copied
 from kbroker.runtime.turns import is_in_turn, paced, wait_in_turn
 from protocol.errors import ErrorCode
 from protocol.fast.produce import ProduceRequest, TopicRecords, TopicResult

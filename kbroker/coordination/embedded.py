@@ -29,7 +29,7 @@ from kbroker.coordination.interface import (
 )
 from kbroker.coordination.journal import Journal, JournalFailed, encode_snapshot
 from kbroker.runtime.event_log import EventLogger
-from kbroker.storage.shortage import NO_SPACE
+from kbroker.storage.log.log_health import NO_SPACE
 
 if TYPE_CHECKING:
     from asyncio import Future, TimerHandle

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kbroker.common import TopicPartition
-from kbroker.storage.producers.transaction_marker import TransactionMarker
-from kbroker.storage.producers.verification import VerificationGuard
+from kbroker.storage.producers.transactions import TransactionMarker, VerificationGuard
 from protocol.errors import ErrorCode
 
 

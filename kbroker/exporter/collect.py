@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kbroker.api.context import Services
     from kbroker.exporter.election_counter import ElectionCounter
     from kbroker.queues.queue_extensions import QueueExtensions
-    from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+    from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
     from kbroker.replica.partition import Partition
     from kbroker.runtime.metrics import RequestStats
     from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
@@ -170,7 +170,7 @@ def _add_partitions(services: Services, page: MetricsPage) -> Iterator[None]:
         reassigned += partition.reassignment_bytes_in
         leaders += partition.is_leader
         producers += len(log.producers)
-        offline += log.offline is not None
+        offline += log.health.offline is not None
     page.add(_REPLICAS + "partitioncount", len(all_partitions))
     page.add(_REPLICAS + "leadercount", leaders)
     page.add(_REPLICAS + "underreplicatedpartitions", under_replicated)
@@ -205,9 +205,9 @@ def _add_log(page: MetricsPage, labelled: str, partition: Partition) -> None:
     page.add("kafka_log_log_numlogsegments", len(log.segments), labelled)
     page.add("kafka_log_log_logstartoffset", log.log_start_offset, labelled)
     page.add("kafka_log_log_logendoffset", log.log_end_offset, labelled)
-    if log.offline is not None:
+    if log.health.offline is not None:
         page.add("kbroker_log_offline", 1, labelled)
-    if log.full:
+    if log.health.full:
         page.add("kbroker_log_full", 1, labelled)
 
 

@@ -18,7 +18,7 @@ from kbroker.runtime.metrics import Histogram
 if TYPE_CHECKING:
     from kbroker.api.context import Services
     from kbroker.queues.queue_extensions import QueueExtensions
-    from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+    from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
     from kbroker.runtime.environment import Environment
     from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
     from kbroker.server.socket_server import SocketServer

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kbroker.api.context import Services
     from kbroker.exporter.election_counter import ElectionCounter
     from kbroker.metadata.image import PartitionRegistration
-    from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+    from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
     from kbroker.replica.partition import Partition
 
 # The number of partitions or topics that are read in one step.
@@ -69,7 +69,7 @@ def collect_fetchers(services: Services, fetchers: ReplicaFetcherManager | None,
     for number, state in enumerate([] if fetchers is None else fetchers.states()):
         if number % ITEMS_PER_STEP == 0:
             yield
-        failed += state.partition.log.offline is not None
+        failed += state.partition.log.health.offline is not None
         if state.lag >= 0:
             max_lag = max(max_lag, state.lag)
             tp, client_id = state.partition.tp, f"ReplicaFetcherThread-0-{state.leader_id}"

@@ -10,6 +10,8 @@ from kbroker.common import KafkaError
 from kbroker.queues.derived_state import DerivedState
 from kbroker.queues.state_snapshot import StateSnapshot, decode_state_snapshot, encode_state_snapshot, matches_log
 from kbroker.runtime.event_log import EventLogger
+from kbroker.storage.log.log_reads import read_blocking
+from kbroker.storage.log.offset_lookup import find_offset_for_timestamp
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import BatchHeader, body_of, iter_headers
 from protocol.records.compression import TooLargeError, decompress
@@ -125,7 +127,7 @@ class DerivedStateManager:
     def _read_blocking(self, offset: int) -> list[tuple[BatchHeader, bytes | None]]:
         """Read some batches from `offset` on, with None for the records of a batch that does not change the state."""
         partition_log = self._partition.log
-        data = partition_log.read_blocking(offset, CHUNK_BYTES, partition_log.log_end_offset)
+        data = read_blocking(partition_log, offset, CHUNK_BYTES, partition_log.log_end_offset)
         batches: list[tuple[BatchHeader, bytes | None]] = []
         for position, header in iter_headers(data):
             if header.next_offset <= offset:
@@ -163,7 +165,7 @@ class DerivedStateManager:
         if timestamp is None:
             return partition_log.log_start_offset
         end = partition_log.log_end_offset
-        found = await self._environment.offload(partition_log.offset_for_timestamp_blocking, timestamp, end)
+        found = await self._environment.offload(find_offset_for_timestamp, partition_log, timestamp, end)
         return end if found is None else found.offset
 
     def _read_snapshot_blocking(self) -> StateSnapshot | None:
@@ -203,7 +205,7 @@ class DerivedStateManager:
                 return str(error)
             return None
 
-        partition_log.add_task(write_blocking, partial(self._on_written, partition_log))
+        partition_log.durability.add_task(write_blocking, partial(self._on_written, partition_log))
 
     def _on_written(self, _: object, failure: str | None) -> None:
         self._is_writing = False

@@ -14,7 +14,7 @@ from kbroker.replica.fetch.read_filter import combine
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
-    from kbroker.replica.produce.append_extension import AppendExtension
+    from kbroker.replica.partition_extensions import AppendExtension
     from kbroker.runtime.environment import Environment
 
 

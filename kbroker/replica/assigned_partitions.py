@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from kbroker.common import TopicPartition
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.replica.logs.config_updates import ConfigUpdates
-from kbroker.replica.logs.log_fate import LogFate, fate_of_log
 from kbroker.replica.logs.log_manager import AssignedPartition
-from kbroker.replica.partition import Partition, waits_for_flush
+from kbroker.replica.logs.stray_logs import LogFate, fate_of_log
+from kbroker.replica.partition import Partition
+from kbroker.replica.partition_high_watermark import waits_for_flush
 from kbroker.replica.partition_state import PartitionState
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime.event_log import EventLogger
@@ -20,7 +21,7 @@ from kbroker.storage.log.leader_epoch_cache import NO_EPOCH
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration, TopicImage
-    from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+    from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
     from kbroker.runtime.environment import Environment
     from kbroker.storage.log.log import Log
 
@@ -47,10 +48,19 @@ class AssignedPartitions:
     during a change may lack partitions of a topic; these keep their logs and roles.
     """
 
-    def __init__(self, environment: Environment, replicas: ReplicaManager, metadata: MetadataImage) -> None:
-        self.fetchers: ReplicaFetcherManager | None = None
-        # Whether this broker has seen newer metadata than the image has: then the image proves no removal.
-        self.is_image_older: Callable[[], bool] = lambda: False
+    def __init__(
+        self,
+        environment: Environment,
+        replicas: ReplicaManager,
+        metadata: MetadataImage,
+        *,
+        fetchers: ReplicaFetcherManager | None,
+        is_image_older: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`fetchers`: None for a lone broker. `is_image_older`: whether this broker has seen newer metadata than the
+        image has; then the image proves no removal."""
+        self._fetchers = fetchers
+        self._is_image_older = is_image_older
         self._environment = environment
         self._replicas = replicas
         self._node_id = replicas.node_id
@@ -94,7 +104,7 @@ class AssignedPartitions:
         self, tp: TopicPartition, topic_id: bytes | None, latest_epoch: int | None, deleted: Collection[bytes]
     ) -> LogFate:
         fate = fate_of_log(tp, topic_id, latest_epoch, self._node_id, self._metadata, deleted)
-        return LogFate.SET_ASIDE if fate is LogFate.DELETE and self.is_image_older() else fate
+        return LogFate.SET_ASIDE if fate is LogFate.DELETE and self._is_image_older() else fate
 
     # Roles.
 
@@ -137,16 +147,16 @@ class AssignedPartitions:
             return
         self._maintenance.mark_replicated(partition, len(registration.replicas))
         partition.apply_registration(registration, self._node_id, self._environment.clock.mono_ms())
-        if self.fetchers is None:
+        if self._fetchers is None:
             return
         if self._node_id in registration.replicas:
-            self.fetchers.update(partition, registration)
+            self._fetchers.update(partition, registration)
         else:
-            self.fetchers.remove(partition)
+            self._fetchers.remove(partition)
 
     def _stop_following(self, partition: Partition) -> None:
-        if self.fetchers is not None:
-            self.fetchers.remove(partition)
+        if self._fetchers is not None:
+            self._fetchers.remove(partition)
 
     # Logs.
 
@@ -198,8 +208,8 @@ class AssignedPartitions:
     async def stop(self) -> None:
         """Fail the waiting requests, sync and close all logs, and write the marker of a clean shutdown."""
         self._configs.stop()
-        if self.fetchers is not None:
-            await self.fetchers.stop()
+        if self._fetchers is not None:
+            await self._fetchers.stop()
         async with self._mutex:
             self._stopped = True
         await self._replicas.stop()
@@ -222,12 +232,12 @@ class AssignedPartitions:
 
     async def _sync(self, log: Log) -> None:
         try:
-            log.complete_flush(await self._environment.offload(log.flush_blocking, log.log_end_offset))
+            log.complete_flush(await self._environment.offload(log.durability.flush_blocking, log.log_end_offset))
         except OSError as error:
             # If the log is offline, it has already logged the reason.
-            if log.offline is None:
+            if log.health.offline is None:
                 # `_add` requests another sync.
-                log.on_shortage("sync", error)
+                log.health.on_shortage("sync", error)
 
     async def _add_all(self, assigned: Iterable[AssignedPartition], logs: Iterable[Log]) -> list[Log]:
         """Add the partitions whose logs are open. Returns the logs that were deleted or reassigned meanwhile.
@@ -251,7 +261,9 @@ class AssignedPartitions:
     def _add(self, log: Log, topic: TopicImage) -> None:
         maintenance = self._maintenance
         state = PartitionState(self._node_id, NO_EPOCH, [], log.checkpointed_high_watermark)
-        partition = Partition(log, state, maintenance, is_leader=False, is_internal=topic.internal)
+        partition = Partition(
+            log, state, maintenance, is_leader=False, is_internal=topic.internal, extensions=self._replicas.extensions
+        )
         self._replicas.add(partition)
         if self.has_roles:
             self._assign_role(partition)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def delete_from_log(partition: Partition, offset: int) -> None:
     """Delete the records below `offset` (-1: the high watermark). Raises KafkaError."""
     log = partition.log
-    if log.offline is not None:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline)
+    if log.health.offline is not None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.health.offline)
     high_watermark = partition.high_watermark
     if offset == -1:
         offset = high_watermark

@@ -1,40 +1,47 @@
-"""A partition on this broker.
+"""A partition on this broker: it leads the partition, or it follows the leader.
 
 A leader appends what clients send, and a follower what its leader sends. Both advance the high watermark, which
-completes requests that wait. partition_state.py decides when it may advance, isr/isr_manager.py changes the in-sync
+completes requests that wait. partition_state.py decides when it may advance, isr_manager.py changes the in-sync
 replicas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from kbroker.common import Buffer, KafkaError
+from kbroker.common import NO_LEADER, Buffer, KafkaError
 from kbroker.config.topic_config import TopicConfig
+from kbroker.metadata.image import is_retired
 from kbroker.replica.fetch.read_filter import HiddenRanges, ReadFilter
-from kbroker.replica.partition_high_watermark import OnCommitted, waits_for_flush
-from kbroker.replica.partition_roles import PartitionRoles
-from kbroker.replica.partition_state import PartitionState
-from kbroker.replica.produce.append_extension import AppendExtension
+from kbroker.replica.partition_extensions import (
+    AppendExtension,
+    NeedsClosingDecision,
+    PartitionExtensions,
+    append_extended,
+)
+from kbroker.replica.partition_high_watermark import PartitionHighWatermark, waits_for_flush
+from kbroker.replica.partition_state import PartitionState, is_listed
 from kbroker.replica.produce.batch_validation import validate_batch
-from kbroker.replica.produce.closing_wait import NeedsClosingDecision
-from kbroker.replica.produce.extended_append import append_extended
 from kbroker.replica.produce.record_validation import InspectedBatch, ValidatedBatch
-from kbroker.replica.quota.throttled_replicas import is_listed
-from kbroker.storage.log.control_batches import PreparedBatch
 from kbroker.storage.log.log import Log
-from kbroker.storage.producers.verification import VerificationGuard
+from kbroker.storage.log.transaction_index import PreparedBatch
+from kbroker.storage.producers.transactions import VerificationGuard
+from kbroker.storage.recovery.truncation import truncate_fully_and_start_at, truncate_to
 from protocol.errors import ErrorCode
 from protocol.records.batch import CONTROL, LENGTH_OVERHEAD, BatchHeader, parse_header
 
-__all__ = ["ACKS_ALL", "OnCommitted", "Partition", "waits_for_flush"]
+if TYPE_CHECKING:
+    from kbroker.metadata.image import Forwarding, PartitionRegistration
 
 ACKS_ALL = -1
 
 
-class AppendListener(Protocol):
+class PartitionListener(Protocol):
     """The PartitionMaintenance of the replica manager, which flushes and compacts the logs."""
+
+    @property
+    def mono_ms(self) -> Callable[[], int]: ...
 
     def on_append(self, partition: Partition, now_ms: int) -> None:
         """Called after an append. With `flush_before_ack`: sync the log, then call `advance_high_watermark`."""
@@ -43,44 +50,60 @@ class AppendListener(Protocol):
     def on_append_failed(self, partition: Partition) -> None: ...
 
 
-class Partition(PartitionRoles):
-    """Appends as the leader, and as a follower.
-
-    `is_internal`: the topic belongs to a coordinator. Appended since this broker opened the partition, at
+class Partition(PartitionHighWatermark):
+    """`is_internal`: the topic belongs to a coordinator. Appended since this broker opened the partition, at
     `first_offset`: `records_in` and `bytes_in` as the leader, `replication_bytes_in` as a follower;
     `reassignment_bytes_in` is the part of the latter while a reassignment added this replica.
+
+    `adding_replicas`: the replicas that a reassignment adds. `is_closing`: the leader refuses records, see
+    metadata/topics/closing_partitions.py. `forwarding`: the leader forwards records to another partition.
     `is_leader_throttled`, `is_follower_throttled`: the topic lists this replica as throttled (KIP-73).
+
     `append_extension` replaces the appends of clients. `read_filter` decides which records consumers see.
     `retention_limit` returns the offset below which retention may delete, at a wall-clock time in ms. All are None on
-    ordinary topics.
+    ordinary topics; `extensions` sets them.
     """
 
     __slots__ = (
-        "_append_listener", "append_extension", "bytes_in", "first_offset", "hidden_ranges", "is_follower_throttled",
-        "is_internal", "is_leader_throttled", "read_filter", "reassignment_bytes_in", "records_in",
-        "replication_bytes_in", "retention_limit",
+        "_closing_listeners", "_deferred_role", "_extensions", "_has_leader", "_is_truncating", "_listener",
+        "adding_replicas", "append_extension", "bytes_in", "first_offset", "forwarding", "hidden_ranges", "is_closing",
+        "is_follower_throttled", "is_internal", "is_leader_throttled", "is_retired", "read_filter",
+        "reassignment_bytes_in", "records_in", "replication_bytes_in", "retention_limit",
     )  # fmt: skip
 
     def __init__(
         self,
         log: Log,
         state: PartitionState,
-        append_listener: AppendListener,
+        listener: PartitionListener,
         *,
         is_leader: bool = True,
         is_internal: bool = False,
+        extensions: PartitionExtensions | None = None,
     ) -> None:
-        super().__init__(log, state, is_leader)
+        super().__init__(log, state, listener.mono_ms, is_leader)
+        self._listener = listener
         self.is_internal = is_internal
         self.records_in = self.bytes_in = self.replication_bytes_in = self.reassignment_bytes_in = 0
         self.first_offset = log.log_end_offset
+        self.adding_replicas: Sequence[int] = ()
+        self.is_closing = self.is_retired = False
+        # Called when the partition is no longer closing, or this broker no longer leads it. A dict keeps the order.
+        self._closing_listeners: dict[Callable[[], None], None] | None = None
+        self.forwarding: Forwarding | None = None
+        self._is_truncating = False
+        # On a follower: whether the partition has a leader, as far as this broker knows.
+        self._has_leader = False
+        # A change of the metadata image during a truncation. It is applied afterwards.
+        self._deferred_role: tuple[PartitionRegistration, int, int] | None = None
         self.read_filter: ReadFilter | None = None
         # None until a fetch through a read filter.
         self.hidden_ranges: HiddenRanges | None = None
         self.append_extension: AppendExtension | None = None
         self.retention_limit: Callable[[int], int] | None = None
-        self._append_listener = append_listener
         self._set_replica_config(log.config)
+        self._extensions = extensions
+        self._configure()
 
     def set_config(self, config: TopicConfig) -> None:
         """Apply changed configs of the topic."""
@@ -160,7 +183,7 @@ class Partition(PartitionRoles):
         try:
             base_offset = log.append(batch, header, self.state.leader_epoch, now_ms)
         except KafkaError:
-            self._append_listener.on_append_failed(self)
+            self._listener.on_append_failed(self)
             raise
         self._after_append(last_offset_delta + 1, length + LENGTH_OVERHEAD, now_ms)
         # This may differ from the log end offset: requests completed in _after_append may have appended more.
@@ -189,7 +212,7 @@ class Partition(PartitionRoles):
         try:
             base_offset = self.log.append(batch, header, self.state.leader_epoch, now_ms, any_size=any_size)
         except KafkaError:
-            self._append_listener.on_append_failed(self)
+            self._listener.on_append_failed(self)
             raise
         self._after_append(header.last_offset_delta + 1, len(batch), now_ms)
         return base_offset + header.last_offset_delta + 1
@@ -209,7 +232,7 @@ class Partition(PartitionRoles):
         try:
             base_offset = self.log.append_batches(batches, self.state.leader_epoch, now_ms)
         except KafkaError:
-            self._append_listener.on_append_failed(self)
+            self._listener.on_append_failed(self)
             raise
         records = sum([header.last_offset_delta + 1 for _, header, _ in batches])
         self._after_append(records, sum([len(batch) for batch, _, _ in batches]), now_ms)
@@ -219,7 +242,7 @@ class Partition(PartitionRoles):
         self._uncommitted_bytes += size
         self.records_in += records
         self.bytes_in += size
-        self._append_listener.on_append(self, now_ms)
+        self._listener.on_append(self, now_ms)
         if self.state.followers:
             self._notify_replicas(size)
         if not self.flush_before_ack:
@@ -247,17 +270,179 @@ class Partition(PartitionRoles):
             except KafkaError:
                 if log.log_end_offset > end_offset_before:
                     # The first batches were written, and must be synced like any others.
-                    self._append_listener.on_append(self, now_ms)
-                self._append_listener.on_append_failed(self)
+                    self._listener.on_append(self, now_ms)
+                self._listener.on_append_failed(self)
                 raise
             self._uncommitted_bytes += len(records)
             self.replication_bytes_in += len(records)
             if self.state.local_id in self.adding_replicas:
                 self.reassignment_bytes_in += len(records)
-            self._append_listener.on_append(self, now_ms)
+            self._listener.on_append(self, now_ms)
         # The high watermark of a new leader may be lower for some time; this replica's does not go back.
         self._advance_to(min(leader_high_watermark, log.log_end_offset))
         if leader_log_start > log.log_start_offset:
             log.delete_records(min(leader_log_start, self.state.high_watermark))
             self.notify_fetchers(0)
         return log.log_end_offset
+
+    # Leadership.
+
+    def begin_epoch(self) -> None:
+        """Start the current leader epoch at the log end offset."""
+        if self.is_leader:
+            self.log.assign_leader_epoch(self.state.leader_epoch)
+
+    def apply_registration(self, registration: PartitionRegistration, node_id: int, now_ms: int) -> None:
+        """Apply a change of the metadata image: this broker (`node_id`) becomes or stays the leader or a follower.
+
+        `now_ms` is monotonic. During a truncation the change is deferred until its end.
+        """
+        self.adding_replicas = registration.adding_replicas
+        # Before the role: nothing may be appended in the leader epoch that closes the partition.
+        self.is_closing = registration.is_closing
+        self.forwarding = registration.forwarding
+        if self.is_retired != is_retired(registration):
+            self.is_retired = not self.is_retired
+            self.notify_fetchers(0)
+        if self._is_truncating:
+            self._deferred_role = (registration, node_id, now_ms)
+        elif registration.leader == node_id:
+            self.become_leader(registration, now_ms)
+        else:
+            self.become_follower(registration)
+        if not self.is_closing:
+            self._call_closing_listeners()
+
+    def add_closing_listener(self, callback: Callable[[], None]) -> None:
+        """Call the listener once, when this closing partition is open again, is removed, or has another leader."""
+        if self._closing_listeners is None:
+            self._closing_listeners = {}
+        self._closing_listeners[callback] = None
+
+    def remove_closing_listener(self, callback: Callable[[], None]) -> None:
+        """Undo `add_closing_listener`."""
+        if self._closing_listeners is not None:
+            self._closing_listeners.pop(callback, None)
+
+    def _call_closing_listeners(self) -> None:
+        waiting, self._closing_listeners = self._closing_listeners, None
+        for callback in waiting or ():
+            callback()
+
+    def become_leader(self, registration: PartitionRegistration, now_ms: int) -> None:
+        """Lead a new epoch, or apply a newer ISR of the current one. `now_ms` is monotonic.
+
+        After `resign` only a new epoch makes the broker a leader again.
+        """
+        state = self.state
+        if registration.leader_epoch > state.leader_epoch:
+            state.partition_epoch = registration.partition_epoch
+            state.begin_leader_epoch(
+                registration.leader_epoch, registration.replicas, registration.isr, self.log.log_end_offset, now_ms
+            )
+            self.is_leader = True
+            self.begin_epoch()
+            self._configure()
+            # Sessions fetch again with the new epoch.
+            self.notify_all()
+        elif self.is_leader and registration.partition_epoch > state.partition_epoch:
+            state.partition_epoch = registration.partition_epoch
+            state.update_replicas_and_isr(registration.replicas, registration.isr)
+        else:
+            return
+        # A smaller ISR may commit records (KAFKA-13091).
+        self.advance_high_watermark()
+
+    def become_follower(self, registration: PartitionRegistration) -> None:
+        """Follow the leader of the registration, if it has one. Waiting requests fail with NOT_LEADER_OR_FOLLOWER."""
+        state = self.state
+        if (registration.leader_epoch, registration.partition_epoch) <= (state.leader_epoch, state.partition_epoch):
+            return
+        state.partition_epoch = registration.partition_epoch
+        state.begin_follower_epoch(registration.leader_epoch, registration.replicas, registration.isr)
+        self._has_leader = registration.leader != NO_LEADER
+        self._stop_leading()
+
+    def resign(self) -> None:
+        """Become a follower without a leader, because this broker's session has ended. The leader epoch stays."""
+        state = self.state
+        self._deferred_role = None
+        state.begin_follower_epoch(state.leader_epoch, state.replicas, state.isr)
+        self._has_leader = False
+        self._stop_leading()
+
+    def _stop_leading(self) -> None:
+        self.is_leader = False
+        self._configure()
+        self.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._call_closing_listeners()
+
+    def _configure(self) -> None:
+        if self._extensions is not None:
+            self._extensions.configure(self)
+
+    def close(self) -> None:
+        """Called when the partition is removed from this broker."""
+        super().close()
+        self._configure()
+        self._call_closing_listeners()
+
+    def check_leader(self, current_epoch: int) -> None:
+        """Raise KafkaError if this is not the leader in the epoch that the client knows (KIP-320; -1 for any)."""
+        if current_epoch != -1:
+            self.check_epoch(current_epoch)
+        if not self.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def check_reader(self, current_epoch: int) -> None:
+        """Raise KafkaError if this replica may not serve consumers. A follower without a leader may not."""
+        self.check_epoch(current_epoch)
+        if not self.is_leader and not self._has_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def check_epoch(self, current_epoch: int) -> None:
+        """Raise KafkaError if the client knows another leader epoch than this broker (KIP-320; -1 for any)."""
+        if current_epoch == -1 or current_epoch == self.state.leader_epoch:
+            return
+        if current_epoch < self.state.leader_epoch:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    # Replication.
+
+    def check_follower(self, replica_id: int, broker_epoch: int) -> None:
+        """Raise KafkaError if a broker may not fetch as a follower of this partition."""
+        follower = self.state.followers.get(replica_id)
+        if follower is None:
+            # The leader does not know of a reassignment yet: the follower retries.
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        if broker_epoch < follower.broker_epoch:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    async def follower_truncate(self, offset: int) -> None:
+        """Remove the records from `offset` on. Changes of the metadata image apply afterwards."""
+        await self._truncate(offset, truncate_to(self.log, offset))
+
+    async def follower_restart_at(self, offset: int) -> None:
+        """Remove all records, and continue at `offset`: the leader has deleted what is missing."""
+        await self._truncate(offset, truncate_fully_and_start_at(self.log, offset))
+
+    async def _truncate(self, offset: int, truncation: Awaitable[None]) -> None:
+        self._is_truncating = True
+        try:
+            # Before the records disappear.
+            self.state.high_watermark = min(self.state.high_watermark, offset)
+            await truncation
+        finally:
+            # A cancelled caller does not stop the truncation.
+            self.log.when_truncated(self._on_truncated)
+
+    def _on_truncated(self) -> None:
+        state, log = self.state, self.log
+        state.high_watermark = max(min(state.high_watermark, log.log_end_offset), log.log_start_offset)
+        self._uncommitted_bytes = 0
+        log.update_high_watermark(state.high_watermark)
+        self._is_truncating = False
+        deferred, self._deferred_role = self._deferred_role, None
+        if deferred is not None and not self.is_closed:
+            self.apply_registration(*deferred)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
 from kbroker.config.topic_config import TopicConfig
 from kbroker.replica.fetch.fetch_session import FetchPartition
 from kbroker.replica.partition_state import PartitionState
 from kbroker.storage.log.log import Log
-from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET
+from kbroker.storage.log.log_reads import bytes_between
+from kbroker.storage.producers.transactions import NO_UNSTABLE_OFFSET
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from kbroker.replica.isr.isr_manager import IsrManager
 
 # Called when the records are committed (or synced), or with the error that prevents it.
 OnCommitted = Callable[[ErrorCode], None]
@@ -38,10 +35,10 @@ class PartitionHighWatermark:
 
     __slots__ = (
         "_uncommitted_bytes", "_waiting", "_waiting_for_sync", "fetchers", "flush_before_ack", "is_closed",
-        "is_flushing", "is_leader", "isr_manager", "log", "replica_fetchers", "state", "tp",
+        "is_flushing", "is_leader", "log", "mono_ms", "replica_fetchers", "state", "tp",
     )  # fmt: skip
 
-    def __init__(self, log: Log, state: PartitionState, is_leader: bool) -> None:
+    def __init__(self, log: Log, state: PartitionState, mono_ms: Callable[[], int], is_leader: bool) -> None:
         self.tp: TopicPartition = log.tp
         self.log = log
         self.state = state
@@ -52,8 +49,7 @@ class PartitionHighWatermark:
         self.flush_before_ack = waits_for_flush(log.config)
         self.fetchers = _NO_FETCHERS
         self.replica_fetchers = _NO_FETCHERS
-        # Set when the replica manager adds the partition.
-        self.isr_manager: IsrManager | None = None
+        self.mono_ms = mono_ms
         # Bytes appended since the high watermark last advanced. Fetches can read them when it advances next.
         self._uncommitted_bytes = 0
         # (offset, callback), ordered by offset. None while none has waited: an empty deque takes 760 bytes.
@@ -131,7 +127,7 @@ class PartitionHighWatermark:
         before = max(min(transactions.first_unstable_offset, high_watermark_before), log.log_start_offset)
         log.update_high_watermark(self.state.high_watermark)
         after = self.last_stable_offset
-        return log.bytes_between(before, after) if after > before else -1
+        return bytes_between(log, before, after) if after > before else -1
 
     def on_committed(self, offset: int, callback: OnCommitted) -> None:
         """Call back when everything below `offset` is committed, or with the error that prevents it."""
@@ -139,7 +135,7 @@ class PartitionHighWatermark:
             callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif self.state.high_watermark >= offset:
             callback(ErrorCode.NONE)
-        elif self.log.offline is not None:
+        elif self.log.health.offline is not None:
             callback(ErrorCode.KAFKA_STORAGE_ERROR)
         else:
             self._waiting = _insert(self._waiting, offset, callback)
@@ -153,7 +149,7 @@ class PartitionHighWatermark:
             callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif self.log.recovery_point >= offset:
             callback(ErrorCode.NONE)
-        elif self.log.offline is not None:
+        elif self.log.health.offline is not None:
             callback(ErrorCode.KAFKA_STORAGE_ERROR)
         else:
             self._waiting_for_sync = _insert(self._waiting_for_sync, offset, callback)
@@ -190,9 +186,8 @@ class PartitionHighWatermark:
 
     def _notify_replicas(self, size: int) -> None:
         """Notify the followers of `size` more bytes to fetch, or 0 for another change that must be sent."""
-        manager = self.isr_manager
-        if manager is not None and size:
-            self.state.mark_caught_up(self.log.log_end_offset, manager.mono_ms())
+        if size:
+            self.state.mark_caught_up(self.log.log_end_offset, self.mono_ms())
         for fetched in self.replica_fetchers:
             session = fetched.session
             session.ready[fetched] = None

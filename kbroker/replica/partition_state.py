@@ -16,10 +16,64 @@ With a single replica the high watermark is the leader's log end offset. Under f
 used instead of the end offset, on the leader and on followers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
 
-from kbroker.replica.isr.follower_state import NEVER_MS, FollowerState
+from kbroker.metadata.image import BrokerRegistration
+
+UNKNOWN_OFFSET = -1
+UNKNOWN_EPOCH = -1
+# Before any time of the monotonic clock: the follower was never caught up in this leader epoch.
+NEVER_MS = -(1 << 62)
+# In a list of throttled replicas.
+_ALL_REPLICAS = "*"
+
+
+class FollowerState:
+    """The claims of one follower in the current leader epoch. Times are monotonic, in milliseconds.
+
+    `log_end_offset`: the fetch offset of its last Fetch; everything below it is in its log (and synced there, with
+    flush.before.ack). `last_fetch_leader_end`: the leader's log end offset at that Fetch. `is_joining`: the follower is
+    not in the ISR, but the high watermark waits for it, since it would otherwise never catch up with a busy partition.
+    """
+
+    __slots__ = (
+        "broker_epoch", "broker_id", "is_joining", "last_caught_up_ms", "last_fetch_leader_end", "last_fetch_ms",
+        "log_end_offset", "log_start_offset",
+    )  # fmt: skip
+
+    def __init__(self, broker_id: int, last_caught_up_ms: int = NEVER_MS) -> None:
+        self.broker_id = broker_id
+        self.broker_epoch = UNKNOWN_EPOCH
+        self.log_end_offset = UNKNOWN_OFFSET
+        self.log_start_offset = UNKNOWN_OFFSET
+        self.last_fetch_leader_end = UNKNOWN_OFFSET
+        self.last_fetch_ms = NEVER_MS
+        self.last_caught_up_ms = last_caught_up_ms
+        self.is_joining = False
+
+    def record_fetch(
+        self, broker_epoch: int, fetch_offset: int, log_start_offset: int, leader_end_offset: int, now_ms: int
+    ) -> None:
+        """Record the positions of a Fetch.
+
+        The last claim counts, even if it is lower than an earlier one: the follower may have lost its tail.
+        """
+        if fetch_offset >= leader_end_offset:
+            self.last_caught_up_ms = now_ms
+        elif fetch_offset >= self.last_fetch_leader_end >= 0:
+            # It has everything that the leader had at the previous Fetch.
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
+        self.broker_epoch = broker_epoch
+        self.log_end_offset = fetch_offset
+        self.log_start_offset = log_start_offset
+        self.last_fetch_leader_end = leader_end_offset
+        self.last_fetch_ms = now_ms
+
+    def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_time_max_ms: int) -> bool:
+        """Return whether the follower was at the leader's log end within replica.lag.time.max.ms."""
+        return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_time_max_ms
+
 
 # An own empty dict takes 64 bytes.
 _NO_FOLLOWERS: Mapping[int, FollowerState] = MappingProxyType({})
@@ -221,3 +275,38 @@ class PartitionState:
         for follower in self.followers.values():
             if follower.log_end_offset == former_end:
                 follower.last_caught_up_ms = now_ms
+
+
+RACK_AWARE = ("org.apache.kafka.common.replica.RackAwareReplicaSelector", "RackAwareReplicaSelector")
+NO_REPLICA = -1
+
+
+def select_read_replica(
+    state: PartitionState, rack: str, fetch_offset: int, brokers: Mapping[int, BrokerRegistration]
+) -> int:
+    """Return the follower from which a consumer in a rack should read; -1 for the leader.
+
+    Candidates are live followers in the ISR that have the fetch offset. The leader is preferred if it is in the rack,
+    then the follower with the highest log end offset; of several, the one that was caught up last.
+    """
+    leader = brokers.get(state.local_id)
+    if leader is not None and leader.rack == rack:
+        return NO_REPLICA
+    candidates = [
+        (follower.log_end_offset, follower.last_caught_up_ms, -id)
+        for id, follower in state.followers.items()
+        if id in state.isr
+        and id in brokers
+        and brokers[id].rack == rack
+        and follower.log_end_offset >= fetch_offset
+        and 0 <= follower.log_start_offset <= fetch_offset
+    ]
+    return -max(candidates)[2] if candidates else NO_REPLICA
+
+
+def is_listed(throttled: Container[str], partition: int, broker_id: int) -> bool:
+    """Return whether leader. or follower.replication.throttled.replicas contains a partition's replica on a broker.
+
+    `throttled`: the set of its pairs (config/topic_config.py).
+    """
+    return _ALL_REPLICAS in throttled or f"{partition}:{broker_id}" in throttled

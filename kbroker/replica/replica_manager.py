@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords, delete_from_log
 from kbroker.replica.fetch.read_filter import ReadView, ReadViews
-from kbroker.replica.fetch.replica_selector import NO_REPLICA, select_read_replica
-from kbroker.replica.isr.isr_manager import IsrManager
+from kbroker.replica.isr_manager import IsrManager
+from kbroker.replica.logs.disk_health import WriteHealthMonitor
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
-from kbroker.replica.logs.write_health_monitor import WriteHealthMonitor
-from kbroker.replica.partition import OnCommitted, Partition
-from kbroker.replica.produce.append_extension import AppendResult
+from kbroker.replica.partition import Partition
+from kbroker.replica.partition_extensions import AppendResult
+from kbroker.replica.partition_high_watermark import OnCommitted
+from kbroker.replica.partition_state import NO_REPLICA, select_read_replica
 from kbroker.replica.produce.delayed_produce import (
     NO_RECORD_ERRORS,
     DelayedProduce,
@@ -28,17 +29,16 @@ from kbroker.replica.produce.delayed_produce import (
 from kbroker.replica.produce.marker_appends import MarkerAppends
 from kbroker.replica.produce.produce_results import (
     ProduceResponse,
+    VerifiedPartitions,
     append_error_result,
     await_acknowledgement,
     copied_from,
 )
 from kbroker.replica.produce.record_validator import AppendMustWait, RecordValidator
-from kbroker.replica.produce.transaction_verification import VerifiedPartitions
 from kbroker.replica.purgatory import Purgatory
-from kbroker.replica.removed_partitions import RemovedPartitionTotals
 from kbroker.runtime.turns import wait_in_turn, yield_if_due
-from kbroker.storage.producers.transaction_marker import TransactionMarker
-from kbroker.storage.producers.verification import VerificationGuard
+from kbroker.storage.log.log_reads import read_blocking
+from kbroker.storage.producers.transactions import TransactionMarker, VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.fast.current_leader import CurrentLeader, LeaderEndpoint
 from protocol.fast.fetch import TopicKey
@@ -51,28 +51,50 @@ if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
 
 
+class RemovedPartitionTotals:
+    """Totals of the partitions that were removed from this broker. With them the metrics never decrease."""
+
+    __slots__ = ("bytes_in", "reassignment_bytes_in", "records_in", "replication_bytes_in")
+
+    def __init__(self) -> None:
+        self.records_in = self.bytes_in = self.replication_bytes_in = self.reassignment_bytes_in = 0
+
+    def add(self, partition: Partition) -> None:
+        self.records_in += partition.records_in
+        self.bytes_in += partition.bytes_in
+        self.replication_bytes_in += partition.replication_bytes_in
+        self.reassignment_bytes_in += partition.reassignment_bytes_in
+
+
 class ReplicaManager:
-    def __init__(self, environment: Environment, node_id: int, metadata: MetadataImage, logs: LogManager) -> None:
+    """`is_rack_aware`: consumers are referred to a follower in their rack (replica.selector.class)."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        node_id: int,
+        metadata: MetadataImage,
+        logs: LogManager,
+        *,
+        extensions: PartitionExtensions | None = None,
+        views: ReadViews | None = None,
+        is_rack_aware: bool = False,
+    ) -> None:
         self.node_id = node_id
-        # Whether consumers are referred to a follower in their rack (replica.selector.class).
-        self.is_rack_aware = False
-        # Set before partitions are added.
-        self.extensions: PartitionExtensions | None = None
+        self.extensions = extensions
+        self.views = views
+        self.is_rack_aware = is_rack_aware
         # Whether other brokers may lead this broker's partitions without its knowledge: it reaches none of them.
         self.may_be_replaced: Callable[[], bool] = lambda: False
         self.purgatory = Purgatory(environment)
         self.partitions: dict[TopicPartition, Partition] = {}
         self.logs = logs
-        self.maintenance = PartitionMaintenance(environment)
-        logs.high_watermarks = self.maintenance.high_watermarks
-        logs.shortages.on_out_of_descriptors = self.maintenance.on_out_of_descriptors
         self.write_health = WriteHealthMonitor(environment, logs.path)
-        self.maintenance.on_write_failed = self.write_health.on_append_failed
-        logs.shortages.on_append_failed = self.write_health.on_append_failed
+        self.maintenance = PartitionMaintenance(environment, self.write_health.on_append_failed)
+        logs.high_watermarks = self.maintenance.high_watermarks
+        logs.shortages.report_to(self.maintenance.on_out_of_descriptors, self.write_health.on_append_failed)
         self.removed_totals = RemovedPartitionTotals()
         self.isr_manager = IsrManager(environment, node_id, metadata, self.partitions)
-        # Set by the broker.
-        self.views: ReadViews | None = None
         self._markers = MarkerAppends(environment)
         self.record_validator = RecordValidator(environment)
         self.clock = environment.clock
@@ -170,8 +192,6 @@ class ReplicaManager:
 
     def add(self, partition: Partition) -> None:
         tp = partition.tp
-        partition.isr_manager = self.isr_manager
-        partition.set_extensions(self.extensions)
         self.partitions[tp] = partition
         for key in (tp.topic, partition.topic_id):
             self._partitions_by_topic.setdefault(key, {})[tp.partition] = partition
@@ -378,7 +398,7 @@ class ReplicaManager:
         log = self.partitions[tp].log
         if offset >= log.log_end_offset:
             return b""
-        return bytes(log.read_blocking(max(offset, log.log_start_offset), size, log.log_end_offset, True))
+        return bytes(read_blocking(log, max(offset, log.log_start_offset), size, log.log_end_offset, True))
 
     # DeleteRecords and shutdown.
 

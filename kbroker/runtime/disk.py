@@ -1,11 +1,9 @@
 """The interface to a disk. RealDisk (real_disk.py) implements it; the simulation has its own.
 
-All calls may block, except `pread_nowait` and `send_nowait`; `append` and `appendv` block only when the kernel
-throttles writers, which early writeback avoids. Every implementation fails with OSError and an errno (ENOSPC, EIO,
-ENOENT, ...).
+All calls may block, except `pread_nowait` and `send_nowait`; `append` blocks only when the kernel throttles writers,
+which early writeback avoids. Every implementation fails with OSError and an errno (ENOSPC, EIO, ENOENT, ...).
 """
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from kbroker.common import Buffer
@@ -36,10 +34,6 @@ class DiskFile(Protocol):
 
     def append(self, data: Buffer, /) -> int:
         """Append with one write(2). Returns the number of bytes written: fewer than requested if the disk is full."""
-        ...
-
-    def appendv(self, parts: Sequence[Buffer], /) -> int:
-        """Append at most 1,024 parts with one writev(2). Returns the number of bytes written."""
         ...
 
     def pread(self, size: int, offset: int, /) -> bytes:

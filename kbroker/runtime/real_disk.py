@@ -5,7 +5,6 @@ import fcntl
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Any
@@ -120,9 +119,6 @@ class RealFile:
 
     def append(self, data: Buffer, /) -> int:
         return os.write(self._fd, data)
-
-    def appendv(self, parts: Sequence[Buffer], /) -> int:
-        return os.writev(self._fd, parts)
 
     def pread(self, size: int, offset: int, /) -> bytes:
         data = os.pread(self._fd, size, offset)

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
-from kbroker.storage.log.reading.file_slice import FileSlice
+from kbroker.storage.log.segment import FileSlice
 
 if TYPE_CHECKING:
     from kbroker.runtime.disk import DirectSocket

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.api.context import RequestContext
 from kbroker.runtime.event_log import EventLogger
-from kbroker.storage.shortage import is_shortage
+from kbroker.storage.log.log_health import is_shortage
 from protocol.apis import ALL_APIS, ApiKey
 from protocol.errors import ErrorCode, MalformedError
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kbroker.common import Buffer
 from kbroker.server.direct_send import Part, SendState, send_parts
-from kbroker.storage.log.reading.file_slice import FileSlice
+from kbroker.storage.log.segment import FileSlice
 
 if TYPE_CHECKING:
     import asyncio

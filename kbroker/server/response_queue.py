@@ -13,7 +13,7 @@ from kbroker.common import Buffer
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.server.direct_send import Part
 from kbroker.server.file_response import FileResponseWriter
-from kbroker.storage.log.reading.file_slice import BULK_BYTES, FileSlice
+from kbroker.storage.log.segment import BULK_BYTES, FileSlice
 
 if TYPE_CHECKING:
     import asyncio

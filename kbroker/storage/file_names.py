@@ -35,6 +35,7 @@ TRANSACTION_INDEXES = "transaction-index-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 # Not a file of Apache Kafka.
 METADATA_SEEN = "last-metadata-seen"
+META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
 
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)")

@@ -38,19 +38,6 @@ def decode_string(buf: memoryview, pos: int, *, flexible: bool) -> tuple[str | N
     return str(buf[pos:end], "utf-8", "replace"), end
 
 
-def decode_count(buf: memoryview, pos: int, *, flexible: bool) -> tuple[int, int]:
-    """Decode the size of an array, which may not be null or exceed the bytes that are left."""
-    if flexible:
-        count, pos = decode_uvarint(buf, pos)
-        count -= 1
-    else:
-        count = I32.unpack_from(buf, pos)[0]
-        pos += 4
-    if not 0 <= count <= len(buf) - pos:
-        refuse_count(count, len(buf) - pos)
-    return count, pos
-
-
 def no_pause() -> None:
     """The `pause` of a decoder that decodes everything at once."""
 

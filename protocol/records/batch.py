@@ -54,7 +54,6 @@ NO_LEADER_EPOCH = -1
 MAX_DECOMPRESSED_BYTES = 256 << 20
 
 _OFFSET = Struct(">q")
-_EPOCH = Struct(">i")
 _CRC = Struct(">I")
 _ATTRIBUTES = Struct(">h")
 _LENGTH = Struct(">i")
@@ -164,14 +163,6 @@ def iter_batch_records(batch: Buffer, header: BatchHeader, max_bytes: int = MAX_
     """Iterate over the records of a complete batch, of at most `max_bytes` uncompressed. Raises MalformedError."""
     body = decompress(header.codec, body_of(batch, 0, header.size), max_bytes)
     return iter_records(body, header.count, header.base_timestamp)
-
-
-def patch_base_offset(buf: bytearray | memoryview, pos: int, offset: int) -> None:
-    _OFFSET.pack_into(buf, pos, offset)
-
-
-def patch_leader_epoch(buf: bytearray | memoryview, pos: int, epoch: int) -> None:
-    _EPOCH.pack_into(buf, pos + LENGTH_OVERHEAD, epoch)
 
 
 def patch_crc(buf: bytearray | memoryview, pos: int, crc: int) -> None:

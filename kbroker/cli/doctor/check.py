@@ -8,7 +8,7 @@ from kbroker.cli.start.cluster.cluster_directory import is_cluster_directory
 from kbroker.common import TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.runtime.disk import Disk
-from kbroker.storage import file_names, meta_properties
+from kbroker.storage import file_names, metadata_files
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 
@@ -56,10 +56,10 @@ class CheckContext(NamedTuple):
             path = parent or ("/" if path.startswith("/") else ".")
         return path
 
-    def meta_properties(self) -> meta_properties.MetaProperties | None:
+    def meta_properties(self) -> metadata_files.MetaProperties | None:
         """Return the meta.properties of the data directory; None if missing or damaged."""
         try:
-            return meta_properties.read_meta_properties(self.disk, self.data_dir)
+            return metadata_files.read_meta_properties(self.disk, self.data_dir)
         except ValueError:
             return None
 

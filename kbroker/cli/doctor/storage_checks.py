@@ -6,7 +6,7 @@ from kbroker.cli.common.formatting import count_text, format_size
 from kbroker.cli.doctor.check import OK, PROBLEM, WARNING, CheckContext, CheckResult
 from kbroker.cli.start.cluster.cluster_directory import is_cluster_directory
 from kbroker.runtime.disk import Disk
-from kbroker.storage import checkpoint_files, file_names, meta_properties
+from kbroker.storage import checkpoint_files, file_names, metadata_files
 
 MIB, GIB = 1 << 20, 1 << 30
 MIN_FREE_BYTES = 100 * MIB
@@ -33,10 +33,10 @@ def check_data_directory(context: CheckContext) -> Iterator[CheckResult]:
         yield CheckResult(name, OK, f"{path} will be created")
         return
     try:
-        properties = meta_properties.read_meta_properties(context.disk, path)
+        properties = metadata_files.read_meta_properties(context.disk, path)
     except ValueError as error:
         advice = "Restore it: without it the broker does not start."
-        yield CheckResult(name, PROBLEM, f"{path}/{meta_properties.FILE} is damaged: {error}", advice)
+        yield CheckResult(name, PROBLEM, f"{path}/{file_names.META_PROPERTIES} is damaged: {error}", advice)
         return
     if properties is not None and properties.node_id != context.config.node_id:
         advice = f"Set node.id={properties.node_id}, or choose another directory with --data-dir."
@@ -119,7 +119,7 @@ def check_file_system(context: CheckContext) -> Iterator[CheckResult]:
 
 def _check_reads(context: CheckContext) -> Iterator[CheckResult]:
     """Try an existing file, as nothing may be written."""
-    for path in (f"{context.data_dir}/{meta_properties.FILE}", *_segments(context)):
+    for path in (f"{context.data_dir}/{file_names.META_PROPERTIES}", *_segments(context)):
         if not context.disk.exists(path):
             continue
         file = context.disk.open(path, write=False)

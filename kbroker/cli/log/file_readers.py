@@ -9,16 +9,16 @@ from kbroker.cli.log.coordination_files import read_journal, read_snapshot
 from kbroker.cli.log.items import DumpFile, DumpItem, DumpSelection, Fields, Reader, damage_item
 from kbroker.cli.log.segments import read_segment
 from kbroker.runtime.disk import Disk
-from kbroker.storage import checkpoint_files, file_names, meta_properties
+from kbroker.storage import checkpoint_files, file_names, metadata_files
 from kbroker.storage.inspect.batches import Damage
-from kbroker.storage.inspect.index_files import (
+from kbroker.storage.inspect.index_checks import (
     IndexEntry,
     decode_producer_entries,
     iter_offset_entries,
     iter_time_entries,
     iter_transaction_entries,
 )
-from kbroker.storage.partition_metadata import encode_topic_id, read_topic_id
+from kbroker.storage.metadata_files import encode_topic_id, read_topic_id
 
 # The suffix of a renamed partition directory.
 _RENAMED_DIRECTORY = re.compile(r"\.[0-9a-f]{32}-(delete|stray|future)$")
@@ -130,7 +130,7 @@ def _read_partition_metadata(source: DumpFile, selection: DumpSelection) -> Iter
 
 
 def _read_meta_properties(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
-    properties = meta_properties.decode_meta_properties(source.read())
+    properties = metadata_files.decode_meta_properties(source.read())
     yield DumpItem("identity", properties._asdict())
 
 
@@ -175,7 +175,7 @@ _BY_NAME: dict[str, tuple[str, Reader]] = {
     file_names.TRANSACTION_INDEXES: ("transaction index checkpoint", _or_lines(_read_index_entries)),
     file_names.LEADER_EPOCHS: ("leader epoch checkpoint", _or_lines(_read_leader_epochs)),
     file_names.PARTITION_METADATA: ("partition metadata", _or_lines(_read_partition_metadata)),
-    meta_properties.FILE: ("meta properties", _or_lines(_read_meta_properties)),
+    file_names.META_PROPERTIES: ("meta properties", _or_lines(_read_meta_properties)),
     file_names.CLEAN_SHUTDOWN: ("clean shutdown file", _or_lines(_read_clean_shutdown)),
     "coordination.journal": ("coordination journal", read_journal),
     "coordination.snapshot": ("coordination snapshot", read_snapshot),

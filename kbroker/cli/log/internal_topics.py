@@ -3,7 +3,7 @@
 import base64
 from typing import Any
 
-from kbroker.storage.partition_metadata import encode_topic_id
+from kbroker.storage.metadata_files import encode_topic_id
 from protocol.errors import MalformedError
 from protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from protocol.messages.group_records import (

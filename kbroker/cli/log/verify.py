@@ -18,16 +18,15 @@ from kbroker.common import TopicPartition
 from kbroker.coordination.interface import CoordinationError
 from kbroker.coordination.journal import Journal
 from kbroker.runtime.disk import Disk
-from kbroker.storage import checkpoint_files, file_names, meta_properties
-from kbroker.storage.inspect.overlay_disk import OverlayDisk
+from kbroker.storage import checkpoint_files, file_names, metadata_files
 from kbroker.storage.inspect.partition_check import CheckpointedState, LogFinding, PartitionCheck
-from kbroker.storage.inspect.recovery_dry_run import dry_run_recovery
+from kbroker.storage.inspect.recovery_dry_run import OverlayDisk, dry_run_recovery
 
 COORDINATION = "coordination"
 CHECKPOINT_FILES = (file_names.RECOVERY_POINTS, file_names.LOG_START_OFFSETS, file_names.CLEANER_OFFSETS)
 # Files that only a broker writes into a data directory or a partition's directory.
 BROKER_FILES = (
-    meta_properties.FILE,
+    file_names.META_PROPERTIES,
     *CHECKPOINT_FILES,
     file_names.HIGH_WATERMARKS,
     file_names.TRANSACTION_INDEXES,
@@ -159,9 +158,9 @@ class DirectoryVerifier:
 
     def _verify_data_dir(self, is_running: bool, checkpoints: OffsetCheckpoints, present: set[TopicPartition]) -> None:
         report = self._report
-        path = f"{self._path}/{meta_properties.FILE}"
+        path = f"{self._path}/{file_names.META_PROPERTIES}"
         try:
-            if meta_properties.read_meta_properties(self._disk, self._path) is None:
+            if metadata_files.read_meta_properties(self._disk, self._path) is None:
                 report.add_note(path, "missing; the next broker that starts here writes its own")
         except ValueError as error:
             report.add_finding(LogFinding(path, str(error)))
@@ -197,7 +196,7 @@ class DirectoryVerifier:
                     self._report.add_finding(LogFinding(path, item.fields["reason"], item.fields["position"]))
         try:
             tree = Journal(OverlayDisk(self._disk), directory).load()
-            is_used = self._disk.exists(f"{self._path}/{meta_properties.FILE}")
+            is_used = self._disk.exists(f"{self._path}/{file_names.META_PROPERTIES}")
             fault = "the topics' metadata is missing" if tree.is_empty and is_used else None
         except (CoordinationError, ValueError, KeyError, StructError) as error:
             fault = str(error)

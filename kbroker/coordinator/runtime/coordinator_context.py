@@ -38,7 +38,7 @@ from kbroker.coordinator.runtime.write_event import (
     time_out,
 )
 from kbroker.runtime.timer import DeadlineTimer
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import NO_ERROR, ErrorCode
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kbroker.coordinator.internal_log import InternalLog
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.runtime.environment import Environment
-    from kbroker.storage.producers.transaction_marker import TransactionMarker
+    from kbroker.storage.producers.transactions import TransactionMarker
 
 S = TypeVar("S", bound=CoordinatorShard)
 log = EventLogger("kbroker.coordinator")

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from kbroker.common import NO_PRODUCER_ID, KafkaError
-from kbroker.storage.producers.verification import VerificationGuard
+from kbroker.storage.producers.transactions import VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.records.batch import NO_PRODUCER_EPOCH
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kbroker.interbroker.peers import Peers
     from kbroker.metadata.image import MetadataImage
     from kbroker.runtime.environment import Environment
-    from kbroker.storage.producers.transaction_marker import TransactionMarker
+    from kbroker.storage.producers.transactions import TransactionMarker
 
 log = EventLogger("kbroker.transactions")
 

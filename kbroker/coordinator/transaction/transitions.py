@@ -25,7 +25,7 @@ from kbroker.coordinator.transaction.transaction_metadata import (
     require_new_producer_id,
     validate_producer,
 )
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 
 _NO_PARTITIONS: frozenset[TopicPartition] = frozenset()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
 from kbroker.queues.closing.forwarded_batches import hide
-from kbroker.replica.produce.append_extension import AppendResult
+from kbroker.replica.partition_extensions import AppendResult
 from kbroker.replica.produce.record_validation import InspectedBatch
-from kbroker.storage.log.control_batches import PreparedBatch
+from kbroker.storage.log.transaction_index import PreparedBatch
 from protocol.records.batch import BatchHeader, parse_header
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from kbroker.queues.closing.forwarded_batches import (
 )
 from kbroker.queues.wakeup import Wakeup
 from kbroker.runtime.event_log import EventLogger
+from kbroker.storage.log.log_reads import find_aborted_transactions, read_blocking
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers, parse_header
 
@@ -163,10 +164,10 @@ class Forwarder:
 
     def _read_blocking(self, position: int, end: int) -> _Chunk:
         log = self._log
-        data = log.read_blocking(position, READ_BYTES, end)
+        data = read_blocking(log, position, READ_BYTES, end)
         aborted = [
             AbortedRange(row.producer_id, row.first_offset, row.last_offset)
-            for row in log.aborted_transactions(position, len(data), True) or ()
+            for row in find_aborted_transactions(log, position, len(data), True) or ()
         ]
         batches: list[bytearray] = []
         size, limit = 0, min(READ_BYTES, log.config.segment_bytes // 2)

@@ -16,10 +16,10 @@ from kbroker.queues.dedup.key_table import IDEMPOTENCY_KEY, NO_TRANSACTION, KeyT
 from kbroker.queues.dedup.record_removal import without_records
 from kbroker.queues.derived_state_manager import DerivedStateManager
 from kbroker.queues.record_headers import check_names, walk_headers
-from kbroker.replica.produce.append_extension import AppendResult
+from kbroker.replica.partition_extensions import AppendResult
 from kbroker.replica.produce.record_validation import InspectedBatch
 from kbroker.replica.produce.record_validator import NeedsRewrite
-from kbroker.storage.log.control_batches import PreparedBatch
+from kbroker.storage.log.transaction_index import PreparedBatch
 from protocol.records.batch import NO_TIMESTAMP, BatchHeader, parse_header
 
 if TYPE_CHECKING:

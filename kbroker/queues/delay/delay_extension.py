@@ -14,7 +14,7 @@ from kbroker.config.delay_levels import levels_ms
 from kbroker.queues.delay.delay_batches import PRIVATE_BITS, rebuild_ahead, store_delayed
 from kbroker.queues.delay.headers import DELAY_HEADERS, Delay, parse_delay
 from kbroker.queues.record_headers import check_names, raise_record_errors, walk_headers
-from kbroker.replica.produce.append_extension import AppendResult
+from kbroker.replica.partition_extensions import AppendResult
 from kbroker.replica.produce.record_validation import (
     MAX_RECORD_ERRORS,
     InspectedBatch,
@@ -23,7 +23,7 @@ from kbroker.replica.produce.record_validation import (
     too_large,
 )
 from kbroker.replica.produce.record_validator import NeedsRewrite
-from kbroker.storage.log.control_batches import PreparedBatch
+from kbroker.storage.log.transaction_index import PreparedBatch
 from protocol.records.batch import BatchHeader, parse_header
 from protocol.records.record import Header
 

@@ -30,7 +30,7 @@ from kbroker.queues.delay.stored_records import READ_BYTES, StoredRecords, first
 from kbroker.queues.wakeup import Wakeup
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import yield_if_due
-from kbroker.storage.log.retention import count_expired_segments
+from kbroker.storage.log.segment_lifetime import count_expired_segments
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import BatchHeader, iter_headers, parse_header
 

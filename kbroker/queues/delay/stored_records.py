@@ -17,6 +17,7 @@ from kbroker.common import Buffer, KafkaError
 from kbroker.queues.delay.delay_batches import DELAYED, StoredRecord, pick_records, stored_record
 from kbroker.queues.delay.pending_records import Pending
 from kbroker.runtime.turns import yield_if_due
+from kbroker.storage.log.log_reads import read, read_blocking
 from protocol.errors import MalformedError
 from protocol.records.batch import HEADER_SIZE, MAX_DECOMPRESSED_BYTES, BatchHeader, body_of, iter_headers
 from protocol.records.compression import TooLargeError, decompress
@@ -194,9 +195,9 @@ async def read_batches(environment: Environment, log: Log, offset: int, max_byte
 
     Raises KafkaError.
     """
-    data: Buffer | None = log.read(offset, max_bytes, end)
+    data: Buffer | None = read(log, offset, max_bytes, end)
     if data is None:
-        data = await environment.offload(log.read_blocking, offset, max_bytes, end)
+        data = await environment.offload(read_blocking, log, offset, max_bytes, end)
     return memoryview(data)
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from kbroker.common import Buffer
 from kbroker.queues.expiry.ttl_header import TTL_MS, parse_ttl
 from kbroker.queues.record_headers import InvalidHeaderError, check_names, walk_headers
-from kbroker.replica.produce.append_extension import AppendExtension, AppendResult
+from kbroker.replica.partition_extensions import AppendExtension, AppendResult
 from kbroker.replica.produce.record_validation import InspectedBatch
-from kbroker.storage.log.control_batches import PreparedBatch
+from kbroker.storage.log.transaction_index import PreparedBatch
 from protocol.records.batch import BatchHeader
 from protocol.records.record import Header
 

@@ -29,9 +29,8 @@ from kbroker.replica.fetch.fetch_session import (
     FetchSessionCache,
 )
 from kbroker.replica.fetch.follower_fetch import record_positions
-from kbroker.replica.fetch.leader_throttle import LeaderThrottle
 from kbroker.replica.fetch.partition_reads import add_cold_results, read_cold_blocking, read_partitions
-from kbroker.replica.quota.replication_quota import unlimited_quota
+from kbroker.replica.replication_throttle import LeaderThrottle, unlimited_quota
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
     from asyncio import Task
 
     from kbroker.replica.partition import Partition
-    from kbroker.replica.quota.replication_quota import ReplicationQuota
     from kbroker.replica.replica_manager import ReplicaManager
+    from kbroker.replica.replication_throttle import ReplicationQuota
     from kbroker.runtime.environment import Environment
 
 log = EventLogger("kbroker.fetch")

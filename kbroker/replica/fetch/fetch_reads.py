@@ -9,7 +9,7 @@ from kbroker.replica.fetch.fetch_session import FetchPartition, FetchSession
 from kbroker.replica.fetch.filtered_reads import FilteredRead, LookBudget
 from kbroker.replica.fetch.read_filter import Filtered
 from kbroker.replica.partition import Partition
-from kbroker.storage.log.reading.file_slice import FileSlice
+from kbroker.storage.log.segment import FileSlice
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FetchRequest, FetchResult
 

@@ -91,7 +91,7 @@ class FetchResponseCache:
         if result.error_code or not records_bytes or result.diverging is not None or requested[0][3] >= 0:
             return
         partition = self._replicas.get(key, result.partition)
-        if partition is None or not partition.is_leader or partition.log.offline is not None:
+        if partition is None or not partition.is_leader or partition.log.health.offline is not None:
             return
         if partition.read_filter is not None:
             # What the filter drops may also depend on the time.
@@ -123,5 +123,5 @@ def _state_of(partition: Partition) -> tuple[object, ...]:
     log, state = partition.log, partition.state
     return (
         log.contents, state.high_watermark, partition.last_stable_offset, log.log_start_offset, state.leader_epoch,
-        partition.is_leader, log.offline, log.config, partition.read_filter,
+        partition.is_leader, log.health.offline, log.config, partition.read_filter,
     )  # fmt: skip

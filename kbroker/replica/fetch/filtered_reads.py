@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker.common import Buffer, KafkaError
 from kbroker.replica.fetch.read_filter import Filtered, PositionForm, ReadFilter, position_batch
 from kbroker.replica.produce.record_validator import MAX_DECOMPRESSED, MEDIUM_DECOMPRESSED
+from kbroker.storage.log.log_reads import find_aborted_transactions, read, read_blocking
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import CODEC_MASK, LENGTH_OVERHEAD, BatchHeader, body_of, iter_headers, parse_header
 from protocol.records.compression import GZIP, SNAPPY, TooLargeError, decompress
@@ -152,10 +153,10 @@ def read_filtered(
     position, is_limited = offset, False
     while position < end_offset and not is_limited:
         wanted = max(min(CHUNK_BYTES, budget.bytes_left), 1)
-        chunk = log.read_blocking(position, wanted, end_offset) if wait else log.read(position, wanted, end_offset)
+        chunk = read_blocking(log, position, wanted, end_offset) if wait else read(log, position, wanted, end_offset)
         transactions = None
         if chunk is not None and read_committed:
-            transactions = log.aborted_transactions(position, len(chunk), wait)
+            transactions = find_aborted_transactions(log, position, len(chunk), wait)
         if chunk is None or (read_committed and transactions is None):
             if position == offset:
                 return None

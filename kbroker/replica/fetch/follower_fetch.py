@@ -9,12 +9,12 @@ from kbroker.replica.fetch.partition_reads import check_fetch, look_up
 
 if TYPE_CHECKING:
     from kbroker.replica.fetch.fetch_session import FetchSession
-    from kbroker.replica.fetch.partition_reads import Partitions
     from kbroker.replica.partition import Partition
+    from kbroker.replica.replica_manager import ReplicaManager
     from protocol.fast.fetch import FetchRequest
 
 
-def record_positions(session: FetchSession, request: FetchRequest, partitions: Partitions, now_ms: int) -> None:
+def record_positions(session: FetchSession, request: FetchRequest, partitions: ReplicaManager, now_ms: int) -> None:
     """Record the new positions of a follower; `now_ms` is monotonic. This may complete Produce requests.
 
     Partitions with an error are skipped here. The response has the error, or the diverging epoch.
@@ -31,6 +31,6 @@ def record_positions(session: FetchSession, request: FetchRequest, partitions: P
         except KafkaError:
             continue
         fetched.is_unrecorded = False
-        partition.record_follower_fetch(
-            request.replica_id, request.replica_epoch, fetched.offset, fetched.log_start_offset, now_ms
+        partitions.isr_manager.record_follower_fetch(
+            partition, request.replica_id, request.replica_epoch, fetched.offset, fetched.log_start_offset, now_ms
         )

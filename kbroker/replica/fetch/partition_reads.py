@@ -28,15 +28,16 @@ from kbroker.replica.fetch.read_filter import (
     position_batch,
     position_form,
 )
-from kbroker.replica.fetch.replica_selector import NO_REPLICA
 from kbroker.replica.partition import Partition
+from kbroker.replica.partition_state import NO_REPLICA
 from kbroker.runtime.turns import yield_if_due
-from kbroker.storage.log.reading.file_slice import FileSlice
+from kbroker.storage.log.log_reads import find_aborted_transactions, read_blocking, read_or_slice
+from kbroker.storage.log.segment import FileSlice
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FetchRequest, TopicKey
 
 if TYPE_CHECKING:
-    from kbroker.replica.fetch.leader_throttle import LeaderThrottle
+    from kbroker.replica.replication_throttle import LeaderThrottle
     from kbroker.runtime.environment import Clock
     from kbroker.storage.log.log import Log
     from protocol.fast.current_leader import CurrentLeader
@@ -130,7 +131,7 @@ def read_partitions(
         else:
             end_offset = partition.last_stable_offset if read_committed else partition.state.high_watermark
             read_filter = partition.read_filter if fetched.view is None else _view_filter(partition, fetched.view)
-        if log.offline is not None:
+        if log.health.offline is not None:
             end_offset = min(end_offset, log.readable_end)
         limit = max_bytes - reads.size
         if fetched.max_bytes < limit:
@@ -151,7 +152,7 @@ def read_partitions(
         aborted: AbortedTransactions = None
         if not reads.cold:
             try:
-                records = log.read_or_slice(fetched.offset, limit if limit > 0 else 0, end_offset, not reads.size)
+                records = read_or_slice(log, fetched.offset, limit if limit > 0 else 0, end_offset, not reads.size)
                 if read_committed and records and fetched.offset <= log.last_aborted_offset:
                     aborted = aborted_transactions(log, fetched.offset, len(records), wait=False)
                     if aborted is None:
@@ -292,7 +293,7 @@ def check_fetch(partition: Partition, fetched: FetchPartition, request: FetchReq
     elif partition.is_retired:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     log = partition.log
-    if log.offline is not None and fetched.offset >= log.readable_end:
+    if log.health.offline is not None and fetched.offset >= log.readable_end:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
     if fetched.offset < log.log_start_offset:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -338,7 +339,7 @@ def read_cold_blocking(
                 size += len(found.records)
                 results.append(found._replace(records=bytes(found.records)) if copies else found)
                 continue
-            records = partition.log.read_blocking(offset, max(limit, 0), end_offset, not size)
+            records = read_blocking(partition.log, offset, max(limit, 0), end_offset, not size)
             aborted = aborted_transactions(partition.log, offset, len(records), wait=True) if read_committed else None
         except KafkaError as error:
             results.append(error)
@@ -376,6 +377,6 @@ def add_cold_results(
 
 def aborted_transactions(log: Log, offset: int, size: int, wait: bool) -> AbortedTransactions:
     """Return the aborted transactions in `size` bytes from `offset` on; None if that would wait for the disk."""
-    found = log.aborted_transactions(offset, size, wait)
+    found = find_aborted_transactions(log, offset, size, wait)
     # In the order of their markers, as Kafka sends them; consumers sort them.
     return None if found is None else [(transaction.producer_id, transaction.first_offset) for transaction in found]

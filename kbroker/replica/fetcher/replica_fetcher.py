@@ -9,16 +9,14 @@ has records for another one: the next request is sent at once, and the leader co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from kbroker.common import KafkaError
-from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions
-from kbroker.replica.fetcher.follower_throttle import FollowerThrottle
+from kbroker.common import NO_LEADER, KafkaError
+from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions, PartitionFetchState, backoff_ms
 from kbroker.replica.fetcher.leader_end_point import FETCH_VERSION, LeaderEndPoint
-from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState, backoff_ms
-from kbroker.replica.fetcher.replica_fetch_session import PartitionKey, ReplicaFetchSession
+from kbroker.replica.replication_throttle import follower_quota, should_follower_throttle
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode, MalformedError, known_error
 from protocol.fast.replica_fetch import (
@@ -29,10 +27,12 @@ from protocol.fast.replica_fetch import (
 )
 
 if TYPE_CHECKING:
-    from asyncio import Future, Handle, Task
+    from asyncio import Future, Handle, Task, TimerHandle
 
     from kbroker.config import BrokerConfig
-    from kbroker.replica.quota.replication_quota import ReplicationQuota
+    from kbroker.metadata.image import PartitionRegistration
+    from kbroker.replica.partition import Partition
+    from kbroker.replica.replication_throttle import ReplicationQuota
     from kbroker.runtime.environment import Environment
 
 event_log = EventLogger("kbroker.replica")
@@ -47,11 +47,72 @@ SLICE_NS = 500_000
 PARTITIONS_PER_CLOCK_READ = 16
 BYTES_PER_CLOCK_READ = 64 * 1024
 
+# A changed rate applies to partitions that already wait after at most this time, as does a changed list of replicas.
+MAX_WAIT_MS = 1_000
+
 SESSION_ERRORS = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
+
+
+class FollowerThrottle:
+    """The follower's side of the throttle, for one fetcher. Partitions are paused until the quota allows more bytes."""
+
+    def __init__(self, environment: Environment, partitions: FetchedPartitions, quota: ReplicationQuota) -> None:
+        self.quota = quota
+        self._environment = environment
+        self._partitions = partitions
+        # When all partitions are checked next (monotonic).
+        self._next_look_ms = 0
+        self._paused: list[PartitionFetchState] = []
+        # Resumes them.
+        self._timer: TimerHandle | None = None
+
+    def before_request(self, named: Iterable[PartitionFetchState], fetched: Iterable[PartitionFetchState]) -> None:
+        """Pause the partitions that must not be fetched now.
+
+        Called while the quota has samples. `named`: partitions in the next request. `fetched`: all partitions of the
+        fetcher. These are in the leader's session, so they are checked when the quota is first exceeded, then once a
+        second.
+        """
+        now_ms = self._environment.clock.mono_ms()
+        if not self.quota.is_exceeded(now_ms):
+            self._next_look_ms = now_ms
+            return
+        if now_ms >= self._next_look_ms:
+            self._next_look_ms = now_ms + MAX_WAIT_MS
+            named = fetched
+        for state in list(named):
+            if state.is_paused or not should_follower_throttle(state.partition, state.lag, self.quota, now_ms):
+                continue
+            self._partitions.pause(state)
+            self._paused.append(state)
+        self._set_timer(now_ms)
+
+    def _set_timer(self, now_ms: int) -> None:
+        if self._paused and self._timer is None:
+            delay_ms = min(self.quota.allowed_at_ms(now_ms) - now_ms, MAX_WAIT_MS)
+            self._timer = self._environment.loop.call_later(delay_ms / 1000, self._resume)
+
+    def _resume(self) -> None:
+        """Resume the partitions that may be fetched: all of them, unless the timer has fired early (MAX_WAIT_MS)."""
+        self._timer = None
+        now_ms = self._environment.clock.mono_ms()
+        paused, self._paused = self._paused, []
+        for state in paused:
+            if should_follower_throttle(state.partition, state.lag, self.quota, now_ms):
+                self._paused.append(state)
+            else:
+                self._partitions.resume(state)
+        self._set_timer(now_ms)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._paused.clear()
 
 
 class ReplicaFetcher:
@@ -67,16 +128,12 @@ class ReplicaFetcher:
         quota: ReplicationQuota,
     ) -> None:
         self.leader_id = leader_id
-        self.states: dict[PartitionKey, PartitionFetchState] = {}
-        self.throttle = FollowerThrottle(environment, self, quota)
+        self.partitions = FetchedPartitions(environment, leaders, replica, config, quota, self._wake)
+        self._throttle = FollowerThrottle(environment, self.partitions, quota)
         self._environment = environment
         self._leaders = leaders
         self._replica = replica
         self._config = config
-        self._session = ReplicaFetchSession()
-        # The partitions that the next requests name.
-        self._changed: dict[PartitionKey, PartitionFetchState] = {}
-        self._fetched = FetchedPartitions(environment, self, leaders, replica, config)
         self._failures = 0
         self._stopped = False
         self._wakeup: Future[None] | None = None
@@ -87,57 +144,6 @@ class ReplicaFetcher:
         # The request that has superseded the waiting one, with its number.
         self._superseding: tuple[int, Task[memoryview]] | None = None
         self._task: Task[None] | None = None
-        self._background: set[Task[None]] = set()
-
-    # Partitions.
-
-    def add(self, state: PartitionFetchState) -> None:
-        """Fetch a partition from now on."""
-        self.states[state.key] = state
-        self._changed[state.key] = state
-        self._wake()
-
-    def remove(self, state: PartitionFetchState) -> None:
-        """Stop fetching a partition. A response that arrives later is ignored for it."""
-        self._exclude(state)
-        if self.states.get(state.key) is state:
-            del self.states[state.key]
-        state.cancel_timer()
-
-    def changed(self, state: PartitionFetchState) -> None:
-        """Name the partition in the next request: its fetch offset or log start offset has changed."""
-        if self.states.get(state.key) is state and not state.is_paused:
-            self._changed[state.key] = state
-
-    def pause(self, state: PartitionFetchState) -> None:
-        """Do not fetch the partition until `resume`."""
-        state.is_paused = True
-        self._exclude(state)
-
-    def resume(self, state: PartitionFetchState) -> None:
-        state.is_paused = False
-        state.timer = None
-        if self.states.get(state.key) is state:
-            self._changed[state.key] = state
-            self._wake()
-
-    def back_off(self, state: PartitionFetchState) -> None:
-        """Pause the partition for its backoff."""
-        state.failures += 1
-        self.pause(state)
-        delay_ms = backoff_ms(state.failures, self._config().replica_fetch_backoff_ms)
-        state.timer = self._environment.loop.call_later(delay_ms / 1000, self.resume, state)
-
-    def _exclude(self, state: PartitionFetchState) -> None:
-        if self.states.get(state.key) is state:
-            self._changed.pop(state.key, None)
-            self._session.forget(state.key)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work on one partition beside the fetches. `stop` waits for it."""
-        task = self._environment.loop.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
     # The loop.
 
@@ -147,16 +153,15 @@ class ReplicaFetcher:
     async def stop(self) -> None:
         """Stop fetching. Waits for truncations in progress; a request in flight is abandoned."""
         self._stopped = True
-        self.throttle.stop()
-        for state in list(self.states.values()):
-            self.remove(state)
+        self._throttle.stop()
+        for state in list(self.partitions.states.values()):
+            self.partitions.remove(state)
         self._wake()
         self._cancel_superseding()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-        for work in list(self._background):
-            await work
+        await self.partitions.wait_for_changes()
 
     def _wake(self) -> None:
         if self._wakeup is not None and not self._wakeup.done():
@@ -179,11 +184,11 @@ class ReplicaFetcher:
                 if self._superseding is not None:
                     (number, sent), self._superseding = self._superseding, None
                     self._is_waiting = True
-                    if self._changed:
+                    if self.partitions.changed:
                         self._wake()
                     frame = await sent
-                elif self._fetched.syncing:
-                    await self._fetched.wait_for_syncs()
+                elif self.partitions.syncing:
+                    await self.partitions.wait_for_syncs()
                     continue
                 else:
                     request = self._build_request()
@@ -229,12 +234,8 @@ class ReplicaFetcher:
         self._wakeup = None
 
     def _reset_session(self, *, keep_id: bool) -> None:
-        self._session.reset(keep_id=keep_id)
+        self.partitions.reset_session(keep_id=keep_id)
         self._cancel_superseding()
-        # Those that were not named yet come first.
-        for key, state in self.states.items():
-            if not state.is_paused:
-                self._changed.setdefault(key, state)
 
     def _cancel_superseding(self) -> None:
         """Abandon the second request, which belongs to the session that ends."""
@@ -252,16 +253,17 @@ class ReplicaFetcher:
 
     def _build_request(self) -> ReplicaFetchRequest | None:
         """Return the next request; None while there is nothing to fetch."""
-        if self.throttle.quota.samples:
-            self.throttle.before_request(self._changed.values(), self.states.values())
-        session, config, states = self._session, self._config(), self._changed
+        partitions, session, config = self.partitions, self.partitions.session, self._config()
+        if self._throttle.quota.samples:
+            self._throttle.before_request(partitions.changed.values(), partitions.states.values())
+        states = partitions.changed
         if len(states) > MAX_PARTITIONS_PER_REQUEST:
             states = dict(islice(states.items(), MAX_PARTITIONS_PER_REQUEST))
             for key in states:
-                del self._changed[key]
+                del partitions.changed[key]
         else:
-            self._changed = {}
-        named = [(key, state) for key, state in states.items() if not self._fetched.is_held_for_sync(state)]
+            partitions.changed = {}
+        named = [(key, state) for key, state in states.items() if not partitions.is_held_for_sync(state)]
         if not named and session.is_empty:
             # The leader closes the session, if there is one, with the next request.
             session.reset(keep_id=True)
@@ -277,7 +279,7 @@ class ReplicaFetcher:
             replica_id,
             replica_epoch,
             # The response to the first request has the session's id, which a superseding request needs.
-            0 if self._changed or not session_epoch else config.replica_fetch_wait_max_ms,
+            0 if partitions.changed or not session_epoch else config.replica_fetch_wait_max_ms,
             config.replica_fetch_min_bytes,
             config.replica_fetch_response_max_bytes,
             session_id,
@@ -295,27 +297,80 @@ class ReplicaFetcher:
             # The leader has evicted the session, or does not know it since it was restarted.
             self._reset_session(keep_id=code != ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return
-        if not self._session.on_response(response.session_id):
+        if not self.partitions.session.on_response(response.session_id):
             self._reset_session(keep_id=False)
-        environment, states, apply = self._environment, self.states, self._fetched.apply
+        environment, states, apply = self._environment, self.partitions.states, self.partitions.apply
         mono_ns = environment.clock.mono_ns
         now_ms, slice_end_ns = environment.clock.now_ms(), mono_ns() + SLICE_NS
         for count, fetched in enumerate(response.partitions, 1):
             state = states.get((fetched.topic_id, fetched.partition))
             if state is not None and not state.is_paused and state.request_number <= number:
-                if state.is_late:
-                    self._on_late_response(state)
-                else:
-                    apply(state, fetched, now_ms)
+                apply(state, fetched, now_ms)
             is_long = count % PARTITIONS_PER_CLOCK_READ == 0 or len(fetched.records) >= BYTES_PER_CLOCK_READ
             if is_long and mono_ns() >= slice_end_ns:
                 await environment.yield_to_loop()
                 now_ms, slice_end_ns = environment.clock.now_ms(), mono_ns() + SLICE_NS
 
-    def _on_late_response(self, state: PartitionFetchState) -> None:
-        """Drop a response that does not belong to the current leader epoch and fetch offset, and fetch again."""
-        if state.partition.leader_epoch == state.leader_epoch:
-            self.changed(state)
-        else:
-            # The partition's role changes after a truncation in progress.
-            self.back_off(state)
+
+class ReplicaFetcherManager:
+    """`broker_epoch` returns the epoch of this broker's registration, with which the leaders check its fetches."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        node_id: int,
+        broker_epoch: Callable[[], int],
+        leaders: LeaderEndPoint,
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        # The quota of all fetches of this broker as a follower.
+        self.quota = follower_quota(config)
+        self._environment = environment
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._leaders = leaders
+        self._config = config
+        self._fetchers: dict[int, ReplicaFetcher] = {}
+        self._states: dict[Partition, PartitionFetchState] = {}
+        self._stopped = False
+
+    def update(self, partition: Partition, registration: PartitionRegistration) -> None:
+        """Fetch the partition from its leader in this epoch, or not at all if it has none or is led here."""
+        state = self._states.get(partition)
+        leader, epoch = registration.leader, registration.leader_epoch
+        if state is not None and (state.leader_id, state.leader_epoch) == (leader, epoch):
+            return
+        self.remove(partition)
+        if leader in (NO_LEADER, self._node_id) or partition.is_closed or self._stopped:
+            return
+        if partition.log.health.offline is not None:
+            # A fetch would claim records that the disk may not have.
+            return
+        state = self._states[partition] = PartitionFetchState(partition, leader, epoch)
+        fetcher = self._fetchers.get(leader)
+        if fetcher is None:
+            fetcher = self._fetchers[leader] = ReplicaFetcher(
+                self._environment, leader, self._leaders, self._replica, self._config, self.quota
+            )
+            fetcher.start()
+        fetcher.partitions.add(state)
+
+    def remove(self, partition: Partition) -> None:
+        """Stop fetching a partition. A response that arrives later is not applied to it."""
+        state = self._states.pop(partition, None)
+        if state is not None:
+            self._fetchers[state.leader_id].partitions.remove(state)
+
+    def states(self) -> list[PartitionFetchState]:
+        """Return the partitions that are followed."""
+        return list(self._states.values())
+
+    def _replica(self) -> tuple[int, int]:
+        return self._node_id, self._broker_epoch()
+
+    async def stop(self) -> None:
+        """Stop all fetchers. Waits for truncations in progress."""
+        self._stopped = True
+        for fetcher in self._fetchers.values():
+            await fetcher.stop()
+        self._states.clear()

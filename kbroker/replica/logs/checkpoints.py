@@ -13,7 +13,7 @@ from kbroker.runtime.mutex import Mutex
 from kbroker.runtime.turns import paced
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.checkpoint_files import IndexEntries, decode_index_entries, encode_index_entries
-from kbroker.storage.clean_shutdown_file import (
+from kbroker.storage.metadata_files import (
     NO_BROKER_EPOCH,
     consume_clean_shutdown_file,
     has_written_transaction_indexes,

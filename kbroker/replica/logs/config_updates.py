@@ -66,7 +66,7 @@ class ConfigUpdates:
 
     def request_missing_flush(self, partition: Partition) -> None:
         log = partition.log
-        if partition.flush_before_ack and log.recovery_point < log.log_end_offset and log.offline is None:
+        if partition.flush_before_ack and log.recovery_point < log.log_end_offset and log.health.offline is None:
             self._maintenance.flusher.request_flush(partition)
 
     def _default(self) -> int:

@@ -6,8 +6,8 @@ from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING
 
 from kbroker.storage import file_names
-from kbroker.storage.meta_properties import FILE as META_PROPERTIES
-from kbroker.storage.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from kbroker.storage.file_names import META_PROPERTIES
+from kbroker.storage.metadata_files import MetaProperties, read_meta_properties, write_meta_properties
 
 if TYPE_CHECKING:
     from kbroker.runtime.disk import DiskLock

@@ -2,29 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.config.topic_config import TopicConfig
 from kbroker.config.values import ConfigError, Value
-from kbroker.replica.logs.background_tasks import BackgroundTasks
 from kbroker.replica.logs.checkpoints import NEW_LOG, TAKEN_BACK, CheckpointFiles, LogCheckpoints, StartupState
-from kbroker.replica.logs.shortage_reporter import ShortageReporter
+from kbroker.replica.logs.disk_health import ShortageReporter
 from kbroker.replica.logs.stray_logs import FateOf, LogOffsets, LogPosition, StrayLogs
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import yield_if_due
 from kbroker.storage import file_names
-from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
 from kbroker.storage.log.log import Log
+from kbroker.storage.metadata_files import write_clean_shutdown_file
 from kbroker.storage.recovery.open_log import open_log
 
 if TYPE_CHECKING:
-    from asyncio import Future
+    from asyncio import Future, Task, TimerHandle
 
     from kbroker.runtime.environment import Environment
+
+T = TypeVar("T")
+
+
+class BackgroundTasks:
+    """The BackgroundRunner of storage/log/durability.py."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        # A dict because its order, unlike that of a set, is the same in every simulation of a seed.
+        self._tasks: dict[Task[object], None] = {}
+        self._delayed: set[TimerHandle] = set()
+
+    def __call__(self, job: Callable[[], T], then: Callable[[T], None], delay_ms: int = 0) -> None:
+        if delay_ms > 0:
+
+            def start() -> None:
+                self._delayed.discard(timer)
+                self(job, then)
+
+            timer = self._environment.loop.call_later(delay_ms / 1000, start)
+            self._delayed.add(timer)
+            return
+        self.spawn(self._run(job, then))
+
+    def spawn(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine on the event loop, as a task that `finish` waits for."""
+        task = self._environment.loop.create_task(coroutine)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def _run(self, job: Callable[[], T], then: Callable[[T], None]) -> None:
+        result: Awaitable[T] = self._environment.offload(job)
+        then(await result)
+
+    async def finish(self) -> None:
+        """Wait for the running tasks. Delayed ones are not started any more: the next start does their work."""
+        for timer in self._delayed:
+            timer.cancel()
+        for task in list(self._tasks):
+            await task
+
 
 event_log = EventLogger("kbroker.logs")
 
@@ -50,7 +91,7 @@ class LogManager:
     def __init__(self, environment: Environment, path: str, config: Callable[[], BrokerConfig]) -> None:
         self.shortages = ShortageReporter(environment)
         # One bound method for all logs.
-        self._report_shortage = self.shortages.report
+        self.on_shortage = self.shortages.report
         self.path = path
         self._environment = environment
         self._config = config
@@ -63,6 +104,8 @@ class LogManager:
         self.high_watermarks: Callable[[], Mapping[TopicPartition, int]] = dict
         self.broker_epoch = 0
         self._checkpoints = CheckpointFiles(environment, path, self._current_checkpoints, self._current_high_watermarks)
+        self.write_checkpoints = self._checkpoints.write
+        self.write_checkpoints_if_possible = self._checkpoints.write_if_possible
         self._background = BackgroundTasks(environment)
         self._stray_logs = StrayLogs(environment.disk, path, self._unique)
         # What the last result of `topic_config` was made from, and that: all partitions of a topic share it.
@@ -124,11 +167,8 @@ class LogManager:
             logs = await self._without_failed(logs)
         elif not self._startup.checkpoints.is_complete:
             # With these, the next start has the recovery points even if the broker crashes soon.
-            self._background.spawn(self._write_checkpoints())
+            self._background.spawn(self._checkpoints.write_if_possible())
         return logs
-
-    async def _write_checkpoints(self) -> None:
-        await self._checkpoints.write_if_possible()
 
     async def open_or_create(self, assigned: Sequence[AssignedPartition]) -> list[Log]:
         """Create the logs of new partitions, or open logs that could not be opened before. Omits those that fail."""
@@ -222,7 +262,7 @@ class LogManager:
     def _open_blocking(self, partition: AssignedPartition, state: StartupState, offsets: LogOffsets) -> Log:
         tp, topic_id, configs = partition
         checkpoints = state.checkpoints
-        log = open_log(
+        return open_log(
             self._environment.disk,
             file_names.partition_dir(self.path, tp),
             tp,
@@ -238,10 +278,8 @@ class LogManager:
             transaction_indexes=None if (known := checkpoints.transaction_indexes) is None else known.get(tp, {}),
             background=self._background,
             random=self._environment.random,
+            owner=self,
         )
-        log.report_shortages_to(self._report_shortage)
-        log.set_owner(self)
-        return log
 
     # The LogOwner of all logs.
 
@@ -334,20 +372,12 @@ class LogManager:
         """The broker epoch of the last process if its shutdown was clean, else -1. Known once the logs are open."""
         return self._startup.broker_epoch
 
-    async def write_checkpoints(self) -> None:
-        """Write the checkpoint files with the current offsets of all logs, durably. Raises OSError."""
-        await self._checkpoints.write()
-
     async def write_high_watermarks(self) -> None:
         """Write the high watermarks if they have changed."""
         try:
             await self._checkpoints.write_high_watermarks()
         except OSError as error:
             self._warn_once("high watermarks could not be written, will be retried", reason=error)
-
-    async def write_checkpoints_if_possible(self) -> bool:
-        """Like `write_checkpoints`, but log an OSError instead of raising it. Returns whether it succeeded."""
-        return await self._checkpoints.write_if_possible()
 
     async def close(self, logs: Sequence[Log]) -> None:
         """Sync and close all logs. If everything succeeds, write the marker of a clean shutdown."""
@@ -373,7 +403,7 @@ class LogManager:
             if not closed.done():
                 closed.set_result(ok)
 
-        log.close(clean, on_closed)
+        log.durability.close(clean, on_closed)
         return closed
 
 

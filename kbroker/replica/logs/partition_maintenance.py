@@ -1,19 +1,97 @@
-"""The partitions that need a flush, a checkpoint, compaction, disk space or another attempt to open their log."""
+"""The partitions that need a flush, a checkpoint, compaction, disk space or another attempt to open their log.
+
+Logs are synced in threads: on request (flush.before.ack, flush.messages) and for the flush task (flush.ms).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from kbroker.common import TopicPartition
-from kbroker.replica.logs.log_flusher import LogFlusher
+from kbroker.common import KafkaError, TopicPartition
 from kbroker.replica.partition import Partition
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.metrics import MaintenanceStats
+from kbroker.storage.log.log_health import is_unbegun_sync
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from asyncio import Task
+
     from kbroker.runtime.environment import Environment
+
+# If a requested sync cannot start, it is retried after this delay.
+RETRY_S = 1.0
+
+
+class LogFlusher:
+    """`unflushed`: the partitions with unsynced data, which a flush updates (see PartitionMaintenance)."""
+
+    def __init__(self, environment: Environment, unflushed: dict[Partition, list[int]]) -> None:
+        self._environment = environment
+        self._unflushed = unflushed
+        self._tasks: set[Task[None]] = set()
+
+    def request_flush(self, partition: Partition) -> None:
+        """Sync the log, then advance the high watermark.
+
+        One sync runs at a time; the next one covers all appends that were made meanwhile (group commit).
+        """
+        if partition.is_flushing:
+            return
+        partition.is_flushing = True
+        task = self._environment.loop.create_task(self._flush(partition))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _flush(self, partition: Partition) -> None:
+        log = partition.log
+        try:
+            while not partition.is_closed:
+                # A checkpoint may have synced the log already. A request that completes now may append, which requires
+                # another sync.
+                partition.advance_high_watermark()
+                if log.recovery_point >= log.log_end_offset:
+                    break
+                if not await self.flush(partition):
+                    await self._environment.sleep(RETRY_S)
+        except KafkaError as error:
+            partition.fail_waiting(error.code)
+        finally:
+            partition.is_flushing = False
+
+    async def flush(self, partition: Partition) -> bool:
+        """Sync the log. Returns False if no file descriptor was free; then the sync may be retried.
+
+        A sync that started and failed takes the log offline and is never retried: the kernel may have dropped the data
+        and reports success the next time (fsyncgate). Raises KafkaError, also if the log was offline before.
+        """
+        log = partition.log
+        if log.health.offline is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.health.offline)
+        target, truncations, began_ms = log.log_end_offset, log.truncations, self._environment.clock.now_ms()
+        try:
+            await self._environment.offload(log.durability.flush_blocking, target)
+        except Exception as error:
+            if isinstance(error, OSError) and is_unbegun_sync(error) and log.health.offline is None:
+                log.health.on_shortage("sync", error)
+                return False
+            if not partition.is_closed:
+                log.health.mark_offline(f"sync failed: {error}")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.health.offline) from error
+        log.complete_flush(target, truncations)
+        if log.recovery_point >= log.log_end_offset:
+            self._unflushed.pop(partition, None)
+        elif partition in self._unflushed:
+            # The remaining data was appended after the sync began.
+            self._unflushed[partition][0] = began_ms
+        return True
+
+    async def wait(self) -> None:
+        """Wait for the requested syncs in progress."""
+        for task in list(self._tasks):
+            await task
+
 
 event_log = EventLogger("kbroker.logs")
 
@@ -27,10 +105,12 @@ class RunningCompaction(Protocol):
 class PartitionMaintenance:
     """The partitions that ScheduledTasks and LogCleaner process. Listeners (`add_listener`) are called for new ones.
 
-    It is the AppendListener of all partitions.
+    It is the PartitionListener of all partitions.
     """
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, on_write_failed: Callable[[str], None]) -> None:
+        """`on_write_failed` is called with the reason when a log rejects an append because it cannot be written."""
+        self.mono_ms = environment.clock.mono_ms
         # Partitions with unsynced data: [first append, last append] since the last flush, in wall-clock ms.
         self.unflushed: dict[Partition, list[int]] = {}
         # Partitions with appends since their last checkpoint.
@@ -48,8 +128,7 @@ class PartitionMaintenance:
         # Partitions with several replicas, whose high watermarks are checkpointed.
         self.replicated: dict[Partition, None] = {}
         self.compactions: dict[Partition, RunningCompaction] = {}
-        # Called with the reason when a log has rejected an append because it cannot be written.
-        self.on_write_failed: Callable[[str], None] = lambda reason: None
+        self._on_write_failed = on_write_failed
         self.stats = MaintenanceStats()
         self.flusher = LogFlusher(environment, self.unflushed)
         self._listeners: list[Callable[[], None]] = []
@@ -110,13 +189,13 @@ class PartitionMaintenance:
             self.flusher.request_flush(partition)
 
     def on_append_failed(self, partition: Partition) -> None:
-        if partition.log.offline is not None:
+        if partition.log.health.offline is not None:
             partition.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
             return
-        reason = partition.log.append_error
+        reason = partition.log.health.append_error
         if reason is None:
             return
-        self.on_write_failed(reason)
+        self._on_write_failed(reason)
         if partition not in self.full:
             event_log.error("appends are rejected", partition=partition.tp, reason=reason)
             self.full[partition] = None
@@ -130,7 +209,7 @@ class PartitionMaintenance:
 
     def suspend_appends(self, partition: Partition) -> None:
         """Reject appends while `appends_suspended`, and then until the disk has space."""
-        partition.log.suspend()
+        partition.log.health.suspend()
         self.full[partition] = None
 
     def on_out_of_descriptors(self) -> None:

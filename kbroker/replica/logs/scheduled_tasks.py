@@ -98,9 +98,9 @@ class ScheduledTasks:
         async for partition in self._iterate(list(unflushed)):
             first_ms, last_ms = unflushed.get(partition, (now_ms, now_ms))
             log = partition.log
-            if partition.is_closed or log.offline is not None or log.recovery_point >= log.log_end_offset:
+            if partition.is_closed or log.health.offline is not None or log.recovery_point >= log.log_end_offset:
                 unflushed.pop(partition, None)
-            elif log.read_only:
+            elif log.health.read_only:
                 # A sync would fail, and a failed sync is never retried. Wait until the file system is writable.
                 continue
             elif now_ms - first_ms >= log.config.flush_ms or now_ms - last_ms >= IDLE_FLUSH_MS:
@@ -116,10 +116,10 @@ class ScheduledTasks:
     async def _try_resume(self, partition: Partition) -> None:
         """Accept appends again if the disk can be written to. (Kafka stops when the disk is full.)"""
         log = partition.log
-        if not log.full or partition.is_closed or log.offline is not None:
+        if not log.health.full or partition.is_closed or log.health.offline is not None:
             self._maintenance.full.pop(partition, None)
-        elif await self._environment.offload(log.probe_blocking) and not partition.is_closed:
-            cause = "the file system is writable again" if log.read_only else "there is space again"
+        elif await self._environment.offload(log.durability.probe_blocking) and not partition.is_closed:
+            cause = "the file system is writable again" if log.health.read_only else "there is space again"
             if log.resume():
                 self._maintenance.full.pop(partition, None)
                 event_log.info(f"{cause}, appends resume", partition=partition.tp)
@@ -130,13 +130,13 @@ class ScheduledTasks:
         partitions = list(maintenance.uncheckpointed)
         maintenance.uncheckpointed.clear()
         async for partition in self._iterate(partitions):
-            if partition.is_closed or partition.log.offline is not None:
+            if partition.is_closed or partition.log.health.offline is not None:
                 continue
-            if partition.log.read_only:
+            if partition.log.health.read_only:
                 maintenance.uncheckpointed[partition] = None
                 continue
             done = self._environment.loop.create_future()
-            partition.log.checkpoint(lambda done=done: done.set_result(None))  # type: ignore[misc]
+            partition.log.durability.checkpoint(lambda done=done: done.set_result(None))  # type: ignore[misc]
             await done
             if partition in maintenance.unflushed:
                 # The recovery point is below the log end offset; the next checkpoint has a higher one.
@@ -152,14 +152,14 @@ class ScheduledTasks:
             now_ms = self._environment.clock.now_ms()
             log = partition.log
             log.producers.remove_expired(now_ms, self._config().producer_id_expiration_ms)
-            if partition.is_closed or log.offline is not None:
+            if partition.is_closed or log.health.offline is not None:
                 continue
             start_before = log.log_start_offset
             limit = partition.high_watermark
             if partition.retention_limit is not None:
                 limit = min(limit, partition.retention_limit(now_ms))
             segments = log.enforce_retention(now_ms, limit)
-            log.close_idle_files()
+            log.close_segment_files(idle_only=True)
             removed += segments
             if log.log_start_offset != start_before:
                 self._maintenance.stats.retention_segments += segments
@@ -177,4 +177,4 @@ class ScheduledTasks:
         """Close the files of closed segments, even those being read, because file descriptors are short."""
         self._maintenance.out_of_descriptors = False
         async for partition in self._iterate(list(self._replicas.partitions.values())):
-            partition.log.close_closed_segments()
+            partition.log.close_segment_files(idle_only=False)

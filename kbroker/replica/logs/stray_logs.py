@@ -1,23 +1,75 @@
-"""Stray logs: those of no replica of this broker, which nothing proves to be deleted. Used in threads.
+"""Logs that the metadata image does not assign to this broker: their fate, and those that are set aside.
 
-As in Kafka, their directories are renamed to `.stray`. A stray log is opened again, with its records and offsets, when
-the partition of its topic id is assigned to this broker. Until then its own file has the offsets that the checkpoint
-files of the data directory had of it.
+A log is deleted only if its topic, its partition or this replica is known to have been removed. That the metadata lacks
+it proves nothing: the metadata may be lost, restored from an older copy, or that of another cluster. Such a log is set
+aside: as in Kafka, its directory is renamed to `.stray`. It is opened again, with its records and offsets, when the
+partition of its topic id is assigned to this broker. Until then its own file has the offsets that the checkpoint files
+of the data directory had of it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Container
+from enum import Enum, auto
 from typing import NamedTuple
 
 from kbroker.common import TopicPartition
-from kbroker.replica.logs.log_fate import LogFate
+from kbroker.metadata.image import MetadataImage
+from kbroker.metadata.recovery.log_recovery import MAX_UNSEEN_EPOCHS
 from kbroker.runtime.disk import Disk
 from kbroker.runtime.event_log import EventLogger
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.inspect.batches import Damage, iter_batches
-from kbroker.storage.partition_metadata import read_topic_id
+from kbroker.storage.metadata_files import read_topic_id
+
+
+class LogFate(Enum):
+    """KEEP: the log is assigned, or may be with the next change, because the image was read during one."""
+
+    KEEP = auto()
+    DELETE = auto()
+    SET_ASIDE = auto()
+
+
+def fate_of_log(
+    tp: TopicPartition,
+    topic_id: bytes | None,
+    latest_epoch: int | None,
+    node_id: int,
+    image: MetadataImage,
+    deleted: Container[bytes],
+) -> LogFate:
+    """Decide about a log. `deleted`: the ids of the topics that were deleted last.
+
+    `topic_id` and `latest_epoch`, the latest leader epoch of the log's records, are None if the files with them are
+    lost. A state of the partition that lacks this replica is newer than the log only if its leader epoch is higher: the
+    change that removes a replica or a partition begins one.
+    """
+    if topic_id is None:
+        # Nothing proves that the log is that of the topic with this name.
+        topic = image.topics.get(tp.topic)
+        may_return = topic is not None and not topic.is_removed(tp.partition) and tp.partition >= len(topic.partitions)
+        return LogFate.KEEP if may_return else LogFate.SET_ASIDE
+    topic = image.topics_by_id.get(topic_id)
+    if topic is None:
+        return LogFate.DELETE if topic_id in deleted else LogFate.SET_ASIDE
+    if tp.partition < len(topic.partitions):
+        registration = topic.partitions[tp.partition]
+        if node_id in registration.replicas:
+            return LogFate.KEEP
+        leader_epoch = registration.leader_epoch
+    elif topic.is_removed(tp.partition):
+        # New partitions of the topic begin in this epoch, so those that were removed had lower ones.
+        leader_epoch = topic.first_leader_epoch
+    else:
+        return LogFate.KEEP
+    if latest_epoch is None or leader_epoch >= latest_epoch + MAX_UNSEEN_EPOCHS:
+        # A recovery has skipped epochs, because the metadata were older than the logs: the replica may have been added
+        # by a change that is lost.
+        return LogFate.SET_ASIDE
+    return LogFate.DELETE if latest_epoch < leader_epoch else LogFate.SET_ASIDE
+
 
 event_log = EventLogger("kbroker.logs")
 

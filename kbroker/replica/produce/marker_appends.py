@@ -6,9 +6,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.replica.partition import OnCommitted, Partition
-from kbroker.storage.log.control_batches import PreparedBatch
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.replica.partition import Partition
+from kbroker.replica.partition_high_watermark import OnCommitted
+from kbroker.storage.log.transaction_index import PreparedBatch
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import parse_header
 from protocol.records.control import EndTransactionMarker, build_end_marker

@@ -1,19 +1,47 @@
-"""The results of a Produce request's batches."""
+"""The results of a Produce request's batches, and the verified partitions of a transactional one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from kbroker.common import KafkaError
 from kbroker.replica.partition import ACKS_ALL, Partition
 from kbroker.replica.produce.batch_validation import NotOneBatchError
 from kbroker.replica.produce.delayed_produce import NO_RECORD_ERRORS, UnacknowledgedBatch
 from kbroker.replica.produce.record_validation import InvalidRecordsError
-from kbroker.replica.produce.transaction_verification import VerificationError
+from kbroker.storage.producers.transactions import VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.fast.produce import PartitionRecords, PartitionResult, TopicRecords, TopicResult
 
-if TYPE_CHECKING:
-    from kbroker.common import KafkaError
+# (topic name or id, partition index), as in the request.
+PartitionKey = tuple[str | bytes, int]
+
+
+class VerificationError(KafkaError):
+    """The coordinator did not confirm that the partition is part of the transaction."""
+
+    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        super().__init__(code, message)
+
+
+class VerifiedPartitions:
+    """The result of the verification. `must_verify`: a batch may begin a transaction only with its guard.
+
+    Partitions in which the transaction is open already have neither a guard nor an error.
+    """
+
+    __slots__ = ("errors", "guards", "must_verify")
+
+    def __init__(self, must_verify: bool) -> None:
+        self.must_verify = must_verify
+        self.guards: dict[PartitionKey, VerificationGuard] = {}
+        self.errors: dict[PartitionKey, VerificationError] = {}
+
+    def guard_of(self, key: PartitionKey) -> VerificationGuard | None:
+        """Return the partition's guard, or None. Raises VerificationError if the verification failed."""
+        error = self.errors.get(key)
+        if error is not None:
+            raise error.with_traceback(None)
+        return self.guards.get(key)
+
 
 ProduceResponse = list[TopicResult]
 

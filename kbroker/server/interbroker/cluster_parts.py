@@ -15,10 +15,9 @@ from kbroker.interbroker.controller_channel import ControllerChannel
 from kbroker.interbroker.fencing_check import FencingCheck
 from kbroker.interbroker.handshake import BrokerIdentity
 from kbroker.interbroker.peers import Peers, PeerUnavailable
-from kbroker.replica.fetcher.remote_leader_end_point import RemoteLeaderEndPoint
-from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
-from kbroker.replica.isr.failed_log_reporter import FailedLogReporter
-from kbroker.replica.isr.write_health_reporter import WriteHealthReporter
+from kbroker.replica.fetcher.leader_end_point import RemoteLeaderEndPoint
+from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
+from kbroker.replica.logs.disk_reports import FailedLogReporter, WriteHealthReporter
 from kbroker.runtime.event_log import EventLogger
 from kbroker.server.interbroker.disk_reports import read_disks
 from kbroker.server.interbroker.inter_broker_server import InterBrokerServer

@@ -29,7 +29,7 @@ from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.event_log import EventLogger
 from kbroker.server.error_reporter import api_name
 from kbroker.server.file_response import FileResponseWriter
-from kbroker.storage.log.reading.file_slice import FileSlice
+from kbroker.storage.log.segment import FileSlice
 from protocol.errors import MalformedError, ManyElements
 from protocol.fast.primitives import no_pause
 from protocol.varints import skip_tagged_fields

@@ -1,7 +1,6 @@
 """An open file of a simulated disk."""
 
 import errno
-from collections.abc import Sequence
 
 from kbroker.common import Buffer
 from kbroker.runtime.disk import DirectSocket
@@ -39,9 +38,6 @@ class SimFile:
         inode.append(data)
         if inode.linked:
             self._device.used += len(data)
-
-    def appendv(self, parts: Sequence[Buffer], /) -> int:
-        return self.append(b"".join(parts))
 
     def pread(self, size: int, offset: int, /) -> bytes:
         inode, device = self._open_inode(), self._device

@@ -82,7 +82,7 @@ class Invariants:
         for partition in partitions:
             # Before the broker is registered, its partitions are open without a role.
             has_role = partition.leader_epoch != NO_EPOCH
-            if has_role and not partition.is_closed and partition.log.offline is None:
+            if has_role and not partition.is_closed and partition.log.health.offline is None:
                 tp = partition.tp.topic, partition.tp.partition
                 self._check_state(tp, partition, services.replicas.maintenance.appends_suspended)
                 if not partition.log.is_truncating:
@@ -160,7 +160,7 @@ class Invariants:
         or a record of them. (`check` compares the recovery point with the disk.)"""
         services = self._machine.services
         partition = None if services is None else services.replicas.get(*tp)
-        if partition is None or partition.is_closed or partition.log.offline is not None:
+        if partition is None or partition.is_closed or partition.log.health.offline is not None:
             return
         if partition.log.recovery_point < end:
             self._fail(tp, f"a client saw offset {end - 1}, but the recovery point is {partition.log.recovery_point}")

@@ -162,7 +162,7 @@ class ClusterInvariants:
             return
         for broker in stored.registration.isr:
             partition = self._partition(broker, tp)
-            if partition is None or partition.log.offline is not None or partition.log.recovery_point >= end:
+            if partition is None or partition.log.health.offline is not None or partition.log.recovery_point >= end:
                 continue
             # After a crash the recovery point may be older than what was synced.
             synced = durable_end(self._machines[broker].disk, partition.log.directory)
@@ -306,7 +306,7 @@ class ClusterInvariants:
             self._fail(broker, tp, f"the high watermark went back from {known} to {high_watermark} in epoch {epoch}")
         self._leaders[key, epoch] = broker, high_watermark
         received, log = self._promises.received(key), partition.log
-        if self._stored[key].leader_epoch != epoch or log.offline is not None:
+        if self._stored[key].leader_epoch != epoch or log.health.offline is not None:
             return
         if log.log_end_offset < received:
             self._fail(broker, tp, f"a client received offset {received - 1}, and the log ends at {log.log_end_offset}")

@@ -170,7 +170,7 @@ class CoordinatorInvariants:
         for coordinator, make in coordinators:
             for context in coordinator.runtime.contexts():
                 partition = services.replicas.get(*context.tp)
-                if context.state is not ACTIVE or partition is None or partition.log.offline is not None:
+                if context.state is not ACTIVE or partition is None or partition.log.health.offline is not None:
                     continue
                 state = partition.state
                 if not partition.is_leader or state.leader_epoch != context.epoch:

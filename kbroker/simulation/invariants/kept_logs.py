@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kbroker.simulation.checker.history import TopicPartition
 from kbroker.simulation.runtime.machine import DATA
 from kbroker.storage.file_names import PARTITION_METADATA, parse_partition_dir, parse_stray_dir
-from kbroker.storage.partition_metadata import decode_topic_id
+from kbroker.storage.metadata_files import decode_topic_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

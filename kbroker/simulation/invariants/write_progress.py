@@ -72,7 +72,7 @@ class WriteProgress:
 
 def _can_write(supervisor: BrokerSupervisor) -> bool:
     machine = supervisor.machine
-    if machine.services is None or machine.paused or any(part.log.offline for part in supervisor.partitions()):
+    if machine.services is None or machine.paused or any(part.log.health.offline for part in supervisor.partitions()):
         return False
     return _has_space(machine)
 

@@ -250,7 +250,7 @@ async def read_only(simulation: Simulation, random: Random) -> None:
     machine.disk.read_only = False
     simulation.note_of(machine, "the file system is writable")
     partitions = simulation.supervisors[machine.name].partitions()
-    if random.random() < 0.5 or any(partition.log.offline for partition in partitions):
+    if random.random() < 0.5 or any(partition.log.health.offline for partition in partitions):
         await _restart_or_kill(simulation, random, machine)
 
 

@@ -301,13 +301,15 @@ class Run:
     def _end_offline_logs(self, supervisor: BrokerSupervisor) -> None:
         """Kill the broker if it has offline logs. Raise LivenessError if there is no reason for them."""
         machine = supervisor.machine
-        offline = [partition.log for partition in supervisor.partitions() if partition.log.offline is not None]
+        offline = [partition.log for partition in supervisor.partitions() if partition.log.health.offline is not None]
         # A log that is closing does not count: the broker is stopping.
-        failed = [log for log in offline if not log.is_closing]
+        failed = [log for log in offline if not log.durability.is_closing]
         has_failed = any(machine.disk.faults.injected[kind] for kind in DISK_FAILURES)
         if failed and not has_failed and "read_only" not in self._plan.faults:
             log = failed[0]
-            raise LivenessError(f"the log of {log.tp} is offline although the disk has not failed: {log.offline}")
+            raise LivenessError(
+                f"the log of {log.tp} is offline although the disk has not failed: {log.health.offline}"
+            )
         if offline:
             # The operator restarts the broker, as its log message requests.
             self._simulation.note_of(machine, "kill -9: logs are offline")

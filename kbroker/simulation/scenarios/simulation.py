@@ -28,7 +28,7 @@ from kbroker.simulation.scenarios.supervisor import (
     BrokerSupervisor,
     NotServing,
 )
-from kbroker.storage.meta_properties import FILE as META_PROPERTIES
+from kbroker.storage.file_names import META_PROPERTIES
 
 if TYPE_CHECKING:
     from kbroker.coordination.data_tree import DataTree

@@ -14,8 +14,14 @@ from typing import NamedTuple
 from kbroker.runtime.disk import Disk, DiskFile
 from kbroker.runtime.environment import Clock
 from kbroker.storage import file_names
-from kbroker.storage.cleaner.batch_filter import encoded_records, filter_batch, filter_marker, without_records
-from kbroker.storage.cleaner.cleaned_transaction_metadata import AbortedTransactions, CleanedTransactionMetadata
+from kbroker.storage.cleaner.batch_filter import (
+    OffsetMap,
+    add_keys,
+    encoded_records,
+    filter_batch,
+    filter_marker,
+    without_records,
+)
 from kbroker.storage.cleaner.compaction_plan import (
     CleanedSegment,
     CompactionPlan,
@@ -23,13 +29,19 @@ from kbroker.storage.cleaner.compaction_plan import (
     decode_plan,
     encode_result,
 )
-from kbroker.storage.cleaner.offset_map import OffsetMap, add_keys
 from kbroker.storage.cleaner.segment_swap import remove_cleaned
-from kbroker.storage.cleaner.source_segments import SegmentDamaged, SourceReader, SourceSegment, Throttler
-from kbroker.storage.indexes.transaction_index import encode_entries
+from kbroker.storage.cleaner.source_segments import (
+    AbortedTransactions,
+    CleanedTransactionMetadata,
+    SegmentDamaged,
+    SourceReader,
+    SourceSegment,
+    Throttler,
+)
 from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET
 from kbroker.storage.log.segment import LogSegment
-from kbroker.storage.producers.snapshot import SnapshotEntry
+from kbroker.storage.log.transaction_index import encode_entries
+from kbroker.storage.producers.producer_table import SnapshotEntry
 from protocol.errors import MalformedError
 from protocol.records.batch import BatchHeader, parse_header
 

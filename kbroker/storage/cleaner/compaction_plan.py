@@ -1,12 +1,21 @@
-"""The input and the output of the process that compacts a log: plain data, encoded as JSON."""
+"""Which part of a log to compact, and the input and output of the process that does it: plain data, encoded as JSON.
+
+The active segment is never compacted.
+"""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from kbroker.storage import file_names
 from kbroker.storage.cleaner.source_segments import SourceSegment
-from kbroker.storage.indexes.transaction_index import AbortedTransaction
+from kbroker.storage.log.segment import LogSegment
+from kbroker.storage.log.transaction_index import AbortedTransaction
 from kbroker.storage.producers.producer_table import FrozenProducers
+
+if TYPE_CHECKING:
+    from kbroker.storage.log.log import Log
 
 
 @dataclass(slots=True, frozen=True)
@@ -100,3 +109,133 @@ def _fields_of(value: CompactionPlan | CompactionResult) -> dict[str, Any]:
 
 def _encode(values: dict[str, Any]) -> bytes:
     return json.dumps(values).encode()
+
+
+@dataclass(slots=True, frozen=True)
+class LogToClean:
+    """A log that can be compacted.
+
+    `clean_bytes` and `dirty_bytes` are the sizes of the closed segments before and from `first_dirty_offset` on;
+    `is_overdue`: max.compaction.lag.ms has passed.
+    """
+
+    sources: tuple[SourceSegment, ...]
+    first_dirty_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool
+
+    @property
+    def cleanable_ratio(self) -> float:
+        return self.dirty_bytes / (self.clean_bytes + self.dirty_bytes)
+
+    def needs_cleaning(self, min_cleanable_ratio: float) -> bool:
+        """Return whether to compact the log now: enough of it is dirty, or some records have waited too long."""
+        return self.is_overdue or self.cleanable_ratio > min_cleanable_ratio
+
+
+def find_log_to_clean(log: "Log", now_ms: int, first_unstable_offset: int) -> LogToClean | None:
+    """Return the part of a log below `first_unstable_offset` that can be compacted; None if there is none.
+
+    Segments younger than min.compaction.lag.ms wait, and so do all segments after them. Unsynced segments, such as
+    after a crash, wait too: otherwise a power loss could remove the latest record of a key after compaction has removed
+    the record before it. So do segments from the recovery point in the checkpoint file on, since recovery takes the
+    gaps that compaction leaves there for damage; and those whose transaction index is not written yet.
+    """
+    if log.health.offline is not None:
+        return None
+    config = log.config
+    max_timestamp = now_ms - config.min_compaction_lag_ms
+    first_dirty_offset = max(log.cleaned_to, log.log_start_offset)
+    sources = []
+    clean_bytes = dirty_bytes = 0
+    oldest = now_ms
+    limit = min(first_unstable_offset, log.durable_recovery_point)
+    for segment in log.segments:
+        end = segment.end_offset
+        index = segment.indexes.transaction
+        if end is None or end > limit or index.has_unwritten:
+            break
+        if end <= first_dirty_offset:
+            clean_bytes += segment.size
+        elif config.min_compaction_lag_ms > 0 and segment.newest_timestamp() > max_timestamp:
+            break
+        else:
+            dirty_bytes += segment.size
+            if segment.first_timestamp is not None and 0 < segment.first_timestamp < oldest:
+                oldest = segment.first_timestamp
+        sources.append(SourceSegment(segment.base_offset, end, segment.size, len(index)))
+    if not dirty_bytes:
+        return None
+    is_overdue = now_ms - oldest > config.max_compaction_lag_ms
+    return LogToClean(tuple(sources), first_dirty_offset, clean_bytes, dirty_bytes, is_overdue)
+
+
+def make_plan(
+    log: "Log",
+    to_clean: LogToClean,
+    aborted_later: tuple[AbortedTransaction, ...],
+    now_ms: int,
+    *,
+    map_bytes: int,
+    io_bytes: int,
+    rate: float | None = None,
+) -> CompactionPlan:
+    """Return the plan for the cleaner. `aborted_later` is from `find_aborted_later_blocking`."""
+    config = log.config
+    return CompactionPlan(
+        log.directory,
+        to_clean.sources,
+        to_clean.first_dirty_offset,
+        now_ms,
+        config.delete_retention_ms,
+        config.segment_bytes,
+        config.index_interval_bytes,
+        map_bytes,
+        io_bytes,
+        rate,
+        aborted_later,
+        log.producers.freeze(),
+    )
+
+
+def find_aborted_later_blocking(log: "Log", to_clean: LogToClean) -> tuple[AbortedTransaction, ...]:
+    """Return the aborted transactions with a batch in the sources and a marker after them.
+
+    Raises OSError, ValueError if an index is damaged, SegmentGone.
+    """
+    start, end = to_clean.sources[0].base_offset, to_clean.sources[-1].end_offset
+    found: list[AbortedTransaction] = []
+    for segment in log.segments:
+        if segment.base_offset >= end and segment.collect_aborted(end, end, True, found):
+            break
+    return tuple(transaction for transaction in found if transaction.first_offset >= start)
+
+
+def find_undated_segments(log: "Log") -> list[LogSegment]:
+    """Return the dirty segments without a first timestamp, which is not read when a log is opened."""
+    return [
+        segment
+        for segment in log.segments
+        if segment.first_timestamp is None and segment.size and (segment.end_offset or 0) > log.cleaned_to
+    ]
+
+
+def load_first_timestamps_blocking(segments: Sequence[LogSegment]) -> None:
+    for segment in segments:
+        try:
+            segment.load_first_timestamp_blocking()
+        except OSError:
+            # The segment was deleted, or the disk fails, which a later read will report.
+            continue
+
+
+def remove_leftovers_blocking(log: "Log") -> None:
+    """Remove the files of a cleaner that was killed."""
+    try:
+        for name in log.disk.listdir(log.directory):
+            if name.endswith(file_names.CLEANED):
+                log.disk.unlink(f"{log.directory}/{name}")
+    except OSError:
+        # The topic was deleted, or else the next start removes the files.
+        return

@@ -1,15 +1,26 @@
-"""Replaces segment files by compacted ones so that a crash at any point leaves the old or the new ones, as Kafka does.
+"""Replaces segments by compacted ones so that a crash at any point leaves the old or the new files, as Kafka does.
 
 New files are written as `.cleaned`, and renamed to `.swap` when they are complete and synced. From then on the
 replacement is always completed, by `finish_swaps` at the next start if necessary. The source files are removed, then
 the new files get their final names.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from errno import EIO
+from functools import partial
+from typing import TYPE_CHECKING
 
 from kbroker.runtime.disk import Disk
 from kbroker.storage import file_names
+from kbroker.storage.cleaner.compaction_plan import CleanedSegment, CompactionResult
 from kbroker.storage.log.batch_scan import BatchScan
+from kbroker.storage.log.indexes import OffsetIndex, TimeIndex
+from kbroker.storage.log.log_health import is_shortage
+from kbroker.storage.log.segment import LogSegment
+from kbroker.storage.log.transaction_index import TransactionIndex, iter_transaction_index
+
+if TYPE_CHECKING:
+    from kbroker.storage.log.log import Log
 
 # The files of a compacted segment, the log last. There may be no transaction index.
 NEW_SUFFIXES = (file_names.INDEX, file_names.TIME_INDEX, file_names.TXN_INDEX, file_names.LOG)
@@ -93,3 +104,122 @@ def _remove_segment(disk: Disk, directory: str, base_offset: int) -> None:
         path = file_names.segment_file(directory, base_offset, suffix)
         if disk.exists(path):
             disk.unlink(path)
+
+
+def install_result(log: "Log", result: CompactionResult, done: Callable[[], None]) -> None:
+    """Replace the sources by the compacted segments, in tasks of the log. Then set `cleaned_to` and call `done`.
+
+    Segments that retention has deleted meanwhile stay deleted.
+    """
+    replacements = [_Replacement(log, cleaned) for cleaned in result.cleaned]
+    for replacement in replacements:
+        replacement.start()
+
+    def finish() -> None:
+        # After an error the log is offline, and the next start finishes or undoes the replacement.
+        if all(replacement.is_done for replacement in replacements):
+            log.mark_cleaned(result.cleaned_to)
+        done()
+
+    log.durability.when_idle(finish)
+
+
+class _Replacement:
+    """Three steps: complete the new files as `.swap`, replace the segments in the log, rename the files."""
+
+    def __init__(self, log: "Log", cleaned: CleanedSegment) -> None:
+        self._log = log
+        self._cleaned = cleaned
+        self.is_done = False
+
+    def start(self) -> None:
+        self._log.durability.add_task(self._promote_blocking, self._replace)
+
+    def _promote_blocking(self) -> LogSegment:
+        log = self._log
+        segment = _load(log, self._cleaned)
+        try:
+            promote(log.disk, log.directory, self._cleaned.base_offset)
+        except OSError as error:
+            if is_shortage(error):
+                # Otherwise the next start would complete the replacement, although the sources may have changed since.
+                self._undo_promotion(error)
+            raise
+        return segment
+
+    def _undo_promotion(self, reason: OSError) -> None:
+        """Undo the renames to `.swap`. Raises an OSError that takes the log offline."""
+        try:
+            abandon(self._log.disk, self._log.directory, self._cleaned.base_offset)
+        except OSError as error:
+            raise OSError(EIO, f"a replacement was neither completed ({reason}) nor undone: {error}") from error
+
+    def _replace(self, segment: LogSegment) -> None:
+        log = self._log
+        sources = log.replace_segments(self._cleaned.source_offsets, segment)
+        if sources is None:
+            segment.close_files()
+            undo = partial(abandon, log.disk, log.directory, self._cleaned.base_offset)
+            log.durability.add_task(undo, self._finish, required=True)
+        else:
+            log.durability.add_task(
+                _ExchangeFiles(sources, segment),
+                lambda deleted: self._finish_replaced(segment, deleted),
+                required=True,
+            )
+
+    def _finish_replaced(self, segment: LogSegment, deleted: list[str]) -> None:
+        segment.mark_indexes_written(segment.indexes.current_counts())
+        self._log.durability.unlink_later(deleted)
+        self._finish(None)
+
+    def _finish(self, _: object) -> None:
+        self.is_done = True
+
+
+def _load(log: "Log", cleaned: CleanedSegment) -> LogSegment:
+    """Return the segment with its file open and its indexes in memory: it is read before its files have final names."""
+    segment = LogSegment(log.disk, log.directory, cleaned.base_offset, 0)
+    try:
+        offsets = OffsetIndex.decode(log.disk.read(segment.path(file_names.INDEX) + file_names.CLEANED))
+        times = TimeIndex.decode(log.disk.read(segment.path(file_names.TIME_INDEX) + file_names.CLEANED))
+    except ValueError as error:
+        raise OSError(f"an index that was just written is damaged: {error}") from error
+    transactions = TransactionIndex()
+    if cleaned.has_transaction_index:
+        for entry in iter_transaction_index(log.disk, segment.path(file_names.TXN_INDEX) + file_names.CLEANED):
+            transactions.add(entry)
+    segment.use_cleaned(
+        log.disk.open(segment.path() + file_names.CLEANED, write=False), cleaned.size, cleaned.end_offset
+    )
+    segment.indexes.use(offsets, times)
+    segment.indexes.use_transaction_index(transactions)
+    segment.use_timestamps(cleaned.first_timestamp, cleaned.max_timestamp, cleaned.max_timestamp_offset)
+    return segment
+
+
+class _ExchangeFiles:
+    """A task that renames the source files to `.deleted` and the new files to their final names.
+
+    Returns the paths to unlink. A crash never leaves both sets of files. After an OSError the task may be called again,
+    and continues where it failed.
+    """
+
+    def __init__(self, sources: list[LogSegment], segment: LogSegment) -> None:
+        self._sources = sources
+        self._segment = segment
+        self._deleted: list[str] = []
+        # Once this is set, the file with the name of the first source is the new segment.
+        self._sources_are_deleted = False
+
+    def __call__(self) -> list[str]:
+        segment = self._segment
+        if not self._sources_are_deleted:
+            for source in self._sources[1:]:
+                self._deleted += source.rename_deleted_blocking()
+            # The producer snapshot at the first base offset belongs to the new segment.
+            self._deleted += self._sources[0].rename_deleted_blocking(file_names.SEGMENT_SUFFIXES)
+            segment.disk.sync_dir(segment.directory)
+            self._sources_are_deleted = True
+        install(segment.disk, segment.directory, segment.base_offset)
+        return self._deleted

@@ -1,12 +1,211 @@
-"""Compares the indexes of a segment with its batches, which are passed to the checks in order."""
+"""Reads indexes and producer snapshots without trusting them, and compares them with the batches of a log.
+
+The batches are passed to the checks in order.
+"""
 
 from collections.abc import Iterator
+from struct import Struct
 from typing import NamedTuple
 
+from kbroker.runtime.disk import DiskFile
 from kbroker.storage.inspect.batches import BatchAt, Damage
-from kbroker.storage.inspect.index_files import IndexEntry
-from kbroker.storage.inspect.producer_checks import OpenTransactionCheck
+from kbroker.storage.producers.producer_table import SnapshotEntry, decode_damaged_snapshot, decode_snapshot
 from protocol.records.batch import BatchHeader
+
+OFFSET_ENTRY = Struct(">ii")
+TIME_ENTRY = Struct(">qi")
+# Version, producer id, first offset, last offset, last stable offset of an aborted transaction (KIP-98).
+TRANSACTION_ENTRY = Struct(">hqqqq")
+
+_ENTRIES_PER_READ = 1 << 13
+_CAUSE_OF_ZEROS = ", as a power failure leaves them, or an Apache Kafka that runs"
+
+
+class IndexEntry(NamedTuple):
+    """An entry at byte `position` of an index. `values` are those of its Struct, `fault` is what is wrong with it."""
+
+    position: int
+    values: tuple[int, ...]
+    fault: str | None = None
+
+
+def iter_offset_entries(file: DiskFile, end: int) -> Iterator[IndexEntry | Damage]:
+    """Yield entries with the last offset of a batch, relative to the segment's base offset, and its position."""
+    return _iter_ascending(file, end, OFFSET_ENTRY)
+
+
+def iter_time_entries(file: DiskFile, end: int) -> Iterator[IndexEntry | Damage]:
+    """Yield entries with a timestamp in milliseconds, and an offset relative to the segment's base offset."""
+    return _iter_ascending(file, end, TIME_ENTRY)
+
+
+def iter_transaction_entries(file: DiskFile, end: int) -> Iterator[IndexEntry | Damage]:
+    """Yield entries with version, producer id, first offset, last offset, last stable offset."""
+    for entry in _iter_entries(file, end, TRANSACTION_ENTRY):
+        if isinstance(entry, IndexEntry) and entry.values[0] != 0:
+            entry = entry._replace(fault=f"unknown version {entry.values[0]}")
+        yield entry
+
+
+def _iter_ascending(file: DiskFile, end: int, struct: Struct) -> Iterator[IndexEntry | Damage]:
+    """Yield entries whose two values must both ascend.
+
+    Zeros at the end are padding: Apache Kafka allocates an index file larger than its content and truncates it when the
+    segment is closed. A power loss leaves zeros, too.
+    """
+    previous = (-1, -1)
+    padding_start: int | None = None
+    for entry in _iter_entries(file, end, struct):
+        if isinstance(entry, IndexEntry):
+            if entry.values == (0, 0) and (end > struct.size or struct is OFFSET_ENTRY):
+                if padding_start is None:
+                    padding_start = _find_padding(file, end - end % struct.size, struct.size)
+                if entry.position >= padding_start:
+                    size = end - entry.position
+                    yield Damage(entry.position, size, None, f"{size // struct.size} entries of zeros{_CAUSE_OF_ZEROS}")
+                    return
+            if min(entry.values) < 0:
+                entry = entry._replace(fault="an entry is negative")
+            elif entry.values[0] <= previous[0] or entry.values[1] <= previous[1]:
+                entry = entry._replace(fault="the entries do not ascend")
+            else:
+                previous = entry.values[0], entry.values[1]
+        yield entry
+
+
+def _iter_entries(file: DiskFile, end: int, struct: Struct) -> Iterator[IndexEntry | Damage]:
+    entries_end = end - end % struct.size
+    position = 0
+    while position < entries_end:
+        data = file.pread(min(_ENTRIES_PER_READ * struct.size, entries_end - position), position)
+        data = data[: len(data) - len(data) % struct.size]
+        if not data:
+            return
+        for values in struct.iter_unpack(data):
+            yield IndexEntry(position, values)
+            position += struct.size
+    if entries_end < end:
+        remaining = end - entries_end
+        yield Damage(entries_end, remaining, None, f"{remaining} bytes are less than an entry of {struct.size}")
+
+
+def _find_padding(file: DiskFile, end: int, width: int) -> int:
+    """Return the position of the entry from which on everything is zero."""
+    while end > 0:
+        size = min(_ENTRIES_PER_READ, end)
+        data = file.pread(size, end - size).rstrip(b"\0")
+        if data:
+            return -(-(end - size + len(data)) // width) * width
+        end -= size
+    return 0
+
+
+def decode_producer_entries(data: bytes) -> tuple[list[SnapshotEntry], str | None]:
+    """Return the readable entries of a producer snapshot, and its faults."""
+    try:
+        return list(decode_snapshot(data)[0]), None
+    except ValueError as error:
+        return list(decode_damaged_snapshot(data)), str(error)
+
+
+# The default of producer.id.expiration.ms. A producer without batches for that time may be missing from a snapshot.
+_EXPIRATION_MS = 86_400_000
+
+
+class OpenTransactionCheck:
+    """The first offset of each producer's open transaction, according to the batches so far.
+
+    Some transactions are unknown: with `has_gaps`, where compaction has removed batches, and before the start of the
+    log.
+    """
+
+    def __init__(self, has_gaps: bool) -> None:
+        self.first_offsets: dict[int, int] = {}
+        self.has_gaps = has_gaps
+        self._log_start = self._next_offset = -1
+
+    def on_batch(self, header: BatchHeader) -> None:
+        if self._next_offset < 0:
+            self._log_start = header.base_offset
+        elif self._next_offset != header.base_offset:
+            self.has_gaps = True
+        self._next_offset = header.next_offset
+        if not header.is_transactional or header.producer_id < 0:
+            return
+        if header.is_control:
+            self.first_offsets.pop(header.producer_id, None)
+        else:
+            self.first_offsets.setdefault(header.producer_id, header.base_offset)
+
+    def compare(self, snapshot: bytes) -> Iterator[str]:
+        """Return the faults of a snapshot at the current offset, if its entries can be read."""
+        entries, fault = decode_producer_entries(snapshot)
+        for entry in entries if fault is None else ():
+            start = entry.txn_first_offset
+            expected = self.first_offsets.get(entry.producer_id, -1)
+            if start != expected and not self.has_gaps and not -1 < start < self._log_start:
+                in_log = "there is none" if expected < 0 else f"it has one from offset {expected}"
+                in_snapshot = "no transaction open" if start < 0 else f"a transaction open from offset {start}"
+                yield f"producer {entry.producer_id} has {in_snapshot}, in the log {in_log}"
+
+
+class _LastBatch(NamedTuple):
+    """The last batch of a producer, with the fields of a snapshot; `timestamp` is its max timestamp."""
+
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+
+class ProducerCheck:
+    """Tracks the last batch of each producer, and compares it with snapshots."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, _LastBatch] = {}
+        self._next_offset = -1
+        self._has_gaps = False
+
+    def on_batch(self, header: BatchHeader) -> None:
+        # Compaction leaves gaps, and removes the batches of producers that were expired.
+        self._has_gaps = self._has_gaps or self._next_offset not in (-1, header.base_offset)
+        self._next_offset = header.next_offset
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        if producer_id < 0:
+            return
+        if header.is_control:
+            last = self._last.get(producer_id)
+            if last is None or last.epoch != epoch:
+                self._last[producer_id] = _LastBatch(epoch, -1, -1, 0, header.max_timestamp)
+            return
+        self._last[producer_id] = _LastBatch(
+            epoch, header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp
+        )
+
+    def compare(self, snapshot: bytes, written_ms: int) -> Iterator[str]:
+        """Return the faults of a snapshot at the current offset. Producers from before the log start are unknown."""
+        entries, fault = decode_producer_entries(snapshot)
+        if fault is not None:
+            yield fault
+            return
+        listed = set()
+        for entry in entries:
+            listed.add(entry.producer_id)
+            last = self._last.get(entry.producer_id)
+            if last is None or (self._has_gaps and last.last_offset < entry.last_offset):
+                continue
+            if last[:4] != (entry.producer_epoch, entry.last_sequence, entry.last_offset, entry.offset_delta):
+                yield (
+                    f"producer {entry.producer_id} has epoch {entry.producer_epoch} and sequence "
+                    f"{entry.last_sequence} at offset {entry.last_offset}, in the log epoch {last.epoch} and sequence "
+                    f"{last.last_sequence} at offset {last.last_offset}"
+                )
+        for producer_id in self._last.keys() - listed:
+            last = self._last[producer_id]
+            if written_ms - last.timestamp < _EXPIRATION_MS:
+                yield f"producer {producer_id} is missing, whose last batch is at offset {last.last_offset}"
+
 
 _MAX_OFFSET = 1 << 63
 

@@ -12,20 +12,19 @@ from kbroker.runtime.disk import Disk, DiskFile
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.inspect.batches import BatchAt, Damage, iter_batches
 from kbroker.storage.inspect.index_checks import (
+    IndexEntry,
     IndexFinding,
     OffsetIndexCheck,
+    OpenTransactionCheck,
+    ProducerCheck,
     TimeIndexCheck,
     TransactionIndexCheck,
-)
-from kbroker.storage.inspect.index_files import (
-    IndexEntry,
     iter_offset_entries,
     iter_time_entries,
     iter_transaction_entries,
 )
-from kbroker.storage.inspect.producer_checks import OpenTransactionCheck, ProducerCheck
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
-from kbroker.storage.partition_metadata import read_topic_id
+from kbroker.storage.metadata_files import read_topic_id
 from protocol.records.batch import BatchHeader
 from protocol.records.control import find_end_marker
 

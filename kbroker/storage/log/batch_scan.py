@@ -130,18 +130,9 @@ class BatchScan:
     """
 
     __slots__ = (
-        "_check_crc",
-        "_chunk",
-        "_chunk_start",
-        "_end",
-        "_expected_offset",
-        "_file",
-        "_max_offset",
-        "_next_base_offset",
-        "fault",
-        "next_offset",
-        "position",
-    )
+        "_check_crc", "_chunk", "_chunk_start", "_end", "_expected_offset", "_file", "_max_offset",
+        "_next_base_offset", "fault", "next_offset", "position",
+    )  # fmt: skip
 
     def __init__(
         self,

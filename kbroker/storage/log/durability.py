@@ -1,13 +1,307 @@
-"""Makes a log durable: syncs its segments and its directory, and writes checkpoints."""
+"""Makes a log durable: syncs its segments and its directory, writes checkpoints, and removes files.
+
+Everything that waits for the disk is a task. A task captures the state that it needs when it is created, on the event
+loop; its job does the work in a thread; its callback applies the result on the event loop. So no thread changes the
+state of a log.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
+from errno import EIO, ENOMEM
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 from kbroker.runtime.disk import Disk
+from kbroker.storage.log.log_health import event_log, is_shortage, is_unbegun_sync
+from kbroker.storage.log.log_state import LogState
 from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.log.segment_indexes import IndexCounts
 
+# Required tasks are retried this long after a shortage, in milliseconds.
+RETRY_MS = 1_000
+
+T = TypeVar("T")
+
+
+class BackgroundRunner(Protocol):
+    """Runs jobs in threads: those of the broker's thread pool, or virtual ones in the simulation."""
+
+    def __call__(self, job: Callable[[], T], then: Callable[[T], None], delay_ms: int = 0, /) -> None:
+        """Run `job` in a thread after `delay_ms`, then `then(result)` on the event loop. The job does not raise."""
+        ...
+
+
+class Task(NamedTuple):
+    job: Callable[[], object]
+    then: Callable[[object], None]
+    required: bool
+
+
+class SerialTaskQueue:
+    """Runs tasks in the order in which they were added. A task starts when the result of the one before it was applied.
+
+    If a job raises an OSError, `on_error` is called with it instead of the task's callback, and the next task starts.
+    `is_closing`: required tasks are no longer retried.
+    """
+
+    __slots__ = ("_is_running", "_on_error", "_queue", "_run", "_when_idle", "is_closing")
+
+    def __init__(self, run: BackgroundRunner, on_error: Callable[[OSError], None]) -> None:
+        self._run = run
+        self._on_error = on_error
+        # A list: an empty deque takes 760 bytes, and few tasks ever wait.
+        self._queue: list[Task] = []
+        self._is_running = False
+        self.is_closing = False
+        self._when_idle: list[Callable[[], None]] = []
+
+    def add(self, job: Callable[[], T], then: Callable[[T], None], *, required: bool = False) -> None:
+        """Add a task: `job` for a thread, and `then`, which is called with its result.
+
+        Later tasks rely on a `required` one: after a shortage (log_health.py) its job is called again before they
+        start, so it must be able to continue where it failed.
+        """
+        self._queue.append(Task(job, then, required))  # type: ignore[arg-type]
+        if not self._is_running:
+            self._start_next()
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, as soon as no task is left; immediately if there is none."""
+        if self._is_running:
+            self._when_idle.append(callback)
+        else:
+            callback()
+
+    def _start_next(self) -> None:
+        if not self._queue:
+            self._is_running = False
+            callbacks, self._when_idle = self._when_idle, []
+            for callback in callbacks:
+                callback()
+            return
+        self._is_running = True
+        self._start(self._queue.pop(0))
+
+    def _start(self, task: Task, delay_ms: int = 0) -> None:
+        def attempt() -> tuple[object, OSError | None]:
+            try:
+                return task.job(), None
+            except OSError as error:
+                return None, error
+            except MemoryError:
+                return None, OSError(ENOMEM, "out of memory")
+            except Exception as error:
+                # A programming error must not prevent later tasks, such as the closing of the log.
+                return None, OSError(EIO, f"{type(error).__name__}: {error}")
+
+        def finish(outcome: tuple[object, OSError | None]) -> None:
+            result, error = outcome
+            if error is not None and task.required and is_shortage(error):
+                if not self.is_closing:
+                    self._on_error(error)
+                    self._start(task, RETRY_MS)
+                    return
+                error = OSError(EIO, f"not completed before the log was closed: {error}")
+            try:
+                if error is None:
+                    task.then(result)
+                else:
+                    self._on_error(error)
+            finally:
+                self._start_next()
+
+        self._run(attempt, finish, delay_ms)
+
+
+_PROBE_BYTES = 1 << 16
+
 # Segments whose indexes were written, with their numbers of entries.
 WrittenIndexes = list[tuple[LogSegment, IndexCounts]]
+
+
+class LogDurability:
+    """The syncs, checkpoints and tasks of one log."""
+
+    __slots__ = ("_log", "_started_tasks", "background")
+
+    def __init__(self, log: LogState, background: BackgroundRunner) -> None:
+        self._log = log
+        self.background = background
+        # None before the first task.
+        self._started_tasks: SerialTaskQueue | None = None
+
+    # Tasks.
+
+    @property
+    def _tasks(self) -> SerialTaskQueue:
+        if self._started_tasks is None:
+            self._started_tasks = SerialTaskQueue(self.background, self._log.health.task_failed)
+        return self._started_tasks
+
+    def add_task(self, job: Callable[[], T], then: Callable[[T], None], *, required: bool = False) -> None:
+        """Run `job` in a thread when the tasks before it are done, then `then` with its result on the event loop.
+
+        `required`: as in SerialTaskQueue.add.
+        """
+        self._tasks.add(job, then, required=required)
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, as soon as no task is left."""
+        if self._started_tasks is None:
+            callback()
+        else:
+            self._started_tasks.when_idle(callback)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether `close` has been called."""
+        return self._started_tasks is not None and self._started_tasks.is_closing
+
+    def write_epochs(self) -> None:
+        """Write leader-epoch-checkpoint if the epochs have changed."""
+        write = self._log.epoch_file.write_job(self._log.epochs.entries)
+        if write is not None:
+            self._tasks.add(write, ignore)
+
+    def delete_segments(self, segments: Sequence[LogSegment]) -> None:
+        """Delete the files of segments that were removed from the log."""
+        self._tasks.add(RenameDeleted(segments), self.unlink_later, required=True)
+
+    def unlink_later(self, paths: Iterable[str]) -> None:
+        """Unlink renamed files after file.delete.delay.ms."""
+        log = self._log
+        self.background(partial(unlink_blocking, log.disk, paths), ignore, log.config.file_delete_delay_ms)
+
+    # Syncs and checkpoints.
+
+    def flush_blocking(self, up_to: int) -> int:
+        """Sync the records below `up_to`. Returns `up_to`, for `LogState.complete_flush` on the event loop.
+
+        Raises OSError and takes the log offline if the disk fails: a failed sync is never repeated. The log stays
+        online if the sync could not start for lack of file descriptors.
+        """
+        log = self._log
+        if log.health.offline is not None:
+            raise OSError(EIO, log.health.offline)
+        try:
+            if needs_sync(log.segments, log.recovery_point, up_to):
+                sync_segments(log.segments, log.recovery_point, up_to)
+                log.directory_sync.sync_blocking()
+        except OSError as error:
+            if not is_unbegun_sync(error):
+                log.health.mark_offline(f"sync failed: {error}")
+            raise
+        return up_to
+
+    def probe_blocking(self) -> bool:
+        """Return whether the disk of a log that is `full` has space again."""
+        path = f"{self._log.directory}/probe"
+        try:
+            self._log.disk.write_atomic(path, bytes(_PROBE_BYTES), sync=False)
+            self._log.disk.unlink(path)
+        except OSError:
+            return False
+        return True
+
+    def checkpoint(self, done: Callable[[], None] | None = None) -> None:
+        """Sync the log, and write its current index entries and a producer snapshot.
+
+        Recovery then reads only later batches, even within a segment (Kafka reads all of an unflushed segment). `done`
+        is called when no task is left.
+        """
+        log = self._log
+        if log.health.offline is None and not log.is_truncating:
+            self.write_epochs()
+            segments = [segment for segment in log.segments if segment.needs_index_write]
+            if segments or self._has_unsynced():
+                self.add_checkpoint(log.log_end_offset, segments)
+        if done is not None:
+            self.when_idle(done)
+
+    def _has_unsynced(self) -> bool:
+        log, end_offset = self._log, self._log.log_end_offset
+        return (
+            needs_sync(log.segments, log.recovery_point, end_offset)
+            or log.durable_recovery_point < log.recovery_point
+            or log.snapshots.is_missing(end_offset, log.segments[0].base_offset)
+        )
+
+    def add_checkpoint(self, end_offset: int, segments: Sequence[LogSegment], *, sync: bool = False) -> None:
+        """Write the indexes of `segments`, and a snapshot at the log end offset. With `sync` both are synced."""
+        write = self._checkpoint_job(end_offset, segments, sync=sync)
+        self._tasks.add(write, partial(self._complete_checkpoint, end_offset))
+
+    def _checkpoint_job(
+        self, end_offset: int, segments: Sequence[LogSegment], *, sync: bool = False
+    ) -> Callable[[], WrittenIndexes]:
+        """Return a job for a thread that writes a checkpoint of the log's current state.
+
+        The log is synced first, so that indexes and snapshot never describe more than what is durable. The snapshot is
+        written last: recovery reads the log from the newest snapshot on, so earlier aborted transactions must be in the
+        indexes.
+        """
+        log = self._log
+        base_offsets = {segment.base_offset for segment in log.segments}
+        sync_epochs = log.epoch_file.sync_job()
+        index_jobs = [(segment, segment.indexes.write_job(sync)) for segment in segments]
+        write_snapshot = log.snapshots.write_job(end_offset, log.producers, base_offsets, sync=sync)
+
+        def write() -> WrittenIndexes:
+            self.flush_blocking(end_offset)
+            sync_epochs()
+            written = [(segment, write_indexes()) for segment, write_indexes in index_jobs]
+            write_snapshot()
+            return written
+
+        return write
+
+    def _complete_checkpoint(self, end_offset: int, written: WrittenIndexes) -> None:
+        for segment, counts in written:
+            segment.mark_indexes_written(counts)
+        self._log.complete_flush(end_offset)
+
+    def close(self, clean: bool, done: Callable[[bool], None]) -> None:
+        """Finish all tasks and close the files. With `clean`, first write a checkpoint with complete index files.
+
+        `done(True)` is called if all of that succeeded. A truncation in progress is completed first.
+        """
+        log, health = self._log, self._log.health
+        self._tasks.is_closing = True
+        if log.is_truncating:
+            log.when_truncated(partial(self.close, clean, done))
+            return
+        end_offset = log.log_end_offset
+        if health.read_only:
+            health.close("the file system is read-only")
+        write: Callable[[], WrittenIndexes] | None = None
+        if clean and health.offline is None:
+            for segment in log.segments:
+                segment.add_time_entry()
+            self.write_epochs()
+            segments, active = [segment for segment in log.segments if segment.needs_index_write], log.segments[-1]
+            if active not in segments and not active.indexes.has_files:
+                segments.append(active)
+            if segments or self._has_unsynced():
+                write = self._checkpoint_job(end_offset, segments)
+
+        def job() -> WrittenIndexes | None:
+            try:
+                return write() if write is not None else []
+            except Exception as error:
+                # `done` must be called whatever happens. The next start recovers the log.
+                health.close(f"closing failed: {error}")
+                event_log.warning("log not closed cleanly, the next start checks it", partition=log.tp, reason=error)
+                return None
+
+        def then(written: WrittenIndexes | None) -> None:
+            worked = clean and written is not None and health.offline is None
+            if worked and written is not None:
+                self._complete_checkpoint(end_offset, written)
+            health.close("closed")
+            for segment in log.segments:
+                segment.close_files()
+            done(worked)
+
+        self._tasks.add(job, then)
 
 
 def needs_sync(segments: Iterable[LogSegment], recovery_point: int, up_to: int) -> bool:
@@ -23,62 +317,30 @@ def sync_segments(segments: Iterable[LogSegment], recovery_point: int, up_to: in
             segment.sync_blocking()
 
 
-class DirectorySync:
-    """Syncs the directory of a log, and the data directory that contains it, when file names have changed."""
+class RenameDeleted:
+    """A job that renames the files of segments to `.deleted` and returns their new paths.
 
-    __slots__ = ("_changes", "_directory", "_disk", "_parent_is_synced", "_synced_changes")
-
-    def __init__(self, disk: Disk, directory: str) -> None:
-        self._disk = disk
-        self._directory = directory
-        # The number of changes, and the number of those that are synced.
-        self._changes = 0
-        self._synced_changes = 0
-        self._parent_is_synced = True
-
-    def mark_changed(self) -> None:
-        """Record that a file was created, renamed or removed."""
-        self._changes += 1
-
-    def mark_unsynced(self) -> None:
-        """Record that it is not known whether any name is durable, even that of the directory."""
-        self._changes += 1
-        self._parent_is_synced = False
-
-    def sync_blocking(self) -> None:
-        """Sync the directory if names have changed since the last sync. Raises OSError."""
-        # Read before the sync: a change during it requires another sync.
-        changes = self._changes
-        if self._synced_changes == changes:
-            return
-        self._disk.sync_dir(self._directory)
-        if not self._parent_is_synced:
-            self._disk.sync_dir(self._directory.rpartition("/")[0])
-            self._parent_is_synced = True
-        self._synced_changes = changes
-
-
-def checkpoint_job(
-    flush: Callable[[], object],
-    sync_epochs: Callable[[], None],
-    segments: Sequence[LogSegment],
-    write_snapshot: Callable[[], None],
-    *,
-    sync_indexes: bool,
-) -> Callable[[], WrittenIndexes]:
-    """Return a job for a thread that writes a checkpoint of a log's current state.
-
-    The log is synced first, so that indexes and snapshot never describe more than what is durable. The snapshot is
-    written last: recovery reads the log from the newest snapshot on, so earlier aborted transactions must be in the
-    indexes.
+    After an OSError it may be called again; it continues where it failed.
     """
-    index_jobs = [(segment, segment.indexes.write_job(sync_indexes)) for segment in segments]
 
-    def write() -> WrittenIndexes:
-        flush()
-        sync_epochs()
-        written = [(segment, write_indexes()) for segment, write_indexes in index_jobs]
-        write_snapshot()
-        return written
+    def __init__(self, segments: Sequence[LogSegment]) -> None:
+        self._segments = segments
+        self._renamed: list[str] = []
 
-    return write
+    def __call__(self) -> list[str]:
+        for segment in self._segments:
+            self._renamed += segment.rename_deleted_blocking()
+        return self._renamed
+
+
+def unlink_blocking(disk: Disk, paths: Iterable[str]) -> None:
+    for path in paths:
+        try:
+            disk.unlink(path)
+        except OSError:
+            # The partition's directory was removed; or the next start removes the file.
+            continue
+
+
+def ignore(_: object) -> None:
+    """Ignore the result of a background job."""

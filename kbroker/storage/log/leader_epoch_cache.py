@@ -55,6 +55,21 @@ class LeaderEpochCache:
         slot = bisect_right(epochs, epoch)
         return (epochs[slot - 1] if slot else epoch), self._starts[slot]
 
+    def truncation_offset(self, log_end_offset: int, diverging: tuple[int, int]) -> int:
+        """Return the offset up to which this log may agree with the leader's (KIP-595). The next fetch checks that.
+
+        `diverging`: the (epoch, end offset) of the leader's log for the largest epoch up to the last fetched one. If
+        this log has no record of that epoch, everything after its own largest earlier epoch differs: the high watermark
+        plays no part, since committed records may lie above it and uncommitted ones below.
+        """
+        leader_epoch, leader_end_offset = diverging
+        own_epoch, own_end_offset = self.end_offset_for(leader_epoch, log_end_offset)
+        if own_end_offset < 0:
+            return min(leader_end_offset, log_end_offset)
+        if own_epoch != leader_epoch:
+            return min(own_end_offset, log_end_offset)
+        return min(own_end_offset, leader_end_offset, log_end_offset)
+
     def epoch_for(self, offset: int) -> int:
         """Return the epoch of the record at `offset`; -1 if it is not known."""
         slot = bisect_right(self._starts, offset)

@@ -12,22 +12,76 @@ Threads read segments while the event loop appends to the active one. This needs
 """
 
 from collections.abc import Callable
+from errno import EIO
 from functools import partial
 
 from kbroker.common import Buffer
-from kbroker.runtime.disk import Disk, DiskFile
+from kbroker.runtime.disk import DirectSocket, Disk, DiskFile
 from kbroker.storage import file_names
-from kbroker.storage.indexes.index_file import WouldBlock
-from kbroker.storage.indexes.offset_index import OffsetIndex
-from kbroker.storage.indexes.time_index import NO_TIMESTAMP, TimeIndex
-from kbroker.storage.indexes.transaction_index import AbortedTransaction
-from kbroker.storage.log.reading.file_slice import FileSlice
+from kbroker.storage.log.indexes import NO_TIMESTAMP, OffsetIndex, TimeIndex, WouldBlock
+from kbroker.storage.log.log_health import NO_SPACE
 from kbroker.storage.log.segment_indexes import IndexCounts, SegmentGone, SegmentIndexes, open_unless_retired
-from kbroker.storage.shortage import NO_SPACE
+from kbroker.storage.log.transaction_index import AbortedTransaction
 from protocol.records.batch import HEADER_SIZE, parse_header
 
+# A read of at least this many bytes may return a FileSlice. Measured: sendfile needs two more system calls, so below
+# 100 KB it is not cheaper than copying.
+BULK_BYTES = 1 << 17
 # After this many appended bytes the kernel is asked to start writing them to the disk.
 _WRITEBACK_BYTES = 8 << 20
+
+
+class FileSlice:
+    """A part of a segment file that is sent from the page cache to a socket, or is read when it is sent.
+
+    It consists of complete batches. Reading a large response completely before its first byte is sent would delay the
+    client, and occupy memory for as long as the client takes to receive it. The slice keeps the file open; its length
+    is the number of unread bytes.
+
+    `on_error` is called with an error before it is raised, perhaps in a thread.
+    """
+
+    __slots__ = ("_file", "_on_error", "_position", "_remaining")
+
+    def __init__(self, file: DiskFile, position: int, size: int, on_error: Callable[[OSError], object]) -> None:
+        self._file = file
+        self._on_error = on_error
+        self._position = position
+        self._remaining = size
+
+    def __len__(self) -> int:
+        return self._remaining
+
+    def send_nowait(self, socket: DirectSocket, limit: int) -> int | None:
+        """Send at most `limit` of the next bytes from the page cache to a socket. Returns as DiskFile.send_nowait."""
+        sent = self._file.send_nowait(socket, min(limit, self._remaining), self._position)
+        if sent:
+            self._position += sent
+            self._remaining -= sent
+        return sent
+
+    def read_nowait(self, limit: int) -> Buffer | None:
+        """Read at most `limit` of the next bytes; None if they are not in memory. Raises OSError."""
+        return self._read(self._file.pread_nowait, limit)
+
+    def read_blocking(self, limit: int) -> Buffer:
+        """Read at most `limit` of the next bytes. Raises OSError."""
+        data = self._read(self._file.pread_reused, limit)
+        assert data is not None
+        return data
+
+    def _read(self, read: Callable[[int, int], Buffer | None], limit: int) -> Buffer | None:
+        try:
+            data = read(min(limit, self._remaining), self._position)
+            if data is not None and not data:
+                raise OSError(EIO, "the file ends before the end of the slice")
+        except OSError as error:
+            self._on_error(error)
+            raise
+        if data is not None:
+            self._position += len(data)
+            self._remaining -= len(data)
+        return data
 
 
 class LogSegment:
@@ -39,24 +93,10 @@ class LogSegment:
     """
 
     __slots__ = (
-        "_bytes_since_index_entry",
-        "_used",
-        "_writeback_end",
-        "base_offset",
-        "created_ms",
-        "directory",
-        "disk",
-        "end_offset",
-        "file",
-        "first_timestamp",
-        "indexes",
-        "is_truncated",
-        "max_timestamp",
-        "max_timestamp_offset",
-        "retired",
-        "size",
-        "unsynced_truncation",
-    )
+        "_bytes_since_index_entry", "_used", "_writeback_end", "base_offset", "created_ms", "directory", "disk",
+        "end_offset", "file", "first_timestamp", "indexes", "is_truncated", "max_timestamp", "max_timestamp_offset",
+        "retired", "size", "unsynced_truncation",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, created_ms: int) -> None:
         self.disk = disk
@@ -335,3 +375,10 @@ class LogSegment:
             else:
                 renamed.append(path + file_names.DELETED)
         return renamed
+
+    def delete_blocking(self) -> None:
+        """Delete the files immediately, since nothing reads the log yet. Raises OSError."""
+        self.retire()
+        self.close_files()
+        for path in self.rename_deleted_blocking():
+            self.disk.unlink(path)

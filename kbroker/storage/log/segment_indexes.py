@@ -7,16 +7,19 @@ from typing import NamedTuple
 from kbroker.common import Buffer
 from kbroker.runtime.disk import Disk, DiskFile
 from kbroker.storage import file_names
-from kbroker.storage.indexes.index_file import WouldBlock, extend_index_file
-from kbroker.storage.indexes.offset_index import (
+from kbroker.storage.log.indexes import (
     OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
     BlockCache,
     OffsetIndex,
+    TimeIndex,
+    WouldBlock,
+    extend_index_file,
     find_entry,
     find_entry_by_position,
+    find_last_before,
 )
-from kbroker.storage.indexes.time_index import TIME_ENTRY_BYTES, TimeIndex, find_last_before
-from kbroker.storage.indexes.transaction_index import TRANSACTION_ENTRY_BYTES, AbortedTransaction, TransactionIndex
+from kbroker.storage.log.transaction_index import TRANSACTION_ENTRY_BYTES, AbortedTransaction, TransactionIndex
 
 
 class SegmentGone(Exception):
@@ -45,20 +48,9 @@ class SegmentIndexes:
     """
 
     __slots__ = (
-        "_base_offset",
-        "_directory",
-        "_disk",
-        "_offset_blocks",
-        "_offset_file",
-        "_retired",
-        "_transaction_file",
-        "counts",
-        "has_files",
-        "offset",
-        "rebuilt",
-        "time",
-        "transaction",
-    )
+        "_base_offset", "_directory", "_disk", "_offset_blocks", "_offset_file", "_retired", "_transaction_file",
+        "counts", "has_files", "offset", "rebuilt", "time", "transaction",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, base_offset: int) -> None:
         self._disk = disk
@@ -200,33 +192,25 @@ class SegmentIndexes:
         first_aborted, aborted = self.transaction.persisted, self.transaction.encode_unwritten()
 
         def write() -> IndexCounts:
-            if offset is not None:
-                self._write_offset_index(offset, counts.offset, sync)
-            if time is not None:
-                self._write_time_index(time, counts.time)
+            self._write_index(file_names.INDEX, OFFSET_ENTRY_BYTES, offset, counts.offset, sync)
+            self._write_index(file_names.TIME_INDEX, TIME_ENTRY_BYTES, time, counts.time, True)
             if aborted:
                 self._write_transaction_index(first_aborted, aborted)
             return counts
 
         return write
 
-    def _write_offset_index(self, index: OffsetIndex, end: int, sync: bool) -> None:
-        extend_index_file(
-            self._disk,
-            self.path(file_names.INDEX),
-            index.persisted * OFFSET_ENTRY_BYTES,
-            lambda start: index.encode(start // OFFSET_ENTRY_BYTES, end),
-            sync=sync,
-        )
-
-    def _write_time_index(self, index: TimeIndex, end: int) -> None:
-        extend_index_file(
-            self._disk,
-            self.path(file_names.TIME_INDEX),
-            index.persisted * TIME_ENTRY_BYTES,
-            lambda start: index.encode(start // TIME_ENTRY_BYTES, end),
-            sync=True,
-        )
+    def _write_index(
+        self, suffix: str, entry_bytes: int, index: OffsetIndex | TimeIndex | None, end: int, sync: bool
+    ) -> None:
+        if index is not None:
+            extend_index_file(
+                self._disk,
+                self.path(suffix),
+                index.persisted * entry_bytes,
+                lambda start: index.encode(start // entry_bytes, end),
+                sync=sync,
+            )
 
     def _write_transaction_index(self, first: int, data: bytes) -> None:
         """Write the entries from number `first` on. An earlier job may have written some of them since.

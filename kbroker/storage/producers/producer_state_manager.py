@@ -11,20 +11,25 @@ from itertools import islice
 
 from kbroker.common import KafkaError
 from kbroker.runtime.turns import yield_if_due
-from kbroker.storage.producers.ongoing_transactions import CompletedTransaction, OngoingTransactions
-from kbroker.storage.producers.producer_state_entry import (
+from kbroker.storage.producers.producer_table import (
     MAX_BATCHES,
     MAX_SEQUENCE,
     NO_EPOCH,
     NO_OFFSET,
     NO_SEQUENCE,
     ActiveProducer,
+    FrozenProducers,
     ProducerStateEntry,
+    ProducerTable,
     add_sequence,
 )
-from kbroker.storage.producers.producer_table import FrozenProducers, ProducerTable
-from kbroker.storage.producers.transaction_marker import TransactionMarker
-from kbroker.storage.producers.verification import VerificationGuard, VerificationStates
+from kbroker.storage.producers.transactions import (
+    CompletedTransaction,
+    OngoingTransactions,
+    TransactionMarker,
+    VerificationGuard,
+    VerificationStates,
+)
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, BatchHeader
 

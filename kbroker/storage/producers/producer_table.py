@@ -1,33 +1,170 @@
 """The producers of a partition, packed into rows: as many as clients choose, in at most 300 bytes each.
 
-A row is an entry of a producer snapshot. So a snapshot of hundreds of thousands of producers takes neither a loop over
-them nor a copy of their rows on the event loop: it shares the chunks of rows, and the table copies a chunk before it
-changes it again. The batches before a producer's last one, which a snapshot does not have, are in chunks of their own.
+A row is an entry of a producer snapshot (`.snapshot`, in Kafka's format): the last batch and the open transaction of a
+producer. So a snapshot of hundreds of thousands of producers takes neither a loop over them nor a copy of their rows on
+the event loop: it shares the chunks of rows, and the table copies a chunk before it changes it again. The batches
+before a producer's last one, which a snapshot does not have, are in chunks of their own.
 """
 
 from collections.abc import Iterator, Sequence
 from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
 
 from kbroker.common import Buffer
-from kbroker.storage.producers.producer_state_entry import (
-    NO_OFFSET,
-    NO_OLDER,
-    NO_SEQUENCE,
-    OLDER_BYTES,
-    ProducerStateEntry,
-    add_sequence,
-    stored_batch,
-)
-from kbroker.storage.producers.snapshot import (
-    ENTRY,
-    SnapshotEntry,
-    begin_snapshot,
-    decode_snapshot,
-    end_snapshot,
-    iter_entries,
-)
 from protocol.records.batch import TRANSACTIONAL
 from protocol.records.checksum import crc32c
+
+NO_EPOCH = -1
+NO_SEQUENCE = -1
+NO_OFFSET = -1
+NO_TIMESTAMP = -1
+NO_COORDINATOR_EPOCH = -1
+MAX_SEQUENCE = 0x7FFFFFFF
+
+# A producer may have this many batches in flight.
+MAX_BATCHES = 5
+
+# A batch in the log: (first sequence, last sequence, last offset, offset delta, max timestamp in ms).
+StoredBatch = tuple[int, int, int, int, int]
+
+# A packed batch: last sequence, last offset, offset delta, timestamp.
+_BATCH = Struct(">iqiq")
+OLDER_BYTES = _BATCH.size * (MAX_BATCHES - 1)
+NO_OLDER = _BATCH.pack(0, NO_OFFSET, 0, 0) * (MAX_BATCHES - 1)
+
+
+class ActiveProducer(NamedTuple):
+    """A producer in the response of DescribeProducers (KIP-664)."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    current_txn_start_offset: int
+
+
+class ProducerStateEntry:
+    """The state of one producer id.
+
+    `batches`: the last ones, with those that are packed in `older` the last five. `last_timestamp`: the timestamp of
+    its last batch, which determines its expiration. `open_bit`: while a transaction is open, the attribute bit
+    TRANSACTIONAL, which its batches must have; otherwise 0.
+    """
+
+    __slots__ = (
+        "batches", "coordinator_epoch", "epoch", "last_timestamp", "next_sequence", "older", "open_bit",
+        "txn_first_offset",
+    )  # fmt: skip
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        # A list: a deque takes 760 bytes even if it is empty.
+        self.batches: list[StoredBatch] = []
+        self.older = b""
+        # The sequence of the next batch. After a marker with a new epoch there are no batches yet, and the first has 0.
+        self.next_sequence = 0
+        self.last_timestamp = NO_TIMESTAMP
+        self.coordinator_epoch = NO_COORDINATOR_EPOCH
+        self.open_bit = 0
+        self.txn_first_offset = NO_OFFSET
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Begin a new epoch: older batches no longer count."""
+        self.epoch = epoch
+        self.batches.clear()
+        self.older = b""
+        self.next_sequence = 0
+
+    def last_batches(self) -> list[StoredBatch]:
+        """Return the last five batches, the oldest first."""
+        return [*unpack_batches(self.older), *self.batches][-MAX_BATCHES:]
+
+    def packed_older(self) -> bytes:
+        """Return the batches before the last one, packed: at most four."""
+        packed = self.older
+        for _, last_sequence, last_offset, offset_delta, timestamp in self.batches[:-1]:
+            packed += _BATCH.pack(last_sequence, last_offset, offset_delta, timestamp)
+        return packed[-OLDER_BYTES:]
+
+
+def unpack_batches(packed: bytes) -> Iterator[StoredBatch]:
+    for last_sequence, last_offset, offset_delta, timestamp in _BATCH.iter_unpack(packed):
+        if last_offset != NO_OFFSET:
+            yield stored_batch(last_sequence, last_offset, offset_delta, timestamp)
+
+
+def stored_batch(last_sequence: int, last_offset: int, offset_delta: int, timestamp: int) -> StoredBatch:
+    """Return a batch from the fields that are stored. Those of coordinators have no sequences."""
+    first = add_sequence(last_sequence, -offset_delta) if last_sequence >= 0 else NO_SEQUENCE
+    return first, last_sequence, last_offset, offset_delta, timestamp
+
+
+def add_sequence(sequence: int, increment: int) -> int:
+    """Add to a sequence. After 2^31 - 1 sequences continue with 0."""
+    return (sequence + increment) & MAX_SEQUENCE
+
+
+_VERSION = 1
+# The version, and the CRC-32C of the bytes that follow.
+_PREFIX = Struct(">hI")
+_COUNT = Struct(">i")
+ENTRY = Struct(">qhiqiqiq")
+
+
+class SnapshotEntry(NamedTuple):
+    """A producer. Its last batch has the sequences up to `last_sequence`, and `offset_delta` + 1 offsets up to
+    `last_offset`; -1 if it has none. `txn_first_offset`: the first offset of its open transaction, or -1."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    txn_first_offset: int
+
+
+def begin_snapshot(data: bytearray, count: int) -> int:
+    """Append what precedes the entries. Returns the checksum with which theirs begins."""
+    data += bytes(_PREFIX.size) + _COUNT.pack(count)
+    return crc32c(_COUNT.pack(count))
+
+
+def end_snapshot(data: bytearray, start: int, crc: int) -> None:
+    """Write the checksum of the snapshot that begins at `start`."""
+    _PREFIX.pack_into(data, start, _VERSION, crc)
+
+
+def decode_snapshot(data: Buffer) -> tuple[Iterator[SnapshotEntry], memoryview]:
+    """Return the entries of a snapshot, decoded and as bytes. Raises ValueError if it is damaged."""
+    try:
+        version, crc = _PREFIX.unpack_from(data)
+        (count,) = _COUNT.unpack_from(data, _PREFIX.size)
+    except StructError:
+        raise ValueError(f"producer snapshot of {len(data)} bytes") from None
+    if version != _VERSION:
+        raise ValueError(f"producer snapshot of unknown version {version}")
+    if crc32c(memoryview(data)[_PREFIX.size :]) != crc:
+        raise ValueError("producer snapshot with a wrong CRC")
+    start = _PREFIX.size + _COUNT.size
+    if count * ENTRY.size != len(data) - start:
+        raise ValueError(f"producer snapshot of {count} entries in {len(data) - start} bytes")
+    rows = memoryview(data)[start:]
+    return iter_entries(rows), rows
+
+
+def decode_damaged_snapshot(data: bytes) -> Iterator[SnapshotEntry]:
+    """Decode the complete entries of a damaged snapshot, for display."""
+    body = memoryview(data)[_PREFIX.size + _COUNT.size :]
+    return iter_entries(body[: len(body) - len(body) % ENTRY.size])
+
+
+def iter_entries(body: memoryview) -> Iterator[SnapshotEntry]:
+    return map(SnapshotEntry._make, ENTRY.iter_unpack(body))
+
 
 # A chunk has 46 KiB: its copy takes microseconds, and its checksum lets other threads run.
 ROWS_PER_CHUNK = 1024

@@ -17,12 +17,11 @@ from kbroker.runtime.disk import Disk
 from kbroker.storage import file_names
 from kbroker.storage.checkpoint_files import IndexEntries
 from kbroker.storage.cleaner.segment_swap import finish_swaps
-from kbroker.storage.log.loaded_log import LoadedLog
+from kbroker.storage.log.durability import BackgroundRunner
 from kbroker.storage.log.log import Log
+from kbroker.storage.log.log_state import LogOwner, LogState
 from kbroker.storage.log.segment import LogSegment
-from kbroker.storage.log.segment_deletion import delete_now_blocking
-from kbroker.storage.log.task_queue import BackgroundRunner
-from kbroker.storage.partition_metadata import encode_topic_id, read_topic_id, write_topic_id
+from kbroker.storage.metadata_files import encode_topic_id, read_topic_id, write_topic_id
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.recovery.segment_loading import (
     END_OF_LOG,
@@ -54,6 +53,7 @@ def open_log(
     *,
     background: BackgroundRunner,
     random: "Random",
+    owner: LogOwner | None,
     log_start_offset: int | None = 0,
     cleaned_to: int = 0,
     checkpointed: bool = False,
@@ -65,11 +65,11 @@ def open_log(
     `recovery_point`, `log_start_offset`, `cleaned_to` and `high_watermark` are those of the checkpoint files, 0 or None
     if these have none; `log_start_offset` is None if its file was lost. `checkpointed`: the checkpoint files are the
     ones that were written last; `clean`: the last shutdown was clean; `transaction_indexes`: how many entries the
-    transaction indexes have at least, None if that is unknown. `Log.repairs` lists the repairs. Raises OSError, and
-    KafkaError(INCONSISTENT_TOPIC_ID) if the directory belongs to another topic of the same name.
+    transaction indexes have at least, None if that is unknown. `owner`: None if the log is never truncated.
+    `Log.repairs` lists the repairs. Raises OSError, and KafkaError(INCONSISTENT_TOPIC_ID) if the directory belongs to
+    another topic of the same name.
     """
-    loaded = LoadedLog(disk, directory, tp, config)
-    loaded.high_watermark = high_watermark
+    loaded = LogState(disk, directory, tp, config, owner)
     if not disk.isdir(directory):
         disk.makedirs(directory)
         write_topic_id(disk, directory, topic_id)
@@ -79,10 +79,10 @@ def open_log(
         _check_topic_id(disk, directory, topic_id)
         # Only compaction leaves gaps between segments, below the recovery point, and the checkpoint files are written
         # before it replaces any.
-        loader = LogLoader(loaded, now_ms, clean, gapless=checkpointed)
+        loader = LogLoader(loaded, now_ms, clean, high_watermark, gapless=checkpointed)
         loader.load(recovery_point, log_start_offset, transaction_indexes)
     loaded.cleaned_to = min(cleaned_to, loaded.segments[-1].base_offset)
-    return Log(loaded, topic_id, background, random)
+    return Log(loaded, topic_id, high_watermark or 0, background, random, owner)
 
 
 def _check_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
@@ -96,7 +96,7 @@ def _check_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
         )
 
 
-def _begin_empty(loaded: LoadedLog, now_ms: int) -> None:
+def _begin_empty(loaded: LogState, now_ms: int) -> None:
     segment = LogSegment(loaded.disk, loaded.directory, loaded.log_end_offset, now_ms)
     segment.create_file()
     loaded.directory_sync.mark_unsynced()
@@ -109,10 +109,13 @@ class LogLoader:
     `gapless`: above the recovery point each segment begins where the one before it ends.
     """
 
-    def __init__(self, loaded: LoadedLog, now_ms: int, clean: bool, gapless: bool) -> None:
+    def __init__(
+        self, loaded: LogState, now_ms: int, clean: bool, high_watermark: int | None, *, gapless: bool
+    ) -> None:
         self._loaded = loaded
         self._now_ms = now_ms
         self._clean = clean
+        self._high_watermark = high_watermark
         self._gapless = gapless
         self._state = StateRebuilder(loaded)
 
@@ -136,7 +139,7 @@ class LogLoader:
         state.load_transaction_indexes(indexes[file_names.TXN_INDEX], index_entries or {}, unindexed)
         # A snapshot lacks the transactions that ended before it with a marker above the high watermark, which are not
         # stable yet.
-        state.load_producers(trusted_to if loaded.high_watermark is None else min(trusted_to, loaded.high_watermark))
+        state.load_producers(trusted_to if self._high_watermark is None else min(trusted_to, self._high_watermark))
         if index_entries is None:
             state.suspect_transaction_indexes()
         self._load_segments(trusted_to)
@@ -144,7 +147,7 @@ class LogLoader:
             self._start_empty()
         state.finish()
         state.rebuild_lost_epochs()
-        if loaded.high_watermark is None:
+        if self._high_watermark is None:
             state.hold_transactions()
         is_undamaged = self._clean and not loaded.repairs
         loaded.recovery_point = loaded.log_end_offset if is_undamaged else min(recovery_point, loaded.log_end_offset)
@@ -244,7 +247,7 @@ class LogLoader:
         for segment in segments:
             self._loaded.repairs.append(f"{segment.path()}: removed, {reason}")
             self._loaded.snapshots.remove([segment.base_offset])
-            delete_now_blocking(segment)
+            segment.delete_blocking()
         # Otherwise a power loss could bring them back, after the batches that are appended from now on.
         self._loaded.disk.sync_dir(self._loaded.directory)
 

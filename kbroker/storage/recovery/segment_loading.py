@@ -6,10 +6,18 @@ from struct import Struct
 from typing import NamedTuple
 
 from kbroker.storage import file_names
-from kbroker.storage.indexes.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex, position_of, relative_offset_of
-from kbroker.storage.indexes.time_index import NO_TIMESTAMP, TIME_ENTRY_BYTES, TimeIndex, read_time_entry
 from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET, BatchScan
-from kbroker.storage.log.reading.offset_lookup import rebuild_indexes
+from kbroker.storage.log.indexes import (
+    NO_TIMESTAMP,
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    OffsetIndex,
+    TimeIndex,
+    position_of,
+    read_time_entry,
+    relative_offset_of,
+)
+from kbroker.storage.log.offset_lookup import rebuild_indexes
 from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.log.segment_indexes import IndexCounts
 from protocol.records.batch import HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader

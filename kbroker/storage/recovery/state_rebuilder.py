@@ -8,23 +8,21 @@ rebuilt from there on.
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from kbroker.common import KafkaError
 from kbroker.storage import file_names
 from kbroker.storage.checkpoint_files import IndexEntries
-from kbroker.storage.indexes.offset_index import OFFSET_ENTRY_BYTES, relative_offset_of
-from kbroker.storage.indexes.transaction_index import (
+from kbroker.storage.log.indexes import OFFSET_ENTRY_BYTES, relative_offset_of
+from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
+from kbroker.storage.log.log_state import LogState
+from kbroker.storage.log.offset_lookup import end_offset_of, iter_batches_from
+from kbroker.storage.log.segment import LogSegment
+from kbroker.storage.log.transaction_index import (
     TRANSACTION_ENTRY_BYTES,
     TransactionIndex,
+    apply_control_batch,
     encode_entries,
     iter_transaction_index,
     load_transaction_index,
 )
-from kbroker.storage.log.batch_scan import iter_valid_headers
-from kbroker.storage.log.control_batches import apply_control_batch
-from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
-from kbroker.storage.log.loaded_log import LoadedLog
-from kbroker.storage.log.reading.offset_lookup import end_offset_of, search_segment
-from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.recovery.segment_loading import END_OF_LOG
 from protocol.records.batch import CONTROL, BatchHeader
@@ -44,7 +42,7 @@ class StateRebuilder:
     `indexes_are_complete`: the log was open before, so the transaction indexes have all entries.
     """
 
-    def __init__(self, loaded: LoadedLog, *, indexes_are_complete: bool = False) -> None:
+    def __init__(self, loaded: LogState, *, indexes_are_complete: bool = False) -> None:
         self._loaded = loaded
         self._indexes_are_complete = indexes_are_complete
         self.replayed_to = 0
@@ -335,20 +333,13 @@ def _apply_marker(
     apply_control_batch(producers, index, header, header.base_offset, find_end_marker(batch))
 
 
-def _iter_batches(loaded: LoadedLog, start: int, end: int) -> Iterator[tuple[LogSegment, int, BatchHeader]]:
+def _iter_batches(loaded: LogState, start: int, end: int) -> Iterator[tuple[LogSegment, int, BatchHeader]]:
     """Iterate over (segment, position, header) of the batches that reach `start` and begin before `end`."""
     for segment in loaded.segments:
         ends_before = segment.end_offset is not None and segment.end_offset <= start
         if ends_before or segment.base_offset >= end or start >= end:
             continue
-        try:
-            position = search_segment(loaded, segment, start, True)
-        except KafkaError:
-            position = 0
-        headers = iter_valid_headers(
-            segment.open_blocking(), position, segment.size, segment.base_offset, end_offset_of(loaded, segment)
-        )
-        for position, header, _ in headers:
+        for position, header in iter_batches_from(loaded, segment, start):
             if header.base_offset >= end:
                 return
             yield segment, position, header

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kbroker.common import KafkaError
+from kbroker.storage.log.log_reads import read_blocking
 from protocol.records.batch import parse_header
 from tests.compat.java_programs import classpath_of, java_command
 from tests.unit.support.damaged_log import LogCopy
-from tests.unit.support.log_lab import NOW
+from tests.unit.support.log_lab import NOW, forget_positions
 
 SOURCE = Path(__file__).with_name("KafkaRecovery.java")
 # As in KafkaRecovery.java.
@@ -66,9 +67,9 @@ def open_with_kbroker(case: Case, copy: LogCopy) -> Opened:
     log = copy.make().open(case.recovery_point, case.clean)
     reads: list[Any] = []
     for offset in range(log.log_start_offset, min(log.log_end_offset, log.log_start_offset + MAX_READS)):
-        log.clear_position_cache()
+        forget_positions(log)
         try:
-            data = bytes(log.read_blocking(offset, FETCH_BYTES, log.log_end_offset))
+            data = bytes(read_blocking(log, offset, FETCH_BYTES, log.log_end_offset))
         except KafkaError as error:
             reads.append(error.code.name)
         else:

@@ -382,7 +382,7 @@ async def test_a_sync_by_a_checkpoint_acknowledges_waiting_requests(m: Machine) 
     produced = client.send_produce("t", batch(b"a"), timeout_ms=100_000)
     await m.until(lambda: m.threads.started["flush_blocking"] == 1)
     partition = m.partition("t")
-    partition.log.checkpoint()
+    partition.log.durability.checkpoint()
     await m.until(lambda: partition.log.recovery_point == 1)
     m.threads.release("flush_blocking")
     assert (await produced).error_code == 0

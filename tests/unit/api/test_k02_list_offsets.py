@@ -4,15 +4,22 @@ from typing import Any
 
 import pytest
 
+from kbroker.api import k02_list_offsets
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k02_list_offsets import ListOffsetsPartition, ListOffsetsTopic
 from tests.unit.support.async_test import async_test
-from tests.unit.support.handlers import Handlers, start_handlers
+from tests.unit.support.handlers import FakeLog, Handlers, start_handlers
 
 NOW = 1_700_000_000_000
 TIMES = {offset: NOW + delay for offset, delay in enumerate((1000, 3000, 2000, 5000, 4000))}
+
+
+@pytest.fixture(autouse=True)
+def lookups_in_fake_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("find_offset_for_timestamp", "find_max_timestamp"):
+        monkeypatch.setattr(k02_list_offsets, name, getattr(FakeLog, name))
 
 
 async def with_records(**of_log: Any) -> Handlers:
@@ -134,7 +141,7 @@ async def test_unavailable_partitions():
     assert await list_offset(handlers, 11, -1, index=-1) == (3, -1, -1)
     handlers.replicas.leader("t", 1).is_leader = False
     assert await list_offset(handlers, 11, -1, index=1) == (6, -1, -1)
-    handlers.replicas.leader("t", 0).log.offline = "disk"
+    handlers.replicas.leader("t", 0).log.health.offline = "disk"
     assert await list_offset(handlers, 11, -1) == (56, -1, -1)
 
 

@@ -8,7 +8,7 @@ import pytest
 from kbroker.api import k10011_delayed_records
 from kbroker.api.k10011_delayed_records import CANCEL, DELIVER, LIST, MAX_OFFSETS
 from kbroker.common import TopicPartition
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.k10011_delayed_records import DelayedRecordsRequest, DelayedRecordsResponse
 from protocol.records.batch import TRANSACTIONAL, build_batch

@@ -30,7 +30,7 @@ async def alter(handlers: Handlers, version: int, *requested: tuple[str, str, li
 async def test_replicas_stay_in_the_only_directory(version: int):
     handlers = await start_handlers()
     handlers.replicas.add("t", 0)
-    handlers.replicas.add("t", 1, offline="broken")
+    handlers.replicas.add("t", 1).log.health.mark_offline("broken")
     unknown, storage, elsewhere = (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.LOG_DIR_NOT_FOUND
     )  # fmt: skip

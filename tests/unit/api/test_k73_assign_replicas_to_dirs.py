@@ -4,8 +4,7 @@ from typing import Any
 
 from kbroker.metadata.image import WriteHealth
 from kbroker.metadata.topics.create_topics import NewTopic
-from kbroker.replica.isr.failed_log_reporter import LOST_DIRECTORY
-from kbroker.replica.isr.write_health_reporter import DIRECTORY_IDS
+from kbroker.replica.logs.disk_reports import DIRECTORY_IDS, LOST_DIRECTORY
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k73_assign_replicas_to_dirs import (

@@ -16,7 +16,7 @@ from kbroker.metadata.image import (
     PartitionRegistration,
     TopicImage,
 )
-from kbroker.replica.quota.replication_quota import unlimited_quota
+from kbroker.replica.replication_throttle import unlimited_quota
 
 ID = bytes(16)
 

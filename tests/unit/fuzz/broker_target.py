@@ -12,6 +12,7 @@ from typing import Any
 
 from kbroker.api.dispatch import CLIENT_LISTENER_APIS
 from kbroker.simulation.runtime.loop import SimLoop
+from kbroker.storage.log.log_reads import read_blocking
 from protocol.framing import encode_request_header
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records.batch import crc_of, iter_headers
@@ -162,7 +163,7 @@ async def _check_health(machine: Machine, good: Client) -> None:
         assert values_of(await good.fetch_partition(TOPIC, 0))[:2] == [b"one", b"two"]
     offset = first
     while offset < log.log_end_offset:
-        data = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
+        data = bytes(read_blocking(log, offset, 1 << 20, log.log_end_offset))
         for pos, header in iter_headers(data):
             assert header.base_offset == offset
             assert crc_of(data, pos, header.size) == header.crc, "a batch with a wrong CRC was stored"

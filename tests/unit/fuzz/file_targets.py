@@ -17,10 +17,14 @@ from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import Change, ChangeLog, ChunkRows, decode_change_log, encode_change_log
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.storage import checkpoint_files, file_names
-from kbroker.storage.indexes.offset_index import OffsetIndex, find_entry
-from kbroker.storage.indexes.time_index import TimeIndex, find_last_before
-from kbroker.storage.meta_properties import MetaProperties, decode_meta_properties, encode_meta_properties
-from kbroker.storage.partition_metadata import read_topic_id, write_topic_id
+from kbroker.storage.log.indexes import OffsetIndex, TimeIndex, find_entry, find_last_before
+from kbroker.storage.metadata_files import (
+    MetaProperties,
+    decode_meta_properties,
+    encode_meta_properties,
+    read_topic_id,
+    write_topic_id,
+)
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.records.batch import build_batch, parse_header
 from tests.unit.fuzz.check import Target

@@ -19,8 +19,8 @@ from kbroker.coordinator.group.records import (
     OffsetRecord,
 )
 from kbroker.storage import checkpoint_files, file_names
-from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
 from kbroker.storage.inspect.partition_check import CheckpointedState, PartitionCheck
+from kbroker.storage.metadata_files import write_clean_shutdown_file
 from protocol.messages.group_records import GroupMetadataMember, GroupMetadataValue
 from protocol.records.batch import NewRecord, build_batch
 from protocol.records.control import EndTransactionMarker, build_end_marker

@@ -12,7 +12,8 @@ from kbroker.config.topic_config import TopicConfig
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.storage import file_names
 from kbroker.storage.log.log import Log
-from kbroker.storage.log.reading.timestamp_lookup import find_max_timestamp, find_offset_for_timestamp
+from kbroker.storage.log.log_reads import read_blocking
+from kbroker.storage.log.offset_lookup import find_max_timestamp, find_offset_for_timestamp
 from kbroker.storage.recovery.open_log import open_log
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import iter_headers
@@ -71,16 +72,17 @@ def recorded(variant: int) -> tuple[Files, int]:
         else:
             append(log, batch(1 + n % 3, 10 + 37 * n % 200, NOW + 10 * n, **kinds), epoch=n // 15)
         if n == 20:
-            log.checkpoint()
+            log.durability.checkpoint()
             point = log.recovery_point
-    log.checkpoint()
-    log.close(True, lambda _: None)
+    log.durability.checkpoint()
+    log.durability.close(True, lambda _: None)
     return {path: disk.read(path) for name in disk.listdir(DIRECTORY) for path in [f"{DIRECTORY}/{name}"]}, point
 
 
 def _open(disk: SimDisk, recovery_point: int, clean: bool, topic: TopicConfig = CONFIG) -> Log:
     return open_log(
-        disk, DIRECTORY, TP, TOPIC_ID, topic, recovery_point, clean, NOW, background=Background(), random=Random(1)
+        disk, DIRECTORY, TP, TOPIC_ID, topic, recovery_point, clean, NOW, background=Background(), random=Random(1),
+        owner=None,
     )  # fmt: skip
 
 
@@ -131,7 +133,7 @@ def _common_prefix_size(first: bytes, second: bytes) -> int:
 def _read_each_offset(log: Log) -> None:
     """Read every offset, in descending order: no read begins where another ended, so each is looked up in an index."""
     for offset in range(log.log_end_offset - 1, log.log_start_offset - 1, -1):
-        data = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
+        data = bytes(read_blocking(log, offset, 1 << 20, log.log_end_offset))
         _, header = next(iter_headers(data))
         assert header.base_offset <= offset <= header.last_offset, f"{header} was found for {offset}"
 
@@ -153,7 +155,7 @@ def _read_all(log: Log, *, strict: bool) -> bytes:
     offset = log.log_start_offset
     try:
         while offset < log.log_end_offset:
-            data = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
+            data = bytes(read_blocking(log, offset, 1 << 20, log.log_end_offset))
             previous = offset
             for pos, header in iter_headers(data):
                 parts.append(data[pos : pos + header.size])

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from kbroker.replica.isr.failed_log_reporter import LOST_DIRECTORY
+from kbroker.replica.logs.disk_reports import LOST_DIRECTORY
 from protocol.errors import ErrorCode
 from protocol.messages.k56_alter_partition import (
     AlterPartitionRequest,

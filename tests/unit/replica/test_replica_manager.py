@@ -1,6 +1,7 @@
 """Partitions are created, changed and deleted with the metadata while requests use them."""
 
 import asyncio
+from unittest.mock import Mock
 
 import pytest
 
@@ -9,6 +10,8 @@ from kbroker.config.topic_config import TopicConfig
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.replica.partition import Partition
 from kbroker.replica.partition_state import PartitionState
+from kbroker.storage.log.durability import LogDurability
+from kbroker.storage.log.log_health import LogHealth
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.errors import ErrorCode
 from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
@@ -57,7 +60,7 @@ async def test_a_flush_during_a_deletion(m: Machine, caplog: pytest.LogCaptureFi
         partition = m.partition(name)
         deletion = asyncio.ensure_future(admin.delete_topic(name))
         await produced
-        await m.until(lambda partition=partition: partition.log.offline is not None)  # type: ignore[misc]
+        await m.until(lambda partition=partition: partition.log.health.offline is not None)  # type: ignore[misc]
         m.threads.release("flush_blocking")
         await deletion
         await asyncio.sleep(10)
@@ -190,14 +193,15 @@ async def test_a_commit_callback_may_append(m: Machine) -> None:
 
 def test_commit_callbacks_are_called_in_the_order_of_offsets() -> None:
     class NoLog:
-        tp, config, offline, log_end_offset, topic_id = TopicPartition("t", 0), TopicConfig.of(), None, 0, bytes(16)
+        tp, config, log_end_offset, topic_id = TopicPartition("t", 0), TopicConfig.of(), 0, bytes(16)
+        health = LogHealth(tp)
         producers = ProducerStateManager()
 
         def update_high_watermark(self, offset: int) -> None:
             self.producers.on_high_watermark_updated(offset)
 
     log = NoLog()
-    partition = Partition(log, PartitionState(1, 0, [1, 2]), None)  # type: ignore[arg-type]
+    partition = Partition(log, PartitionState(1, 0, [1, 2]), Mock())  # type: ignore[arg-type]
     called: list[int] = []
     for offset in (5, 10, 10, 7, 5, 20):
         partition.on_committed(offset, lambda code, offset=offset: called.append(offset))  # type: ignore[misc]
@@ -242,14 +246,13 @@ async def test_unexpected_exceptions_in_threads(m: Machine) -> None:
     def fail(*_: object) -> None:
         raise ValueError("unexpected")
 
-    log = m.partition("t").log
-    type(log).flush_blocking, original = fail, type(log).flush_blocking  # type: ignore[method-assign, assignment]
+    LogDurability.flush_blocking, original = fail, LogDurability.flush_blocking
     try:
         assert (await client.produce("t", batch(b"a"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        m.partition("u").log.checkpoint()
+        m.partition("u").log.durability.checkpoint()
         await m.stop()
     finally:
-        type(log).flush_blocking = original  # type: ignore[method-assign]
+        LogDurability.flush_blocking = original  # type: ignore[method-assign]
     await m.start()
     assert await (await m.client()).read("u") == [b"a"]
 

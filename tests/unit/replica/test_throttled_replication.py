@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from kbroker.replica.fetch import leader_throttle
-from kbroker.replica.fetch.leader_throttle import LeaderThrottle
-from kbroker.replica.fetcher.follower_throttle import FollowerThrottle
-from kbroker.replica.quota.throttled_replicas import should_leader_throttle
-from kbroker.storage.log.log import Log
+from kbroker.replica import replication_throttle
+from kbroker.replica.fetch import partition_reads
+from kbroker.replica.fetcher.replica_fetcher import FollowerThrottle
+from kbroker.replica.replication_throttle import LeaderThrottle, should_leader_throttle
 from protocol.fast.fetch import FetchResponse
 from tests.unit.support.replica_cluster import ReplicaCluster, replica_test
 
@@ -179,7 +178,7 @@ def test_requests_do_not_look_at_the_partitions_that_are_withheld(monkeypatch: p
         looks.append(partition.tp)
         return should_leader_throttle(partition, *arguments)
 
-    monkeypatch.setattr(leader_throttle, "should_leader_throttle", counted)
+    monkeypatch.setattr(replication_throttle, "should_leader_throttle", counted)
 
     @replica_test
     async def run(c: ReplicaCluster) -> None:
@@ -223,7 +222,7 @@ def test_without_throttled_bytes_no_partition_is_looked_at(monkeypatch: pytest.M
 def test_a_response_has_few_bytes_of_throttled_replicas(is_cold: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The in-sync partitions of the session would wait for them. Other records are not limited."""
     if is_cold:
-        monkeypatch.setattr(Log, "read_or_slice", lambda *_: None)
+        monkeypatch.setattr(partition_reads, "read_or_slice", lambda *_: None)
     sizes: list[tuple[int, int]] = []
 
     def record(response: FetchResponse) -> FetchResponse:
@@ -251,7 +250,7 @@ def test_a_response_has_few_bytes_of_throttled_replicas(is_cold: bool, monkeypat
         c.change = record
         await c.restart(3, **with_rate(10 * MB))
         await c.until(lambda: sum(throttled for throttled, _ in sizes) > 3 * MB, seconds=10)
-        limit = 10 * MB * leader_throttle.RESPONSE_MS // 1000
+        limit = 10 * MB * replication_throttle.RESPONSE_MS // 1000
         assert max(throttled for throttled, _ in sizes) <= limit
         assert max(others for _, others in sizes) > 0.8 * MB, "not throttled"
 

@@ -9,8 +9,7 @@ import pytest
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.replica.produce.marker_appends import PARTITIONS_AT_ONCE
 from kbroker.replica.replica_manager import ReplicaManager
-from kbroker.storage.producers.transaction_marker import TransactionMarker
-from kbroker.storage.producers.verification import VerificationGuard
+from kbroker.storage.producers.transactions import TransactionMarker, VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, build_batch, parse_header
 from tests.unit.support.client import EPOCH_MS, Client, base_offsets, batch, values_of

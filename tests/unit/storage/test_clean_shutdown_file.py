@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.runtime.real_disk import RealDisk
-from kbroker.storage.clean_shutdown_file import (
+from kbroker.storage.metadata_files import (
     consume_clean_shutdown_file,
     has_written_transaction_indexes,
     read_clean_broker_epoch,

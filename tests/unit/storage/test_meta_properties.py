@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.storage.meta_properties import MetaProperties, decode_meta_properties, encode_meta_properties
+from kbroker.storage.metadata_files import MetaProperties, decode_meta_properties, encode_meta_properties
 
 KAFKA_4_3 = b"""#
 #Sat Nov 21 09:04:11 UTC 2026

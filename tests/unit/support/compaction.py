@@ -4,9 +4,16 @@ from random import Random
 from typing import Any
 
 from kbroker.storage.cleaner.cleaner import run
-from kbroker.storage.cleaner.compaction_plan import CompactionPlan, CompactionResult, decode_result, encode_plan
-from kbroker.storage.cleaner.log_to_clean import find_aborted_later_blocking, find_log_to_clean, make_plan
-from kbroker.storage.cleaner.segment_replacement import install_result
+from kbroker.storage.cleaner.compaction_plan import (
+    CompactionPlan,
+    CompactionResult,
+    decode_result,
+    encode_plan,
+    find_aborted_later_blocking,
+    find_log_to_clean,
+    make_plan,
+)
+from kbroker.storage.cleaner.segment_swap import install_result
 from kbroker.storage.log.log import Log
 from protocol.records.batch import build_batch, iter_batch_records, iter_headers
 from tests.unit.support.log_lab import NOW, append, content

@@ -27,8 +27,7 @@ from kbroker.metadata.image import (
 )
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
-from kbroker.storage.producers.transaction_marker import TransactionMarker
-from kbroker.storage.producers.verification import VerificationGuard
+from kbroker.storage.producers.transactions import TransactionMarker, VerificationGuard
 from protocol.apis import APIS
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, build_batch, parse_header

@@ -15,7 +15,7 @@ from kbroker.coordinator.runtime.operation import (
     LockMode,
     RecordProducer,
 )
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import BatchHeader, parse_header
 from tests.unit.support.internal_log import MemoryLog, VirtualLoop, virtual_environment

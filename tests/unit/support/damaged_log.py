@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.storage.log.log import Log
+from kbroker.storage.log.log_reads import read_blocking
+from kbroker.storage.log.offset_lookup import find_offset_for_timestamp
 from protocol.errors import ErrorCode
 from protocol.records.batch import BatchHeader, iter_headers, parse_header
 from tests.unit.fuzz.file_targets import empty_disk
-from tests.unit.support.log_lab import NOW, Lab, append, batch, content, fill
+from tests.unit.support.log_lab import NOW, Lab, append, batch, content, fill, forget_positions
 
 PRODUCER = 7
 RECORDS = 3
@@ -51,7 +53,7 @@ def write(log: Log, count: int, *, codec: int = 0, checkpoint_at: int = -1, roll
         sent.append(bytes(data))
         append(log, data, epoch=number // 4)
         if number == checkpoint_at:
-            log.checkpoint()
+            log.durability.checkpoint()
         if number in roll_at:
             log.roll(NOW)
     stored = content(log)
@@ -85,14 +87,14 @@ def check_reads(log: Log, written: Written) -> None:
         if header.base_offset >= log.log_end_offset:
             break
         for offset in range(header.base_offset, header.next_offset):
-            log.clear_position_cache()
-            data = bytes(log.read_blocking(offset, 1, log.log_end_offset))
+            forget_positions(log)
+            data = bytes(read_blocking(log, offset, 1, log.log_end_offset))
             assert data == written.data[position : position + header.size], offset
             timestamp = header.base_timestamp + offset - header.base_offset
-            record = log.offset_for_timestamp_blocking(timestamp, log.log_end_offset)
+            record = find_offset_for_timestamp(log, timestamp, log.log_end_offset)
             assert record is not None
             assert record[:2] == (offset, timestamp)
-    assert log.offset_for_timestamp_blocking(NOW + 1_000_000, log.log_end_offset) is None
+    assert find_offset_for_timestamp(log, NOW + 1_000_000, log.log_end_offset) is None
 
 
 def send_again(log: Log, written: Written, first: int) -> None:

@@ -15,6 +15,7 @@ from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationMan
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration, WriteHealth
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
+from kbroker.storage.log.log_health import LogHealth
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.apis import ALL_APIS, ApiKey
 from protocol.errors import ErrorCode
@@ -33,20 +34,20 @@ class FakeLog:
     config: TopicConfig
     records: list[tuple[int, int]] = field(default_factory=list)
     log_start_offset: int = 0
-    offline: str | None = None
+    health: LogHealth = field(default_factory=lambda: LogHealth(TopicPartition("t", 0)))
     size_bytes: int = 0
     producers: ProducerStateManager = field(default_factory=ProducerStateManager)
     epochs: LeaderEpochCache = field(default_factory=LeaderEpochCache)
 
     @property
     def readable_end(self) -> int:
-        return self.log_end_offset if self.offline is None else self.log_start_offset
+        return self.log_end_offset if self.health.offline is None else self.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
         return self.records[-1][0] + 1 if self.records else self.log_start_offset
 
-    def offset_for_timestamp_blocking(
+    def find_offset_for_timestamp(
         self, timestamp: int, max_offset: int, visible: object = None
     ) -> tuple[int, int, int] | None:
         for offset, time in self.records:
@@ -54,7 +55,7 @@ class FakeLog:
                 return offset, time, 0
         return None
 
-    def max_timestamp_blocking(self, visible: object = None) -> tuple[int, int, int] | None:
+    def find_max_timestamp(self, visible: object = None) -> tuple[int, int, int] | None:
         if not self.records:
             return None
         offset, time = max(self.records, key=lambda record: record[1])

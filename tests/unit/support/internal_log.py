@@ -12,11 +12,11 @@ from kbroker.common import KafkaError, TopicPartition
 from kbroker.runtime.environment import Environment
 from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.storage.producers.producer_state_manager import NO_SEQUENCE, ProducerStateManager
-from kbroker.storage.producers.transaction_marker import TransactionMarker
-from kbroker.storage.producers.verification import VerificationGuard
+from kbroker.storage.producers.transactions import TransactionMarker, VerificationGuard
 from protocol.errors import ErrorCode
-from protocol.records.batch import iter_headers, parse_header, patch_base_offset
+from protocol.records.batch import iter_headers, parse_header
 from protocol.records.control import EndTransactionMarker, build_end_marker
+from tests.unit.support.batch_fields import patch_base_offset
 
 T = TypeVar("T")
 START_MS = 1_700_000_000_000

@@ -14,7 +14,10 @@ from kbroker.runtime.disk import Disk
 from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage.checkpoint_files import IndexEntries
 from kbroker.storage.log.log import Log
+from kbroker.storage.log.log_reads import read_blocking
+from kbroker.storage.log.offset_lookup import PositionCache
 from kbroker.storage.recovery.open_log import open_log
+from kbroker.storage.recovery.truncation import truncate_fully_and_start_at, truncate_to
 from protocol.records.batch import build_batch, iter_headers, parse_header
 
 TP = TopicPartition("t", 0)
@@ -62,6 +65,7 @@ class Owner:
         self.writes: list[Callable[[], Any]] = []
         self.tasks: set[Any] = set()
         self.high_watermark = 0
+        self.shortages: list[str] = []
 
     def create_future(self) -> Any:
         return asyncio.get_running_loop().create_future()
@@ -75,6 +79,9 @@ class Owner:
 
     def written_high_watermark(self, tp: TopicPartition) -> int:
         return self.high_watermark
+
+    def on_shortage(self, tp: TopicPartition, operation: str, error: OSError) -> None:
+        self.shortages.append(operation)
 
 
 class Lab:
@@ -99,7 +106,7 @@ class Lab:
         high_watermark: int | None = None,
         transaction_indexes: IndexEntries | None = MappingProxyType({}),
     ) -> Log:
-        log = open_log(
+        return open_log(
             self.disk,
             str(self.path),
             TP,
@@ -115,14 +122,13 @@ class Lab:
             checkpointed=checkpointed,
             high_watermark=high_watermark,
             transaction_indexes=transaction_indexes,
+            owner=self.owner,
         )
-        log.set_owner(self.owner)
-        return log
 
     def close(self, log: Log) -> bool:
         """Close the log; returns whether that succeeded."""
         results: list[bool] = []
-        log.close(True, results.append)
+        log.durability.close(True, results.append)
         self.background.run()
         return results == [True]
 
@@ -146,11 +152,17 @@ def append_run(log: Log, data: Buffer, now_ms: int = NOW) -> int:
 
 
 def truncate(log: Log, offset: int) -> None:
-    asyncio.run(log.truncate_to(offset))
+    asyncio.run(truncate_to(log, offset))
 
 
 def start_at(log: Log, offset: int) -> None:
-    asyncio.run(log.truncate_fully_and_start_at(offset))
+    asyncio.run(truncate_fully_and_start_at(log, offset))
+
+
+def forget_positions(log: Log) -> None:
+    """Make reads find their positions in the indexes and in the log."""
+    log.positions = PositionCache(log.active)
+    log.contents = object()
 
 
 def fill(log: Log, count: int, **kinds: Any) -> list[int]:
@@ -166,7 +178,7 @@ def content(log: Log) -> bytes:
     parts = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
-        data = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
+        data = bytes(read_blocking(log, offset, 1 << 20, log.log_end_offset))
         parts.append(data)
         position = 0
         while position < len(data):

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from kbroker.common import NO_LEADER, TopicPartition
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import PartitionProduceResponse
 from protocol.messages.k01_fetch import FetchResponse, PartitionData

@@ -24,12 +24,12 @@ from kbroker.metadata.image import (
 )
 from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.replica.fetch.fetch_manager import FetchManager
-from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.partition import Partition
 from kbroker.replica.produce.delayed_produce import DelayedProduce
-from kbroker.replica.quota.replication_quota import leader_quota
 from kbroker.replica.replica_manager import ReplicaManager
+from kbroker.replica.replication_throttle import leader_quota
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.environment import Environment
 from kbroker.simulation.disk.disk import SimDisk
@@ -68,12 +68,11 @@ class Node:
         self.image = MetadataImage()
         self.logs = LogManager(self.environment, "/data", lambda: self.config)
         self.replicas = ReplicaManager(self.environment, node_id, self.image, self.logs)
-        self.assigned = AssignedPartitions(self.environment, self.replicas, self.image)
         self.fetching = FetchManager(self.environment, self.replicas, 1000, 1 << 20, leader_quota(lambda: self.config))
         self.fetchers = ReplicaFetcherManager(
             self.environment, node_id, lambda: self.epoch, EndPoint(cluster, self), lambda: self.config
         )
-        self.assigned.fetchers = self.fetchers
+        self.assigned = AssignedPartitions(self.environment, self.replicas, self.image, fetchers=self.fetchers)
         self.is_running = True
 
     def partition(self, index: int = 0, topic: str = "t") -> Partition:

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from kbroker.storage.indexes.transaction_index import AbortedTransaction
 from kbroker.storage.log.log import Log
+from kbroker.storage.log.transaction_index import AbortedTransaction
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.records.batch import TRANSACTIONAL, BatchHeader, iter_headers, parse_header
 from protocol.records.control import EndTransactionMarker, build_end_marker, find_end_marker

@@ -24,7 +24,7 @@ from kbroker.metadata.image import (
     TopicImage,
 )
 from kbroker.metadata.topics.topic_names import TRANSACTION_STATE_TOPIC
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.record import iter_records

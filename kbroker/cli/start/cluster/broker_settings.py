@@ -7,7 +7,7 @@ from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.start.cluster.cluster_directory import broker_directory
 from kbroker.config import BrokerConfig, Endpoint
 from kbroker.config.sources.static_configs import StaticConfigs
-from kbroker.storage.meta_properties import FILE as META_PROPERTIES
+from kbroker.storage.file_names import META_PROPERTIES
 
 # Configs that the command line must not set, because they differ between the brokers.
 OWN = ("node.id", "broker.id", "zookeeper.connect", "kbroker.zookeeper.digest", "kbroker.inter.broker.listener")

@@ -2,8 +2,7 @@
 
 import os
 
-from kbroker.storage.file_names import PARTITION_METADATA
-from kbroker.storage.meta_properties import FILE as META_PROPERTIES
+from kbroker.storage.file_names import META_PROPERTIES, PARTITION_METADATA
 
 
 def broker_directory(directory: str, node_id: int) -> str:

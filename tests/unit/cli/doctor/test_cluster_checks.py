@@ -12,7 +12,7 @@ from kbroker.cli.doctor.host import Host
 from kbroker.config import BrokerConfig
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.runtime.real_disk import RealDisk
-from kbroker.storage import meta_properties
+from kbroker.storage import metadata_files
 
 CONNECT = "zk1:2181,zk2:2181,zk3:2181/kbroker"
 REFUSED = OSError(111, "Connection refused")
@@ -74,8 +74,8 @@ def failures(data: Path, cluster: StoredCluster | Exception, **fields: Any) -> l
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """The directory of broker 1 of the cluster "abc"."""
-    properties = meta_properties.MetaProperties("abc", 1, "directory")
-    meta_properties.write_meta_properties(RealDisk(), str(tmp_path), properties)
+    properties = metadata_files.MetaProperties("abc", 1, "directory")
+    metadata_files.write_meta_properties(RealDisk(), str(tmp_path), properties)
     return tmp_path
 
 

@@ -17,8 +17,8 @@ from kbroker.cli.doctor.doctor import run_checks
 from kbroker.cli.doctor.host import FileSystem, Host, RunningCluster, _write_caches
 from kbroker.cli.start.options import StartOptions
 from kbroker.runtime.real_disk import RealDisk, RealFile
-from kbroker.storage import checkpoint_files, file_names, meta_properties
-from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
+from kbroker.storage import checkpoint_files, file_names, metadata_files
+from kbroker.storage.metadata_files import write_clean_shutdown_file
 from tests.unit.support.log_lab import TP, Lab, fill
 
 NOW = 1_800_000_000_000
@@ -98,8 +98,8 @@ def data(tmp_path: Path) -> Path:
     fill(log, 40)
     assert lab.close(log)
     directory = str(lab.path.parent)
-    meta_properties.write_meta_properties(
-        RealDisk(), directory, meta_properties.MetaProperties("cluster", 1, "directory")
+    metadata_files.write_meta_properties(
+        RealDisk(), directory, metadata_files.MetaProperties("cluster", 1, "directory")
     )
     checkpoint_files.write_offsets(RealDisk(), directory, file_names.RECOVERY_POINTS, {TP: log.log_end_offset})
     write_clean_shutdown_file(RealDisk(), directory, 0)
@@ -243,7 +243,7 @@ def test_an_unusable_data_directory(data: Path, tmp_path: Path) -> None:
     assert failure(data, options=StartOptions(set=["node.id=7"])) == (
         "data directory", PROBLEM, f"{data} has the data of node.id=1",
     )  # fmt: skip
-    (data / meta_properties.FILE).write_text("version=1\n")
+    (data / file_names.META_PROPERTIES).write_text("version=1\n")
     assert failure(data)[2] == f"{data}/meta.properties is damaged: cluster.id is missing"
 
 

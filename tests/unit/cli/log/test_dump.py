@@ -18,9 +18,8 @@ from kbroker.coordinator.group.classic.records import ClassicGroupRecord
 from kbroker.coordinator.group.kinds import encode_record
 from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.runtime.real_disk import RealDisk
-from kbroker.storage import checkpoint_files, file_names, meta_properties
-from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
-from kbroker.storage.partition_metadata import encode_topic_id
+from kbroker.storage import checkpoint_files, file_names, metadata_files
+from kbroker.storage.metadata_files import encode_topic_id, write_clean_shutdown_file
 from protocol.errors import MalformedError
 from protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue, TransactionPartitions
 from protocol.records.batch import TRANSACTIONAL, build_batch
@@ -162,7 +161,7 @@ def test_random_bytes_under_every_name_are_damage(tmp_path: Path, capsys: pytest
         file_names.CLEANER_OFFSETS,
         file_names.HIGH_WATERMARKS,
         file_names.TRANSACTION_INDEXES,
-        meta_properties.FILE,
+        file_names.META_PROPERTIES,
         file_names.CLEAN_SHUTDOWN,
     ]
     names += ["coordination.journal", "coordination.snapshot"]
@@ -180,7 +179,7 @@ def test_small_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     indexes = checkpoint_files.encode_index_entries({TopicPartition("t", 1): {40: 3}})
     write(tmp_path / file_names.TRANSACTION_INDEXES, indexes)
     write_clean_shutdown_file(disk, directory, 3)
-    meta_properties.write_meta_properties(disk, directory, meta_properties.MetaProperties("cluster", 2, "directory"))
+    metadata_files.write_meta_properties(disk, directory, metadata_files.MetaProperties("cluster", 2, "directory"))
     write(tmp_path / "t-1.0123456789abcdef0123456789abcdef-delete" / file_names.LEADER_EPOCHS, b"0\n1\n4 9\n")
     items = {item["item"]: item for item in as_json(capsys, directory)}
     assert items["offset"] == {

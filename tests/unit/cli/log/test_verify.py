@@ -9,8 +9,8 @@ from kbroker.cli import main
 from kbroker.coordination.interface import Create
 from kbroker.coordination.journal import Journal
 from kbroker.runtime.real_disk import RealDisk
-from kbroker.storage import checkpoint_files, file_names, meta_properties
-from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
+from kbroker.storage import checkpoint_files, file_names, metadata_files
+from kbroker.storage.metadata_files import write_clean_shutdown_file
 from tests.unit.support.log_lab import TP, Lab, fill
 
 
@@ -23,7 +23,7 @@ def data(tmp_path: Path) -> Path:
     end = log.log_end_offset
     assert lab.close(log)
     disk, directory = RealDisk(), str(lab.path.parent)
-    meta_properties.write_meta_properties(disk, directory, meta_properties.MetaProperties("cluster", 1, "directory"))
+    metadata_files.write_meta_properties(disk, directory, metadata_files.MetaProperties("cluster", 1, "directory"))
     checkpoint_files.write_offsets(disk, directory, file_names.RECOVERY_POINTS, {TP: end})
     write_clean_shutdown_file(disk, directory, 0)
     journal = Journal(disk, f"{directory}/coordination")
@@ -80,7 +80,7 @@ def test_damage_after_an_unclean_shutdown_and_its_repair(data: Path, capsys: pyt
 
 def test_files_of_the_data_directory(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (data / file_names.LOG_START_OFFSETS).write_bytes(b"1\n")
-    (data / meta_properties.FILE).write_bytes(b"version=1\n")
+    (data / file_names.META_PROPERTIES).write_bytes(b"version=1\n")
     (data / "old-1.0123456789abcdef0123456789abcdef-delete").mkdir()
     damage(data / "coordination" / "coordination.journal", 10)
     lines = verify(capsys, data, 1)
@@ -92,7 +92,7 @@ def test_files_of_the_data_directory(data: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_directory_without_meta_properties(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (data / meta_properties.FILE).unlink()
+    (data / file_names.META_PROPERTIES).unlink()
     assert verify(capsys, data, 0)[0].startswith("note: meta.properties: missing")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from kbroker.common import TopicPartition
 from kbroker.metadata.topics.topic_names import TRANSACTION_STATE_TOPIC
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
 from tests.unit.support.internal_log import MemoryLog

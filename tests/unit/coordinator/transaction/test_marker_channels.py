@@ -9,7 +9,7 @@ from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.transaction import transaction_markers
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerChannels
 from kbroker.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration, TopicImage
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode, MalformedError
 from protocol.messages.k27_write_txn_markers import WriteTxnMarkersRequest
 from tests.unit.support.internal_log import VirtualLoop, virtual_environment

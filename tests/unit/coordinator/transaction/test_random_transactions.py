@@ -19,7 +19,7 @@ from kbroker.coordinator.transaction.transaction_metadata import (
     TransactionMetadata,
     TransactionState,
 )
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from tests.sampling import third_of
 from tests.unit.support.transaction_coordinator import A0, A1, B0, Harness

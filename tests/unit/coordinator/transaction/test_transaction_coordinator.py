@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from tests.unit.support.transaction_coordinator import A0, A1, B0, Harness, open_transaction
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.coordinator.transaction.transaction_metadata import TransactionState
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from tests.unit.support.transaction_coordinator import A0, B0, TIMEOUT_MS, Harness, open_transaction, set_epoch
 

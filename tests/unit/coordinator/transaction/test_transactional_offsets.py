@@ -11,7 +11,7 @@ from kbroker.coordinator.group.group import Committer
 from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.coordinator.runtime.operation import RecordProducer
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from protocol.messages.k16_list_groups import ListGroupsRequest

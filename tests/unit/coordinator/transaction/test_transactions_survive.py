@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.k26_end_txn import EndTxnRequest, EndTxnResponse
 from protocol.records.batch import body_of, iter_headers

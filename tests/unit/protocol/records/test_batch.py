@@ -16,14 +16,13 @@ from protocol.records.batch import (
     crc_of,
     iter_headers,
     parse_header,
-    patch_base_offset,
-    patch_leader_epoch,
     patch_max_timestamp,
 )
 from protocol.records.compression import decompress
 from protocol.records.control import EndTransactionMarker, build_end_marker, parse_control_type, parse_end_marker
 from protocol.records.record import iter_records
 from tests.unit.protocol.records import java_batches
+from tests.unit.support.batch_fields import patch_base_offset, patch_leader_epoch
 
 CODECS = range(5)
 

@@ -12,7 +12,7 @@ from kbroker.queues.closing import closing_topics, forwarder
 from kbroker.queues.closing.forwarded_batches import forwarded_copy
 from kbroker.queues.closing.forwarder import Forwarder
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, BatchHeader, build_batch
 from tests.unit.support.client import batch

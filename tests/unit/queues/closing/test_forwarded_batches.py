@@ -23,9 +23,8 @@ from protocol.records.batch import (
     crc_of,
     iter_batch_records,
     parse_header,
-    patch_base_offset,
-    patch_leader_epoch,
 )
+from tests.unit.support.batch_fields import patch_base_offset, patch_leader_epoch
 
 RECORDS = [(5, b"k", b"v", [(b"h", b"x")]), (6, None, b"w", [])]
 

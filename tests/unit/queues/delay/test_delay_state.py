@@ -28,11 +28,11 @@ from protocol.records.batch import (
     crc_of,
     iter_batch_records,
     parse_header,
-    patch_base_offset,
 )
 from protocol.records.compression import decompress
 from protocol.records.control import EndTransactionMarker, build_end_marker
 from protocol.records.record import Record
+from tests.unit.support.batch_fields import patch_base_offset
 
 T = 1_700_000_000_000
 SENT = T - 5_000

@@ -9,7 +9,7 @@ from kbroker.common import KafkaError, TopicPartition
 from kbroker.queues.delay.delay_metrics import DelayMetrics
 from kbroker.queues.delay.delivery import DelayedDelivery
 from kbroker.replica.partition import Partition
-from kbroker.storage.producers.transaction_marker import TransactionMarker
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, build_batch, iter_batch_records, iter_headers
 from protocol.records.record import Record

@@ -10,7 +10,6 @@ import pytest
 from kbroker.queues.delay import delivery, log_replay, stored_records
 from kbroker.queues.delay.delay_batches import effects_of, pick_records
 from kbroker.queues.delay.stored_records import StoredRecords
-from kbroker.storage.log.log import Log
 from protocol.errors import MalformedError
 from protocol.records.batch import build_batch
 from tests.unit.queues.delay.test_delivery import DELIVER_MS, Topic
@@ -24,7 +23,7 @@ class Counts(Counter[str]):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
-        real_read = Log.read
+        real_read = stored_records.read
 
         def read(*args: Any, **named: Any) -> Any:
             self["reads"] += 1
@@ -35,7 +34,7 @@ class Counts(Counter[str]):
             self["records"] += len(offsets)
             return pick_records(body, header, offsets)
 
-        monkeypatch.setattr(Log, "read", read)
+        monkeypatch.setattr(stored_records, "read", read)
         monkeypatch.setattr(stored_records, "pick_records", pick)
 
 

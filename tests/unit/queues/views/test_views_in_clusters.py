@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 
 from kbroker.common import NO_LEADER
+from kbroker.storage.log.log_reads import read_blocking
 from protocol.errors import ErrorCode
 from protocol.messages.k01_fetch import FetchResponse, PartitionData
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -140,5 +141,5 @@ async def test_a_replica_that_joins_gets_expired_records_too(s: SimulatedCluster
     await s.reassign([1, 2])
     await s.until(lambda: sorted(s.registration(1).isr) == [1, 2], 60)
     assert s.replica(2).log.log_end_offset == 3
-    logs = [bytes(s.replica(node_id).log.read_blocking(0, 1 << 20, 3)) for node_id in (1, 2)]
+    logs = [bytes(read_blocking(s.replica(node_id).log, 0, 1 << 20, 3)) for node_id in (1, 2)]
     assert logs[0] == logs[1]

@@ -13,6 +13,7 @@ from protocol.messages.k01_fetch import PartitionData
 from protocol.records.batch import NO_LEADER_EPOCH
 from tests.sampling import third_of
 from tests.unit.support.client import Client, batch, records_of, values_of
+from tests.unit.support.log_lab import forget_positions
 from tests.unit.support.simulated_broker import Machine, broker_test
 
 HIDDEN_BATCHES = ClosingFilter(NO_LEADER_EPOCH)
@@ -60,7 +61,7 @@ async def test_the_second_of_two_equal_requests_is_kept(m: Machine, version: int
     assert fields(await other.fetch_partition("t", 0, version=version)) == fields(first)
     (before,), (after,) = bytes_out.values(), m.broker.services.fetching.bytes_out.values()
     assert after - before == len(records_of(first))
-    m.partition("t").log.clear_position_cache()
+    forget_positions(m.partition("t").log)
 
 
 @broker_test

@@ -140,7 +140,7 @@ async def test_the_partitions_that_the_budget_does_not_reach_come_first_in_the_n
             await client.produce("t", hidden(b"h", size=1_000), index)
         await client.produce("t", batch(b"a"), index)
         if is_cold:
-            monkeypatch.setattr(type(m.partition("t", index).log), "read", lambda *_: None)
+            monkeypatch.setattr(filtered_reads, "read", lambda *_: None)
     positions = {("t", index): 0 for index in range(3)}
     session = (0, 0)
     looked_at = []
@@ -163,7 +163,7 @@ async def test_reads_from_disk_are_filtered_in_a_thread(m: Machine, monkeypatch:
     await filtered_topic(m, client)
     for produced in (batch(b"a"), hidden(b"h"), batch(b"b")):
         await client.produce("t", produced)
-    monkeypatch.setattr(type(m.partition("t").log), "read", lambda *_: None)
+    monkeypatch.setattr(filtered_reads, "read", lambda *_: None)
     assert await client.read("t") == [b"a", b"b"]
     assert m.threads.started["read_cold_blocking"] >= 1
 

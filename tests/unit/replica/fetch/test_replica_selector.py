@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
-from kbroker.replica.fetch.replica_selector import select_read_replica
-from kbroker.replica.partition_state import PartitionState
+from kbroker.replica.partition_state import PartitionState, select_read_replica
 from protocol.errors import ErrorCode
 from protocol.messages.k01_fetch import FetchResponse
 from tests.unit.support.client import Client, batch, values_of

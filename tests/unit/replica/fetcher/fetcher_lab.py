@@ -8,10 +8,11 @@ from typing import Any
 from kbroker.common import Buffer, KafkaError, TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
 from kbroker.simulation.runtime.clock import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
+from kbroker.storage.log.log_health import LogHealth
 from protocol.errors import ErrorCode
 from protocol.messages.k01_fetch import (
     FetchableTopicResponse,
@@ -34,9 +35,8 @@ BROKER_EPOCH = 77
 
 
 class FakeLog:
-    offline = None
-
     def __init__(self, end: int) -> None:
+        self.health = LogHealth(TopicPartition("t", 0))
         self.log_start_offset = 0
         self.log_end_offset = end
         self.recovery_point = end

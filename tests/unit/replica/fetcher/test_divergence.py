@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.replica.fetcher import fetched_partitions
-from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
-from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcher
+from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions, PartitionFetchState
 from kbroker.replica.partition import Partition
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from tests.unit.support.deletion import delete_records
@@ -135,12 +133,12 @@ def keep_the_own_part_of_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     def own_end(epochs: LeaderEpochCache, end: int, diverging: tuple[int, int]) -> int:
         return epochs.end_offset_for(diverging[0], end)[1]
 
-    monkeypatch.setattr(fetched_partitions, "truncation_offset", own_end)
+    monkeypatch.setattr(LeaderEpochCache, "truncation_offset", own_end)
 
 
 def append_late_responses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PartitionFetchState, "is_late", False)
-    monkeypatch.setattr(ReplicaFetcher, "remove", lambda self, state: None)
+    monkeypatch.setattr(FetchedPartitions, "remove", lambda self, state: None)
 
 
 def ignore_leader_epochs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.replica.fetcher.received_batches import CorruptBatchesError, check_batches
+from kbroker.replica.fetcher.replica_fetch_session import CorruptBatchesError, check_batches
 from tests.unit.support.log_lab import batch
 
 

@@ -121,7 +121,7 @@ async def test_a_full_disk_of_a_follower(c: ReplicaCluster) -> None:
     await asyncio.sleep(5)
     assert (second.code, c.nodes[2].partition().log.log_end_offset) == (None, 1)
     disk.capacity = None
-    assert await c.nodes[2].environment.offload(c.nodes[2].partition().log.probe_blocking)
+    assert await c.nodes[2].environment.offload(c.nodes[2].partition().log.durability.probe_blocking)
     c.nodes[2].partition().log.resume()
     await c.until(lambda: second.code == 0)
     await c.until_equal(1, 2)
@@ -130,7 +130,7 @@ async def test_a_full_disk_of_a_follower(c: ReplicaCluster) -> None:
 @replica_test
 async def test_a_failed_disk_of_a_follower_does_not_stop_its_other_partitions(c: ReplicaCluster) -> None:
     await c.replicate(1, 2, partitions=2)
-    c.nodes[2].partition(0).log.mark_offline("sync failed")
+    c.nodes[2].partition(0).log.health.mark_offline("sync failed")
     produced = [c.produce(1, b"a", index=index) for index in range(2)]
     await c.until(lambda: produced[1].code == 0)
     fetches = c.fetches[1, 2]

@@ -169,7 +169,7 @@ async def test_a_compaction_that_fails_changes_nothing(m: Machine, broken: str) 
         m.disk.capacity = m.disk.used + 1000
     before = log.size_bytes
     await asyncio.sleep(MINUTE)
-    assert (log.size_bytes, log.cleaned_to, log.offline) == (before, 0, None)
+    assert (log.size_bytes, log.cleaned_to, log.health.offline) == (before, 0, None)
     assert m.disk.find(".cleaned") == []
     assert await committed(client, "g3") == 593
     if broken == "full":

@@ -8,7 +8,7 @@ from kbroker.common import TopicPartition
 from kbroker.replica.logs.data_directory import DirectoryInUse, ForeignDirectory
 from kbroker.replica.logs.log_manager import AssignedPartition, LogManager
 from kbroker.simulation.disk.log_files import durable_end
-from kbroker.storage.meta_properties import read_meta_properties, write_meta_properties
+from kbroker.storage.metadata_files import read_meta_properties, write_meta_properties
 from tests.unit.support.client import batch
 from tests.unit.support.simulated_broker import Machine, broker_test
 
@@ -115,7 +115,7 @@ async def test_a_log_that_could_not_be_removed_is_recovered(m: Machine) -> None:
     partition = replicas.get(*tp)
     assert partition is not None
     m.disk.read_only = True
-    partition.log.mark_offline("the file system is read-only")
+    partition.log.health.mark_offline("the file system is read-only")
     await replicas.remove([partition], at_once=True)
     await replicas.logs.delete([partition.log])
     m.disk.read_only = False
@@ -123,7 +123,7 @@ async def test_a_log_that_could_not_be_removed_is_recovered(m: Machine) -> None:
     [log] = await replicas.logs.open_or_create([AssignedPartition(tp, partition.topic_id, {})])
     assert log.log_end_offset == 1
     assert log.recovery_point == 0, "nothing is synced yet"
-    log.complete_flush(log.flush_blocking(1))
+    log.complete_flush(log.durability.flush_blocking(1))
     assert durable_end(m.disk, "/data/t-0") == 1
 
 

@@ -152,7 +152,7 @@ async def test_a_damaged_log_is_uncleanable_until_a_restart(m: Machine) -> None:
     before = log.size_bytes
     await asyncio.sleep(HOUR)
     assert m.processes.started["run"] == 2
-    assert (log.size_bytes, log.cleaned_to, log.offline) == (before, 0, None)
+    assert (log.size_bytes, log.cleaned_to, log.health.offline) == (before, 0, None)
     assert m.disk.find(".cleaned") == []
     assert m.partition("t").log.cleaned_to == 6
     # The log still accepts appends, and is tried again after a restart.

@@ -64,7 +64,7 @@ async def test_a_failed_background_sync_takes_the_log_offline(m: Machine) -> Non
     await client.produce("t", batch(b"a"))
     m.disk.faults.fail_next("sync")
     await asyncio.sleep(20)
-    assert m.partition("t").log.offline is not None
+    assert m.partition("t").log.health.offline is not None
     assert (await client.produce("t", batch(b"b"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert m.disk.syncs[LOG] == 1
     await asyncio.sleep(HOUR)
@@ -249,7 +249,7 @@ async def test_appends_resume_when_a_full_disk_has_room(m: Machine, dirty: bool)
     m.disk.capacity = None
     await asyncio.sleep(5)
     assert (await client.produce("t", data)).base_offset == 1
-    assert m.partition("t").log.offline is None
+    assert m.partition("t").log.health.offline is None
     assert not m.broker.services.replicas.maintenance.full
 
 

@@ -141,7 +141,7 @@ async def test_lost_producer_state_bumps_the_epoch(program: Program) -> None:
 async def test_error_that_may_follow_the_append_is_unknown(program: Program) -> None:
     producer = program.producer(config=ProducerConfig(delivery_timeout_s=1))
     await program.send(producer, PLACE)
-    program.machine.partition("t").log.mark_offline("broken by the test")
+    program.machine.partition("t").log.health.mark_offline("broken by the test")
     operation = await program.send(producer, PLACE)
     assert (operation.outcome, operation.detail) == (Outcome.UNKNOWN, "KAFKA_STORAGE_ERROR")
     await program.machine.crash()

@@ -29,7 +29,7 @@ from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.invariants.cluster import ClusterInvariants
 from kbroker.simulation.runtime.clock import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
-from kbroker.storage.partition_metadata import write_topic_id
+from kbroker.storage.metadata_files import write_topic_id
 from tests.unit.simulation.invariants.replica_files import DIRECTORY, ReplicaFiles
 
 TOPIC_ID = b"t" * 16

@@ -19,15 +19,12 @@ from kbroker.metadata.replication import alter_partition as alter_partition_modu
 from kbroker.metadata.replication import broker_changes, isr_change_queue, replication_control_manager
 from kbroker.metadata.store.change_log import change_ops
 from kbroker.replica import delayed_delete_records
-from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions
-from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
-from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcher
-from kbroker.replica.isr.follower_state import FollowerState
-from kbroker.replica.isr.isr_manager import IsrManager
+from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions, PartitionFetchState
+from kbroker.replica.isr_manager import IsrManager
 from kbroker.replica.partition import Partition
-from kbroker.replica.partition_state import PartitionState
+from kbroker.replica.partition_state import FollowerState, PartitionState
 from kbroker.simulation.scenarios.faults import Fault
-from kbroker.storage.log.writing.log_truncation import LogTruncation
+from kbroker.storage.recovery.truncation import LogTruncator
 from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, mutation, replaces, wrap
 from tests.unit.simulation.mutations.replication_faults import (
     bounce_between_two_looks,
@@ -237,32 +234,31 @@ def lost_watches_are_not_set_again(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("cluster", [INVARIANT], replicated(leader_changes_unheard))
-@replaces(ReplicaFetcher, "add")
+@replaces(FetchedPartitions, "add")
 def followers_truncate_to_their_high_watermark(
-    original: Any, fetcher: ReplicaFetcher, state: PartitionFetchState
+    original: Any, fetched: FetchedPartitions, state: PartitionFetchState
 ) -> None:
     """A follower of a new leader removes what it does not know to be committed, as Kafka did before KIP-101."""
-    original(fetcher, state)
+    original(fetched, state)
     partition = state.partition
     if partition.high_watermark < partition.log.log_end_offset:
-        fetcher.pause(state)
-        truncation = partition.follower_truncate(partition.high_watermark)
-        fetcher.spawn(fetcher._fetched._change_log(state, truncation))
+        fetched._change_log(state, partition.follower_truncate(partition.high_watermark))
 
 
 @mutation("cluster-durable", [INVARIANT], replicated("slow_disk", seconds=6.0))
 def followers_claim_what_is_not_synced(patch: pytest.MonkeyPatch) -> None:
     """With flush.before.ack a follower fetches again before its records are synced."""
-    patch.setattr(FetchedPartitions, "_wait_for_sync", lambda fetched, state: fetched._fetcher.changed(state))
+    patch.setattr(FetchedPartitions, "_wait_for_sync", lambda fetched, state: fetched.mark_changed(state))
     patch.setattr(FetchedPartitions, "is_held_for_sync", lambda fetched, state: False)
 
 
 @mutation("cluster", [INVARIANT], replicated(diverging_leader))
-@replaces(LogTruncation, "_apply")
-def truncations_keep_the_producers(original: Any, log: LogTruncation, truncation: Any) -> None:
+@replaces(LogTruncator, "_apply")
+def truncations_keep_the_producers(original: Any, truncator: LogTruncator, truncation: Any) -> None:
     """After a truncation batches that are no longer in the log count as duplicates."""
+    log = truncator._log
     producers = log.producers
-    original(log, truncation)
+    original(truncator, truncation)
     log.producers = producers
 
 

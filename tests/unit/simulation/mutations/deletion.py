@@ -10,8 +10,7 @@ from kbroker.metadata import cluster_member
 from kbroker.metadata.store.loaded_nodes import LoadedNodes
 from kbroker.replica import assigned_partitions
 from kbroker.replica.logs import log_manager, stray_logs
-from kbroker.replica.logs.log_fate import LogFate
-from kbroker.replica.logs.stray_logs import StrayLogs
+from kbroker.replica.logs.stray_logs import LogFate, StrayLogs
 from kbroker.simulation.scenarios.simulation import Simulation
 from kbroker.storage.recovery import open_log
 from tests.unit.simulation.mutations.cluster import replicated

@@ -12,14 +12,15 @@ from kbroker.metadata.image import UNKNOWN_REPLICA, PartitionRegistration, SeenM
 from kbroker.metadata.recovery import log_recovery, log_recovery_manager
 from kbroker.metadata.recovery.log_recovery import MAX_UNSEEN_EPOCHS, ReadLogs, ReplicaLog
 from kbroker.metadata.replication import alter_partition, replication_control_manager
+from kbroker.replica import isr_manager
 from kbroker.replica.fetch import follower_fetch, partition_reads
-from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
-from kbroker.replica.isr import isr_manager
-from kbroker.replica.isr.write_health_reporter import WriteHealthReporter
+from kbroker.replica.fetcher.fetched_partitions import PartitionFetchState
+from kbroker.replica.logs.disk_reports import WriteHealthReporter
 from kbroker.replica.partition_state import PartitionState
 from kbroker.simulation.scenarios.disk_space_faults import fill, fill_several, flap
 from kbroker.simulation.scenarios.faults import Fault
-from kbroker.storage.log.writing.log_truncation import LogOwner, LogTruncation
+from kbroker.storage.log.log_state import LogOwner
+from kbroker.storage.recovery.truncation import LogTruncator
 from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.cluster import replicated
 from tests.unit.simulation.mutations.leadership_faults import (
@@ -95,20 +96,22 @@ def late_responses_are_appended(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("cluster", [INVARIANT], replicated(leader_returns, partitions=3))
-@replaces(LogTruncation, "_apply")
-def truncations_keep_the_epoch_of_the_last_append(original: Any, log: LogTruncation, truncation: Any) -> None:
+@replaces(LogTruncator, "_apply")
+def truncations_keep_the_epoch_of_the_last_append(original: Any, truncator: LogTruncator, truncation: Any) -> None:
     """A leader epoch that a truncation has removed is not recorded when its records are appended again."""
+    log = truncator._log
     epoch = log._append_epoch
-    original(log, truncation)
+    original(truncator, truncation)
     log._append_epoch = epoch
 
 
 @mutation("cluster", [INVARIANT], replicated(synced_records_are_truncated, seconds=2.0, partitions=3), first_seed=1)
-@replaces(LogTruncation, "_apply")
-def truncations_keep_the_recovery_point(original: Any, log: LogTruncation, truncation: Any) -> None:
+@replaces(LogTruncator, "_apply")
+def truncations_keep_the_recovery_point(original: Any, truncator: LogTruncator, truncation: Any) -> None:
     """What is appended after a truncation counts as synced, as what was truncated is."""
+    log = truncator._log
     recovery_point = log.recovery_point
-    original(log, truncation)
+    original(truncator, truncation)
     log.recovery_point = recovery_point
 
 
@@ -121,14 +124,11 @@ def truncations_keep_the_recovery_point(original: Any, log: LogTruncation, trunc
     first_seed=3,
     slow=True,
 )
-@replaces(LogTruncation, "_truncate_to")
-async def truncations_keep_the_checkpoints(original: Any, log: LogTruncation, offset: int) -> None:
+@replaces(LogTruncator, "truncate_to")
+async def truncations_keep_the_checkpoints(original: Any, truncator: LogTruncator, offset: int) -> None:
     """A truncation does not write the lower recovery point, which a start after a power loss trusts."""
-    owner, log._owner = log._owner, WithoutCheckpoints(log._owner)
-    try:
-        await original(log, offset)
-    finally:
-        log._owner = owner
+    truncator._owner = WithoutCheckpoints(truncator._owner)
+    await original(truncator, offset)
 
 
 @mutation(

@@ -14,9 +14,9 @@ from kbroker.metadata.reassignments import alter_reassignments
 from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
 from kbroker.metadata.replication import partition_change
 from kbroker.metadata.replication.partition_change import Assignment, CancelledReassignment, CompletedReassignment
-from kbroker.replica.fetch import leader_throttle
-from kbroker.replica.fetcher import follower_throttle
-from kbroker.replica.quota.replication_quota import ReplicationQuota
+from kbroker.replica import replication_throttle
+from kbroker.replica.fetcher import replica_fetcher
+from kbroker.replica.replication_throttle import ReplicationQuota
 from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.scenarios.simulation import Simulation
 from tests.unit.simulation.mutations.cluster import replicated
@@ -105,10 +105,10 @@ def whenever_exceeded(flag: str) -> Callable[..., bool]:
 @mutation("cluster", [INVARIANT], throttled())
 def leaders_throttle_in_sync_replicas(patch: pytest.MonkeyPatch) -> None:
     """A leader withholds records from followers that are in the ISR, too."""
-    patch.setattr(leader_throttle, "should_leader_throttle", whenever_exceeded("is_leader_throttled"))
+    patch.setattr(replication_throttle, "should_leader_throttle", whenever_exceeded("is_leader_throttled"))
 
 
 @mutation("cluster", [INVARIANT], throttled())
 def in_sync_replicas_throttle_themselves(patch: pytest.MonkeyPatch) -> None:
     """A follower in the ISR leaves its partitions out of its requests."""
-    patch.setattr(follower_throttle, "should_follower_throttle", whenever_exceeded("is_follower_throttled"))
+    patch.setattr(replica_fetcher, "should_follower_throttle", whenever_exceeded("is_follower_throttled"))

@@ -160,7 +160,7 @@ class Scene:
 
         async def sync() -> None:
             synced = machine.loop.create_future()
-            log.checkpoint(lambda: synced.set_result(None))
+            log.durability.checkpoint(lambda: synced.set_result(None))
             await synced
             await log.store_log_start()
 

@@ -9,15 +9,16 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.replica.fetch import fetch_manager
-from kbroker.replica.logs import log_cleaner_manager, log_manager
+from kbroker.replica.logs import log_cleaner, log_manager
 from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
 from kbroker.simulation.scenarios.faults import Fault
 from kbroker.storage import file_names
 from kbroker.storage.cleaner import segment_swap
 from kbroker.storage.log import log as log_module
-from kbroker.storage.log.durability import DirectorySync
+from kbroker.storage.log import log_reads
+from kbroker.storage.log.durability import LogDurability
 from kbroker.storage.log.log import Log
-from kbroker.storage.log.reading import log_reads
+from kbroker.storage.log.log_state import DirectorySync
 from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.log.segment_indexes import SegmentIndexes
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
@@ -87,11 +88,9 @@ def recovery_skips_the_snapshot(_: Any, *arguments: Any) -> Any:
 
 @mutation("power", [INVARIANT], unsynced_segments(blink_while_syncs_are_slow))
 @replaces(recovery.LogLoader, "__init__")
-def recovery_keeps_segments_after_a_gap(
-    real: Any, loader: Any, loaded: Any, now_ms: Any, clean: Any, gapless: Any
-) -> Any:
+def recovery_keeps_segments_after_a_gap(real: Any, loader: Any, *arguments: Any, gapless: bool) -> Any:
     """Recovery keeps segments after a gap in the log."""
-    return real(loader, loaded, now_ms, clean, False)
+    return real(loader, *arguments, gapless=False)
 
 
 @mutation("power", [INVARIANT], unsynced_segments(blink_while_syncs_are_slow))
@@ -100,7 +99,7 @@ def dropped_segments_come_back(_: Any, loader: recovery.LogLoader, segments: lis
     """The directory is not synced after recovery removed segments."""
     for segment in segments:
         loader._loaded.snapshots.remove([segment.base_offset])
-        recovery.delete_now_blocking(segment)
+        segment.delete_blocking()
 
 
 @mutation("power", [INVARIANT], only(blink, members=0))
@@ -144,17 +143,17 @@ def clean_marker_is_kept(patch: pytest.MonkeyPatch) -> None:
 @mutation("power", [INVARIANT], only("restart"))
 def clean_marker_of_dirty_logs(patch: pytest.MonkeyPatch) -> None:
     """A stop writes the clean-shutdown marker without a sync."""
-    closing: set[Log] = set()
+    closing: set[LogDurability] = set()
 
-    def close(real: Any, log: Log, *arguments: Any) -> None:
+    def close(real: Any, log: LogDurability, *arguments: Any) -> None:
         closing.add(log)
         real(log, *arguments)
 
-    def checkpoint_job(real: Any, log: Log, *arguments: Any, **named: Any) -> Any:
+    def checkpoint_job(real: Any, log: LogDurability, *arguments: Any, **named: Any) -> Any:
         return (lambda: []) if log in closing else real(log, *arguments, **named)
 
-    wrap(patch, Log, "close", close)
-    wrap(patch, Log, "_checkpoint_job", checkpoint_job)
+    wrap(patch, LogDurability, "close", close)
+    wrap(patch, LogDurability, "_checkpoint_job", checkpoint_job)
 
 
 # Syncs.
@@ -186,7 +185,7 @@ def failed_sync_is_repeated(real: Any, segment: LogSegment) -> None:
 def shortage_is_a_failing_disk(patch: pytest.MonkeyPatch) -> None:
     """Missing file descriptors count as a disk failure."""
     patch.setattr("kbroker.storage.log.log_health.is_shortage", lambda error: error.errno == ENOSPC)
-    patch.setattr("kbroker.storage.log.writing.log_durability.is_unbegun_sync", lambda error: False)
+    patch.setattr("kbroker.storage.log.durability.is_unbegun_sync", lambda error: False)
 
 
 @mutation("crash", [INVARIANT], only(start_without_room, members=0), first_seed=5)
@@ -202,7 +201,7 @@ def appends_without_new_epochs(_: Any, self: Any, partition: Any) -> None:
 @replaces(Log, "_cut_back")
 def partial_write_is_not_cut_back(_: Any, log: Log, error: OSError) -> KafkaError:
     """A partial batch on a full disk is kept, and the next batch is appended after it."""
-    log.full = True
+    log.health.full = True
     log._update_limits()
     return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
@@ -237,7 +236,7 @@ def index_lookup_off_by_one(real: Any, own: Any, relative: Any, wait: Any) -> An
 
 
 @mutation("durable", [INVARIANT, "unflushed read"])
-@replaces(log_reads, "read_batches")
+@replaces(log_reads, "_read_batches")
 def reads_pass_the_high_watermark(
     real: Any, log: Log, offset: int, max_bytes: int, max_offset: int, *flags: bool
 ) -> Any:
@@ -296,7 +295,7 @@ class _SyncedLog:
     ),
     first_seed=1,
 )
-@replaces(log_cleaner_manager, "find_log_to_clean")
+@replaces(log_cleaner, "find_log_to_clean")
 def unsynced_segments_are_compacted(real: Any, log: Any, *arguments: Any) -> Any:
     """Segments that are not synced are compacted."""
     return real(_SyncedLog(log), *arguments)

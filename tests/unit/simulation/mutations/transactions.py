@@ -21,10 +21,9 @@ from kbroker.simulation.clients.consumer.group_offsets import Membership
 from kbroker.simulation.clients.consumer.member import Member
 from kbroker.simulation.clients.producer import transactional_offsets
 from kbroker.simulation.scenarios.simulation import Simulation
-from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET, OngoingTransactions
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
-from kbroker.storage.producers.producer_table import FrozenProducers
-from kbroker.storage.producers.snapshot import ENTRY
+from kbroker.storage.producers.producer_table import ENTRY, FrozenProducers
+from kbroker.storage.producers.transactions import NO_UNSTABLE_OFFSET, OngoingTransactions
 from kbroker.storage.recovery.state_rebuilder import StateRebuilder
 from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.mutation import INVARIANT, ignore_errors, mutation, replaces, wrap

@@ -176,7 +176,7 @@ async def test_invariants_detect_a_leader_epoch_that_is_used_again(s):
 async def test_invariants_detect_an_acknowledged_record_that_is_not_synced(s):
     await s.machine.start()
     await s.produce(10)
-    s.partition.log.flush_blocking(4)
+    s.partition.log.durability.flush_blocking(4)
     s.partition.log.complete_flush(4)
     invariants = Invariants(s.machine)
     invariants.check_exposed(("t", 0), 4)

@@ -13,8 +13,7 @@ from typing import cast
 from kbroker.simulation.disk.faults import Operation
 from kbroker.simulation.disk.log_files import durable_end, read_batches
 from kbroker.simulation.runtime.machine import DATA
-from kbroker.storage.indexes.offset_index import OffsetIndex
-from kbroker.storage.indexes.time_index import TimeIndex
+from kbroker.storage.log.indexes import OffsetIndex, TimeIndex
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.records.batch import HEADER_SIZE
 from tests.unit.simulation.transcripts.play import Play, shorten

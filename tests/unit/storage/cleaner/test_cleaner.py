@@ -14,10 +14,12 @@ from kbroker.storage.cleaner.compaction_plan import (
     decode_result,
     encode_plan,
     encode_result,
+    find_log_to_clean,
 )
-from kbroker.storage.cleaner.log_to_clean import find_log_to_clean
 from kbroker.storage.cleaner.source_segments import SourceSegment, Throttler
-from kbroker.storage.indexes.transaction_index import AbortedTransaction
+from kbroker.storage.log.log_reads import read_blocking
+from kbroker.storage.log.offset_lookup import find_offset_for_timestamp
+from kbroker.storage.log.transaction_index import AbortedTransaction
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.records.batch import DELETE_HORIZON, assemble_batch, build_batch, iter_headers, parse_header
 from protocol.records.record import encode_record
@@ -33,7 +35,7 @@ from tests.unit.support.compaction import (
     records,
     run_plan,
 )
-from tests.unit.support.log_lab import NOW, Lab, append, content
+from tests.unit.support.log_lab import NOW, Lab, append, content, forget_positions
 
 
 def test_plans_and_results_survive_encoding(tmp_path: Path) -> None:
@@ -131,9 +133,9 @@ def test_retained_records_before_the_first_change_are_copied_unchanged(tmp_path:
     assert compact(log)
     assert records(log) == {offset: record for offset, record in before.items() if offset != 250}
     for offset in range(0, 301, 7):
-        log.clear_position_cache()
-        assert parse_header(log.read_blocking(offset, 1, log.log_end_offset)).base_offset in (offset, offset + 1)
-        assert log.offset_for_timestamp_blocking(NOW + offset, 301)[0] == offset if offset < 250 else True
+        forget_positions(log)
+        assert parse_header(read_blocking(log, offset, 1, log.log_end_offset)).base_offset in (offset, offset + 1)
+        assert find_offset_for_timestamp(log, NOW + offset, 301)[0] == offset if offset < 250 else True
 
 
 def test_damage_is_reported_with_its_position_and_leaves_no_files(tmp_path: Path) -> None:
@@ -310,11 +312,11 @@ def test_a_log_is_compacted_below_the_recovery_point_of_the_checkpoint_file_only
         log.roll(NOW)
     # The process is killed: which leader epochs are durable is no longer known.
     log = lab.open(0)
-    log.complete_flush(log.flush_blocking(log.log_end_offset))
+    log.complete_flush(log.durability.flush_blocking(log.log_end_offset))
     assert (log.recovery_point, log.durable_recovery_point) == (2, 0)
     assert not compact(log)
     # The next checkpoint syncs them, although there are no new records.
-    log.checkpoint()
+    log.durability.checkpoint()
     assert log.durable_recovery_point == 2
     assert compact(log)
     assert list(records(log)) == [1]

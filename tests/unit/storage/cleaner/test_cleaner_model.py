@@ -90,7 +90,7 @@ def test_a_crash_at_each_change_of_the_disk(tmp_path: Path, seed: int, group: in
         }
         assert active == model.producers
         log.cleaned_to = 0
-        log.checkpoint()
+        log.durability.checkpoint()
         assert compact(log, NOW + 2 * DAY)
         model.check(log)
         keys = [key for offset, (_, key, _) in records(log).items() if offset < log.cleaned_to]

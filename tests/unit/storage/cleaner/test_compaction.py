@@ -5,6 +5,8 @@ from random import Random
 
 import pytest
 
+from kbroker.storage.log.log_reads import read_blocking
+from kbroker.storage.log.offset_lookup import find_offset_for_timestamp
 from protocol.records.batch import DELETE_HORIZON, build_batch, iter_batch_records, iter_headers, parse_header
 from tests.unit.support.compaction import (
     COMPACT,
@@ -19,7 +21,7 @@ from tests.unit.support.compaction import (
     write,
 )
 from tests.unit.support.crashing_disk import Crash, CrashingDisk
-from tests.unit.support.log_lab import NOW, Lab, append, content
+from tests.unit.support.log_lab import NOW, Lab, append, content, forget_positions
 
 
 def expected(before: Records, end: int) -> Records:
@@ -69,8 +71,8 @@ def test_reads_skip_removed_offsets(tmp_path: Path) -> None:
     headers = [header for _, header in iter_headers(content(log))]
     assert sum(header.last_offset_delta + 1 for header in headers) < log.log_end_offset
     for offset in range(log.log_end_offset):
-        log.clear_position_cache()
-        header = parse_header(log.read_blocking(offset, 1, log.log_end_offset))
+        forget_positions(log)
+        header = parse_header(read_blocking(log, offset, 1, log.log_end_offset))
         assert header == next(batch for batch in headers if batch.last_offset >= offset)
 
 
@@ -104,7 +106,7 @@ def test_timestamps_and_headers_survive(tmp_path: Path) -> None:
         (0, 1, NOW + 5, b"b", None, ()),
         (0, 2, NOW + 9, b"a", b"2", ()),
     ]
-    assert log.offset_for_timestamp_blocking(NOW + 6, 3) == (2, NOW + 9, 0)
+    assert find_offset_for_timestamp(log, NOW + 6, 3) == (2, NOW + 9, 0)
 
 
 def test_records_without_a_key_are_removed(tmp_path: Path) -> None:
@@ -212,9 +214,9 @@ def test_readers_of_the_old_segments_are_not_disturbed(tmp_path: Path) -> None:
     compact(log)
     # Between the steps everything can be read, from the old or the new segments.
     for _ in range(3):
-        log.clear_position_cache()
-        log.close_idle_files()
-        log.close_idle_files()
+        forget_positions(log)
+        log.close_segment_files(idle_only=True)
+        log.close_segment_files(idle_only=True)
         assert is_partly_compacted(records(log), before, end)
         job, on_done = lab.background.held.pop(0)
         on_done(job())
@@ -244,7 +246,7 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_segments(tmp_path: Path) 
         outcomes.add(len(actual))
         assert log.log_end_offset == max(before) + 1
         assert [name for name in lab.files() if name.endswith((".swap", ".cleaned", ".deleted"))] == []
-        log.checkpoint()
+        log.durability.checkpoint()
         compact(log)
         assert records(log) == after
     else:

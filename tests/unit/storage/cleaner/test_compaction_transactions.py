@@ -12,8 +12,8 @@ from random import Random
 import pytest
 
 from kbroker.storage import file_names
-from kbroker.storage.indexes.transaction_index import AbortedTransaction
 from kbroker.storage.log.log import Log
+from kbroker.storage.log.transaction_index import AbortedTransaction
 from protocol.records.batch import DELETE_HORIZON, TRANSACTIONAL, build_batch, iter_batch_records, iter_headers
 from protocol.records.control import EndTransactionMarker, build_end_marker, find_end_marker
 from tests.sampling import third_of
@@ -114,7 +114,7 @@ def roll(log: Log) -> None:
     """Close and sync the active segment. Its last record has a key of its own."""
     append(log, build_batch([(NOW, b"end", b"", ())]))
     log.roll(NOW)
-    log.complete_flush(log.flush_blocking(log.log_end_offset))
+    log.complete_flush(log.durability.flush_blocking(log.log_end_offset))
 
 
 def test_aborted_records_are_removed_and_replace_no_others(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_consumers_of_committed_records_read_the_same(tmp_path: Path, seed: int)
         if round_ == 5:
             workload.end_all(log)
         log.roll(NOW)
-        log.complete_flush(log.flush_blocking(log.log_end_offset))
+        log.complete_flush(log.durability.flush_blocking(log.log_end_offset))
         limit = stable(log)
         before = committed(log)
         now_ms += random.choice([0, DAY // 2, DAY])

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from kbroker.storage.cleaner.offset_map import (
+from kbroker.storage.cleaner.batch_filter import (
     MAX_KEY_BYTES,
     OffsetMap,
     add_keys,

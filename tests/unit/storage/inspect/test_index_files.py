@@ -4,7 +4,7 @@ from pathlib import Path
 from struct import pack
 
 from kbroker.storage.inspect.batches import Damage
-from kbroker.storage.inspect.index_files import (
+from kbroker.storage.inspect.index_checks import (
     IndexEntry,
     decode_producer_entries,
     iter_offset_entries,

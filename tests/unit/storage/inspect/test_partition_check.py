@@ -7,13 +7,13 @@ from struct import pack
 import pytest
 
 from kbroker.storage import checkpoint_files, file_names
-from kbroker.storage.inspect.index_files import TRANSACTION_ENTRY, decode_producer_entries
+from kbroker.storage.inspect.index_checks import TRANSACTION_ENTRY, decode_producer_entries
 from kbroker.storage.inspect.partition_check import CheckpointedState, LogFinding, PartitionCheck
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
-from kbroker.storage.producers.producer_table import FrozenProducers
-from kbroker.storage.producers.snapshot import ENTRY
-from protocol.records.batch import TRANSACTIONAL, parse_header, patch_leader_epoch
+from kbroker.storage.producers.producer_table import ENTRY, FrozenProducers
+from protocol.records.batch import TRANSACTIONAL, parse_header
 from protocol.records.control import EndTransactionMarker, build_end_marker
+from tests.unit.support.batch_fields import patch_leader_epoch
 from tests.unit.support.damaged_log import edit, write_sound_log
 from tests.unit.support.log_lab import NOW, Lab, append, batch
 

@@ -7,8 +7,7 @@ import pytest
 
 from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage import file_names
-from kbroker.storage.inspect.overlay_disk import OverlayDisk
-from kbroker.storage.inspect.recovery_dry_run import dry_run_recovery
+from kbroker.storage.inspect.recovery_dry_run import OverlayDisk, dry_run_recovery
 from tests.unit.support.damaged_log import edit, write_sound_log
 from tests.unit.support.log_lab import NOW, TP, Lab
 
@@ -48,7 +47,7 @@ def test_an_overlay_disk_shows_changes_and_makes_none(tmp_path: Path) -> None:
     Path(path).write_bytes(b"0123456789")
     disk = OverlayDisk(RealDisk())
     file = disk.open(path)
-    assert file.appendv([b"ab", b"cd"]) == 4
+    assert file.append(b"abcd") == 4
     assert (file.size(), file.pread(6, 8), file.pread(9, 12)) == (14, b"89abcd", b"cd")
     file.truncate(12)
     assert disk.read(path) == b"0123456789ab"

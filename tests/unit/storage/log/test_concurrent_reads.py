@@ -9,6 +9,7 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.storage.log.log import Log
+from kbroker.storage.log.log_reads import read_blocking
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
 from tests.unit.support.log_lab import NOW, Lab, append, batch
@@ -43,7 +44,7 @@ class Reader(Thread):
                     return
                 continue
             try:
-                data = self.log.read_blocking(self.offset, 2000, limit)
+                data = read_blocking(self.log, self.offset, 2000, limit)
             except KafkaError as error:
                 if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                     self.errors.append(str(error))
@@ -75,7 +76,7 @@ def test_readers_see_every_batch_once_in_order(tmp_path: Path, retained: int) ->
         committed[0] = log.log_end_offset
         if n % 100 == 0:
             log.enforce_retention(NOW, log.log_end_offset)
-            log.close_idle_files()
+            log.close_segment_files(idle_only=True)
             lab.background.run_delayed()
     done.set()
     for reader in readers:

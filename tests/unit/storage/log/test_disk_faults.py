@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.runtime.real_disk import RealDisk, RealFile
-from kbroker.storage.log.log import Log
+from kbroker.storage.log.log_reads import read, read_blocking
 from protocol.errors import ErrorCode
 from tests.unit.support.log_lab import NOW, Lab, append, batch, content, fill
 
@@ -113,14 +113,14 @@ def test_a_full_disk_keeps_complete_batches_and_rejects_appends_until_there_is_r
     before, end = content(log), log.log_end_offset
     disk.room = room
     assert error_code_of(lambda: append(log, batch(1, 200))) is ErrorCode.KAFKA_STORAGE_ERROR
-    assert (log.full, log.offline, log.log_end_offset) == (True, None, end)
+    assert (log.health.full, log.health.offline, log.log_end_offset) == (True, None, end)
     assert (lab.path / f"{0:020d}.log").read_bytes() == before
     assert content(log) == before
     disk.room = 10_000
     assert error_code_of(lambda: append(log, batch(1, 1))) is ErrorCode.KAFKA_STORAGE_ERROR
-    assert not log.probe_blocking()
+    assert not log.durability.probe_blocking()
     disk.room = None
-    assert log.probe_blocking()
+    assert log.durability.probe_blocking()
     assert lab.files("probe") == []
     log.resume()
     assert append(log, batch(1, 200)) == end
@@ -144,7 +144,7 @@ def test_a_full_disk_when_a_segment_is_to_be_created(lab: Lab, disk: FaultyDisk)
     end = log.log_end_offset
     disk.broken["create"] = errno.ENOSPC
     assert error_code_of(lambda: append(log, batch(1, 200))) is ErrorCode.KAFKA_STORAGE_ERROR
-    assert (log.full, log.offline, len(log.segments)) == (True, None, 1)
+    assert (log.health.full, log.health.offline, len(log.segments)) == (True, None, 1)
     disk.broken.clear()
     log.resume()
     assert append(log, batch(1, 200)) == end
@@ -159,7 +159,7 @@ def test_retention_makes_room_on_a_full_disk(lab: Lab, disk: FaultyDisk) -> None
     log.set_config(Lab(lab.path, retention_ms=0).config)
     disk.broken["create"] = errno.ENOSPC
     assert log.enforce_retention(NOW + 10**9, log.log_end_offset) == closed
-    assert (len(log.segments), log.full) == (1, True)
+    assert (len(log.segments), log.health.full) == (1, True)
 
 
 def test_an_append_without_a_file_descriptor_fails_alone(lab: Lab, disk: FaultyDisk) -> None:
@@ -176,11 +176,11 @@ def test_a_full_disk_during_background_work_loses_nothing(lab: Lab, disk: Faulty
     log = lab.open()
     fill(log, 20)
     disk.room = 0
-    log.checkpoint()
-    assert log.offline is None
+    log.durability.checkpoint()
+    assert log.health.offline is None
     assert log.recovery_point == 0
     disk.room = None
-    log.checkpoint()
+    log.durability.checkpoint()
     assert log.recovery_point == log.log_end_offset
     data = content(log)
     log = lab.open(log.recovery_point)
@@ -193,7 +193,7 @@ def test_a_failed_append_takes_the_log_offline(lab: Lab, disk: FaultyDisk) -> No
     disk.broken["append"] = errno.EIO
     assert error_code_of(lambda: append(log, batch(1))) is ErrorCode.KAFKA_STORAGE_ERROR
     disk.broken.clear()
-    assert log.offline is not None
+    assert log.health.offline is not None
     assert error_code_of(lambda: append(log, batch(1))) is ErrorCode.KAFKA_STORAGE_ERROR
     log.resume()
     assert error_code_of(lambda: append(log, batch(1))) is ErrorCode.KAFKA_STORAGE_ERROR
@@ -207,7 +207,7 @@ def test_a_full_disk_that_cannot_be_cut_back_takes_the_log_offline(lab: Lab, dis
     disk.room = 30
     disk.broken["truncate"] = errno.EIO
     assert error_code_of(lambda: append(log, batch(1))) is ErrorCode.KAFKA_STORAGE_ERROR
-    assert log.offline is not None
+    assert log.health.offline is not None
     disk.broken.clear()
     disk.room = None
     log = lab.open()
@@ -226,13 +226,13 @@ def test_a_read_only_file_system_rejects_appends_and_truncations_until_it_is_wri
     disk.room = room
     disk.broken.update(dict.fromkeys(("append", "create", "truncate", "write"), errno.EROFS))
     assert error_code_of(lambda: append(log, batch(1))) is ErrorCode.KAFKA_STORAGE_ERROR
-    assert (log.full, log.read_only, log.offline, content(log)) == (True, True, None, before)
-    assert not log.probe_blocking()
+    assert (log.health.full, log.health.read_only, log.health.offline, content(log)) == (True, True, None, before)
+    assert not log.durability.probe_blocking()
     disk.room = None
     disk.broken.clear()
-    assert log.probe_blocking()
+    assert log.durability.probe_blocking()
     log.resume()
-    assert (log.full, log.read_only) == (False, False)
+    assert (log.health.full, log.health.read_only) == (False, False)
     assert append(log, batch(1)) == end
     reopened = lab.open()
     assert (reopened.repairs, reopened.log_end_offset) == ([], end + 1)
@@ -243,23 +243,23 @@ def test_the_synced_part_of_an_offline_log_can_be_read(lab: Lab, disk: FaultyDis
     log = lab.open()
     fill(log, 5)
     synced = log.log_end_offset
-    log.complete_flush(log.flush_blocking(synced))
+    log.complete_flush(log.durability.flush_blocking(synced))
     fill(log, 5)
     assert log.readable_end == log.log_end_offset
     disk.broken[operation] = errno.EIO
     end = log.log_end_offset
-    doing = {"append": lambda: append(log, batch(1)), "sync": lambda: log.flush_blocking(end)}
+    doing = {"append": lambda: append(log, batch(1)), "sync": lambda: log.durability.flush_blocking(end)}
     with pytest.raises((KafkaError, OSError)):
         doing[operation]()
-    assert (log.offline is not None, log.readable_end) == (True, synced)
+    assert (log.health.offline is not None, log.readable_end) == (True, synced)
 
 
 def test_after_a_failed_read_nothing_can_be_read(lab: Lab, disk: FaultyDisk) -> None:
     log = lab.open()
     fill(log, 5)
-    log.complete_flush(log.flush_blocking(log.log_end_offset))
+    log.complete_flush(log.durability.flush_blocking(log.log_end_offset))
     disk.broken["read"] = errno.EIO
-    assert error_code_of(lambda: log.read_blocking(0, 1000, log.log_end_offset)) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert error_code_of(lambda: read_blocking(log, 0, 1000, log.log_end_offset)) is ErrorCode.KAFKA_STORAGE_ERROR
     assert log.readable_end == 0
 
 
@@ -269,14 +269,14 @@ def test_a_failed_sync_is_not_repeated_and_moves_no_recovery_point(lab: Lab, dis
     fill(log, 5)
     disk.broken["sync"] = code
     with pytest.raises(OSError, match="sync"):
-        log.flush_blocking(log.log_end_offset)
-    assert log.offline is not None
+        log.durability.flush_blocking(log.log_end_offset)
+    assert log.health.offline is not None
     disk.broken.clear()
     disk.syncs = 0
     log.complete_flush(log.log_end_offset)
-    log.checkpoint()
+    log.durability.checkpoint()
     results: list[bool] = []
-    log.close(True, results.append)
+    log.durability.close(True, results.append)
     assert (log.recovery_point, disk.syncs, results) == (0, 0, [False])
 
 
@@ -285,7 +285,7 @@ def test_a_failed_sync_in_the_background_takes_the_log_offline(lab: Lab, disk: F
     disk.broken["sync"] = errno.EIO
     with pytest.raises(KafkaError):
         fill(log, 200)
-    assert log.offline is not None
+    assert log.health.offline is not None
     assert log.recovery_point == 0
 
 
@@ -294,17 +294,17 @@ def test_a_failed_sync_makes_a_close_unclean(lab: Lab, disk: FaultyDisk) -> None
     fill(log, 5)
     disk.broken["sync"] = errno.EIO
     results: list[bool] = []
-    log.close(True, results.append)
+    log.durability.close(True, results.append)
     assert results == [False]
 
 
-@pytest.mark.parametrize("read", [Log.read, Log.read_blocking])
+@pytest.mark.parametrize("read", [read, read_blocking])
 def test_a_failed_read_takes_the_log_offline(lab: Lab, disk: FaultyDisk, read: Callable[..., object]) -> None:
     log = lab.open()
     fill(log, 5)
     disk.broken["read"] = errno.EIO
     assert error_code_of(lambda: read(log, 0, 1000, log.log_end_offset)) is ErrorCode.KAFKA_STORAGE_ERROR
-    assert log.offline is not None
+    assert log.health.offline is not None
 
 
 def test_a_cold_read_needs_a_thread(lab: Lab, disk: FaultyDisk) -> None:
@@ -312,8 +312,8 @@ def test_a_cold_read_needs_a_thread(lab: Lab, disk: FaultyDisk) -> None:
     fill(log, 100)
     disk.cold = True
     for offset in range(log.log_end_offset):
-        assert log.read(offset, 500, log.log_end_offset) is None
-        assert log.read_blocking(offset, 500, log.log_end_offset)
+        assert read(log, offset, 500, log.log_end_offset) is None
+        assert read_blocking(log, offset, 500, log.log_end_offset)
 
 
 @pytest.mark.parametrize("short", [1, 50, 61, 200, 1000])
@@ -323,7 +323,7 @@ def test_the_part_in_memory_is_served(lab: Lab, disk: FaultyDisk, short: int) ->
     all_bytes = content(log)
     disk.short = short
     first = batch(1, 10)
-    data = log.read(0, 100_000, log.log_end_offset)
+    data = read(log, 0, 100_000, log.log_end_offset)
     if short < len(first):
         assert data is None
     else:

@@ -91,3 +91,23 @@ def test_truncation_from_the_start(cache):
     cache.truncate_from_start(20)
     assert cache.entries == [(5, 50)]
     assert cache.epoch_for(49) == -1
+
+
+@pytest.mark.parametrize(
+    ("own_epochs", "log_end_offset", "diverging", "expected"),
+    [
+        pytest.param([(0, 0)], 10, (0, 7), 7, id="the leader's log of the same epoch is shorter"),
+        pytest.param([(0, 0), (1, 7)], 10, (0, 9), 7, id="the leader has more of the epoch before the diverging one"),
+        pytest.param([(0, 0), (2, 5)], 10, (1, 8), 5, id="the leader's epoch is unknown here"),
+        pytest.param([(0, 0), (3, 5), (4, 8)], 10, (3, 7), 7, id="several epochs are removed"),
+        pytest.param([(3, 5)], 10, (1, 2), 2, id="the leader's epoch is older than all of this log"),
+        pytest.param([(3, 5)], 10, (4, 20), 10, id="the leader's epoch is newer than all of this log"),
+        pytest.param([], 10, (4, 6), 6, id="no epoch is known"),
+        pytest.param([(4, 0), (5, 10)], 10, (4, 20), 10, id="an epoch that began here without a record"),
+    ],
+)
+def test_truncation_offset(
+    own_epochs: list[tuple[int, int]], log_end_offset: int, diverging: tuple[int, int], expected: int
+) -> None:
+    """The cases of KIP-101 and KIP-279."""
+    assert LeaderEpochCache(own_epochs).truncation_offset(log_end_offset, diverging) == expected

@@ -6,12 +6,13 @@ from random import Random
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.storage.indexes.offset_index import OffsetIndex
-from kbroker.storage.indexes.time_index import TimeIndex
+from kbroker.storage.log.indexes import OffsetIndex, TimeIndex
 from kbroker.storage.log.log import Log
+from kbroker.storage.log.log_reads import read, read_blocking
+from kbroker.storage.log.offset_lookup import find_max_timestamp, find_offset_for_timestamp
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers, parse_header
-from tests.unit.support.log_lab import NOW, Lab, append, batch, content, fill
+from tests.unit.support.log_lab import NOW, Lab, append, batch, content, fill, forget_positions
 
 SMALL = {"segment_bytes": 3000, "index_interval_bytes": 256}
 
@@ -83,9 +84,9 @@ def test_reads_agree_with_a_list_of_batches(tmp_path: Path, reopen: bool) -> Non
         max_offset = random.choice([end, end + 100, random.choice(boundaries), random.randrange(end + 1)])
         min_one = random.random() < 0.7
         expected = oracle.read(offset, max_bytes, max_offset, min_one)
-        data = log.read(offset, max_bytes, max_offset, min_one)
+        data = read(log, offset, max_bytes, max_offset, min_one)
         if data is None:
-            data = log.read_blocking(offset, max_bytes, max_offset, min_one)
+            data = read_blocking(log, offset, max_bytes, max_offset, min_one)
         assert bytes(data) == expected, (offset, max_bytes, max_offset, min_one)
 
 
@@ -96,12 +97,12 @@ def test_a_read_from_the_end_of_the_last_one_needs_no_search(tmp_path: Path, mon
     def fail(*_: object) -> int:
         raise AssertionError("searched")
 
-    data = log.read(0, 500, log.log_end_offset)
+    data = read(log, 0, 500, log.log_end_offset)
     assert data
     offset = max(header.next_offset for _, header in iter_headers(data))
-    monkeypatch.setattr("kbroker.storage.log.reading.offset_lookup.search_segment", fail)
+    monkeypatch.setattr("kbroker.storage.log.offset_lookup.search_segment", fail)
     while offset < log.log_end_offset:
-        data = log.read(offset, 500, log.log_end_offset)
+        data = read(log, offset, 500, log.log_end_offset)
         assert data
         offset = max(header.next_offset for _, header in iter_headers(data))
 
@@ -109,9 +110,9 @@ def test_a_read_from_the_end_of_the_last_one_needs_no_search(tmp_path: Path, mon
 def test_recent_batches_are_found_without_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Lab(tmp_path).open()
     bases = fill(log, 300)
-    monkeypatch.setattr("kbroker.storage.log.reading.offset_lookup.search_segment", None)
+    monkeypatch.setattr("kbroker.storage.log.offset_lookup.search_segment", None)
     for base in bases[-60:]:
-        data = log.read(base, 1, log.log_end_offset)
+        data = read(log, base, 1, log.log_end_offset)
         assert data is not None
         assert parse_header(data).base_offset == base
 
@@ -120,15 +121,15 @@ def test_a_closed_segment_is_opened_in_a_thread_only_and_closed_when_idle(tmp_pa
     lab = Lab(tmp_path, **SMALL)
     log = lab.open()
     fill(log, 100)
-    log.close_idle_files()
-    log.close_idle_files()
+    log.close_segment_files(idle_only=True)
+    log.close_segment_files(idle_only=True)
     assert log.segments[0].file is None
-    assert log.read(0, 500, log.log_end_offset) is None
-    assert log.read_blocking(0, 500, log.log_end_offset)
-    assert log.read(0, 500, log.log_end_offset)
-    log.close_idle_files()
+    assert read(log, 0, 500, log.log_end_offset) is None
+    assert read_blocking(log, 0, 500, log.log_end_offset)
+    assert read(log, 0, 500, log.log_end_offset)
+    log.close_segment_files(idle_only=True)
     assert log.segments[0].file is not None
-    log.close_idle_files()
+    log.close_segment_files(idle_only=True)
     assert log.segments[0].file is None
 
 
@@ -138,9 +139,9 @@ def test_offsets_outside_the_log_are_out_of_range(tmp_path: Path) -> None:
     log.delete_records(2)
     for offset in (-1, 1, log.log_end_offset + 1):
         with pytest.raises(KafkaError) as error:
-            log.read(offset, 100, log.log_end_offset)
+            read(log, offset, 100, log.log_end_offset)
         assert error.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
-    assert log.read(log.log_end_offset, 100, log.log_end_offset) == b""
+    assert read(log, log.log_end_offset, 100, log.log_end_offset) == b""
 
 
 def test_segments_roll_by_size(tmp_path: Path) -> None:
@@ -266,9 +267,9 @@ def test_a_damaged_index_of_a_closed_segment_is_rebuilt_on_use(tmp_path: Path) -
     oracle = Oracle(log)
     assert b"".join(data for _, _, data in oracle.batches) == expected
     for base, last, data in oracle.batches[:20]:
-        log.clear_position_cache()
-        assert bytes(log.read_blocking(last, 1, log.log_end_offset)) == data, base
-    log.checkpoint()
+        forget_positions(log)
+        assert bytes(read_blocking(log, last, 1, log.log_end_offset)) == data, base
+    log.durability.checkpoint()
     assert path.read_bytes() == good
     assert log.segments[0].indexes.offset is None
 
@@ -291,14 +292,14 @@ def test_offsets_by_timestamp(tmp_path: Path, codec: int, closed: bool) -> None:
         log = lab.open(offset, clean=True)
     for timestamp in range(NOW - 300, NOW + 4300, 37):
         expected = next((record for record in records if record[1] >= timestamp), None)
-        assert log.offset_for_timestamp_blocking(timestamp, offset) == expected
+        assert find_offset_for_timestamp(log, timestamp, offset) == expected
         if expected is not None:
-            assert log.offset_for_timestamp_blocking(timestamp, expected[0]) is None
+            assert find_offset_for_timestamp(log, timestamp, expected[0]) is None
     largest = max(timestamp for _, timestamp, _ in records)
-    assert log.max_timestamp_blocking() == next(record for record in records if record[1] == largest)
+    assert find_max_timestamp(log) == next(record for record in records if record[1] == largest)
     log.delete_records(100)
     first = next(record for record in records if record[0] >= 100 and record[1] >= NOW)
-    assert log.offset_for_timestamp_blocking(NOW, offset) == first
+    assert find_offset_for_timestamp(log, NOW, offset) == first
 
 
 def test_offsets_by_timestamp_of_broker_stamped_batches(tmp_path: Path) -> None:
@@ -307,21 +308,21 @@ def test_offsets_by_timestamp_of_broker_stamped_batches(tmp_path: Path) -> None:
     header = parse_header(data)._replace(max_timestamp=NOW)
     data[35:43] = NOW.to_bytes(8, "big")
     log.append(data, header, 2, NOW)
-    assert log.offset_for_timestamp_blocking(NOW - 10, 3) == (0, NOW, 2)
-    assert log.max_timestamp_blocking() == (0, NOW, 2)
+    assert find_offset_for_timestamp(log, NOW - 10, 3) == (0, NOW, 2)
+    assert find_max_timestamp(log) == (0, NOW, 2)
 
 
 def test_an_empty_log_has_no_timestamps(tmp_path: Path) -> None:
     log = Lab(tmp_path).open()
-    assert log.offset_for_timestamp_blocking(0, 0) is None
-    assert log.max_timestamp_blocking() is None
+    assert find_offset_for_timestamp(log, 0, 0) is None
+    assert find_max_timestamp(log) is None
 
 
 def test_flush_moves_the_recovery_point(tmp_path: Path) -> None:
     log = Lab(tmp_path, segment_bytes=2000).open()
     fill(log, 5)
     assert log.recovery_point == 0
-    up_to = log.flush_blocking(log.log_end_offset)
+    up_to = log.durability.flush_blocking(log.log_end_offset)
     fill(log, 1)
     log.complete_flush(up_to)
     assert log.recovery_point == up_to < log.log_end_offset
@@ -333,13 +334,13 @@ def test_a_read_in_a_thread_finds_the_new_segments(tmp_path: Path) -> None:
     lab = Lab(tmp_path, **SMALL, retention_bytes=5000)
     log = lab.open()
     fill(log, 100)
-    log.close_idle_files()
-    log.close_idle_files()
+    log.close_segment_files(idle_only=True)
+    log.close_segment_files(idle_only=True)
     first = log.segments[0]
     log.enforce_retention(NOW, log.log_end_offset)
     assert first.retired
     with pytest.raises(KafkaError) as error:
-        log.read_blocking(0, 100, log.log_end_offset)
+        read_blocking(log, 0, 100, log.log_end_offset)
     assert error.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
     offset = log.log_start_offset
-    assert log.read_blocking(offset, 100, log.log_end_offset)
+    assert read_blocking(log, offset, 100, log.log_end_offset)

@@ -9,19 +9,15 @@ import kbroker
 
 ROOT = Path(kbroker.__file__).parent.parent
 LOG, SEGMENT = "log", "segment"
-# Log and its base classes; LogSegment.
+# Log and its base class; LogSegment.
 OWNERS = {
     LOG: {
         "kbroker/storage/log/log.py",
-        "kbroker/storage/log/log_health.py",
-        "kbroker/storage/log/reading/log_reads.py",
-        "kbroker/storage/log/writing/log_appends.py",
-        "kbroker/storage/log/writing/log_durability.py",
-        "kbroker/storage/log/writing/log_truncation.py",
+        "kbroker/storage/log/log_state.py",
     },
     SEGMENT: {"kbroker/storage/log/segment.py"},
 }
-TYPES = {"Log": LOG, "ReadableLog": LOG, "IndexedLog": LOG, "LogSegment": SEGMENT}
+TYPES = {"Log": LOG, "LogSegment": SEGMENT}
 # Variables and attributes that hold a log or a segment wherever they occur.
 USUAL_NAMES = {"log": LOG, "segment": SEGMENT}
 USUAL_ATTRIBUTES = {"log": LOG, "active": SEGMENT}
@@ -39,7 +35,7 @@ def change(log: "Log", other: LogSegment, partition, fine):
     del log.segments[0]  # violation
     log.segments.append(other)  # violation
     other.file, fine.file = None, None  # violation
-    partition.log.full = True  # violation
+    partition.log.health.full = True  # violation
     partition.log.epochs.assign(1, 2)  # violation
     segments, same = log.segments, partition.log
     segments.pop()  # violation

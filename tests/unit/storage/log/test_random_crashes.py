@@ -17,8 +17,9 @@ from kbroker.runtime.disk import Disk
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.runtime.crash import MachineCrashed
 from kbroker.storage import checkpoint_files, file_names
-from kbroker.storage.clean_shutdown_file import consume_clean_shutdown_file, write_clean_shutdown_file
 from kbroker.storage.log.log import Log
+from kbroker.storage.log.log_reads import read_blocking
+from kbroker.storage.metadata_files import consume_clean_shutdown_file, write_clean_shutdown_file
 from kbroker.storage.recovery.open_log import open_log
 from protocol.records.batch import build_batch, iter_batch_records, iter_headers
 from tests.sampling import third_of
@@ -97,6 +98,7 @@ class CrashTest:
             NOW,
             background=self.lab.background,
             random=self.random,
+            owner=self.lab.owner,
             log_start_offset=start,
             checkpointed=disk.exists(f"{self.data_dir}/{file_names.RECOVERY_POINTS}"),
         )
@@ -114,8 +116,8 @@ class CrashTest:
             if self.random.random() < weight:
                 getattr(self, name)()
             self.state.safe = max(self.state.safe, self.log.recovery_point)
-            if self.log.offline is not None:
-                raise AssertionError(self.log.offline)
+            if self.log.health.offline is not None:
+                raise AssertionError(self.log.health.offline)
 
     def append(self) -> None:
         random, state, log = self.random, self.state, self.log
@@ -142,10 +144,10 @@ class CrashTest:
 
     def flush(self) -> None:
         end = self.log.log_end_offset
-        self.log.complete_flush(self.log.flush_blocking(end))
+        self.log.complete_flush(self.log.durability.flush_blocking(end))
 
     def checkpoint(self) -> None:
-        self.log.checkpoint()
+        self.log.durability.checkpoint()
 
     def write_checkpoints(self) -> None:
         disk, log = self.disk, self.log
@@ -172,7 +174,7 @@ class CrashTest:
         self.log.enforce_retention(NOW, self.random.randrange(self.log.log_end_offset + 1))
 
     def compact(self) -> None:
-        if self.compacted and self.log.offline is None:
+        if self.compacted and self.log.health.offline is None:
             # As the broker does: a checkpoint is written before segments are replaced.
             self.run_all_background()
             self.write_checkpoints()
@@ -257,7 +259,7 @@ class CrashTest:
         batches = {}
         offset = log.log_start_offset
         while offset < log.log_end_offset:
-            data = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
+            data = bytes(read_blocking(log, offset, 1 << 20, log.log_end_offset))
             before = offset
             for position, header in iter_headers(data):
                 for record in iter_batch_records(data[position : position + header.size], header):
@@ -292,7 +294,7 @@ class CrashTest:
         log = self.log
         if not log.log_start_offset <= offset < log.log_end_offset:
             return
-        data = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
+        data = bytes(read_blocking(log, offset, 1 << 20, log.log_end_offset))
         header = next((header for _, header in iter_headers(data)), None)
         if header is None:
             assert self.compacted

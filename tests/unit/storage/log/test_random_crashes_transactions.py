@@ -10,10 +10,11 @@ from typing import NamedTuple
 import pytest
 
 from kbroker.storage import file_names
-from kbroker.storage.indexes.transaction_index import AbortedTransaction, iter_transaction_index
 from kbroker.storage.log.log import Log
+from kbroker.storage.log.log_reads import find_aborted_transactions, read_blocking
 from kbroker.storage.log.segment import LogSegment
-from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET
+from kbroker.storage.log.transaction_index import AbortedTransaction, iter_transaction_index
+from kbroker.storage.producers.transactions import NO_UNSTABLE_OFFSET
 from protocol.records.batch import TRANSACTIONAL, build_batch, iter_batch_records, iter_headers, parse_header
 from protocol.records.control import EndTransactionMarker, build_end_marker, find_end_marker
 from tests.sampling import third_of
@@ -148,7 +149,7 @@ class TransactionCrashTest(CrashTest):
     def _control(self, log: Log, event: Event) -> tuple[bytes | None, bytes | None] | None:
         if event.base < log.log_start_offset:
             return None
-        data = bytes(log.read_blocking(event.base, 1, event.base + 1))
+        data = bytes(read_blocking(log, event.base, 1, event.base + 1))
         marker = find_end_marker(data)
         assert marker is not None
         assert marker.committed == (event.kind == COMMIT)
@@ -207,8 +208,8 @@ def read_committed(log: Log, offset: int, stable: int, max_bytes: int) -> list[i
     offsets_read = []
     fetch_offset = offset
     while offset < stable:
-        data = bytes(log.read_blocking(offset, max_bytes, stable))
-        aborted_transactions = log.aborted_transactions(offset, len(data), True)
+        data = bytes(read_blocking(log, offset, max_bytes, stable))
+        aborted_transactions = find_aborted_transactions(log, offset, len(data), True)
         assert aborted_transactions is not None
         upcoming = sorted(aborted_transactions, key=lambda transaction: transaction.first_offset)
         aborted: set[int] = set()

@@ -8,6 +8,7 @@ from kbroker.common import KafkaError
 from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage import file_names
 from kbroker.storage.log.log import Log
+from kbroker.storage.log.log_reads import read
 from protocol.errors import ErrorCode
 from tests.unit.support.log_lab import NOW, Lab, append, batch
 
@@ -65,7 +66,7 @@ def test_the_snapshot_that_stays_behind_is_durable(tmp_path: Path, monkeypatch: 
     lab = Lab(tmp_path, retention_ms=DAY)
     log = lab.open()
     append(log, batch(2, 100, NOW, producer_id=7, producer_epoch=0, base_sequence=0))
-    log.checkpoint()
+    log.durability.checkpoint()
     snapshot = file_names.segment_file(log.directory, 2, file_names.SNAPSHOT)
     assert synced[snapshot] is False
     assert log.enforce_retention(NOW + 9 * DAY, 2) == 1
@@ -94,11 +95,11 @@ def test_unsynced_segments_do_not_expire(tmp_path: Path) -> None:
     for _ in range(3):
         append(log, batch(2, 100, NOW - 3 * DAY))
         log.roll(NOW)
-    log.complete_flush(log.flush_blocking(3))
+    log.complete_flush(log.durability.flush_blocking(3))
     log.delete_records(6)
     assert log.enforce_retention(NOW, 6) == 1
     assert base_offsets(log) == [2, 4, 6]
-    log.complete_flush(log.flush_blocking(6))
+    log.complete_flush(log.durability.flush_blocking(6))
     assert log.enforce_retention(NOW, 6) == 2
     assert base_offsets(log) == [6]
 
@@ -136,7 +137,7 @@ def test_epochs_begin_with_the_log(tmp_path: Path) -> None:
 def test_files_are_renamed_at_once_and_unlinked_later(tmp_path: Path) -> None:
     lab = Lab(tmp_path, retention_ms=DAY, file_delete_delay_ms=60_000)
     log = log_of_days(lab, 3)
-    log.checkpoint()
+    log.durability.checkpoint()
     deleted = {f"{base:020d}{suffix}" for base in (0, 2) for suffix in (".log", ".index", ".timeindex")}
     assert deleted < set(lab.files())
     log.enforce_retention(NOW + 1, log.log_end_offset)
@@ -167,5 +168,5 @@ def test_a_reader_may_finish_with_a_deleted_file(tmp_path: Path) -> None:
     lab.background.run_delayed()
     assert len(file.pread(100, 0)) == 100
     with pytest.raises(KafkaError) as error:
-        log.read(0, 100, log.log_end_offset)
+        read(log, 0, 100, log.log_end_offset)
     assert error.value.code is ErrorCode.OFFSET_OUT_OF_RANGE

@@ -10,10 +10,12 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.runtime.real_disk import RealDisk, RealFile
-from kbroker.storage.cleaner.log_to_clean import remove_leftovers_blocking
-from kbroker.storage.cleaner.segment_replacement import install_result
+from kbroker.storage.cleaner.compaction_plan import remove_leftovers_blocking
+from kbroker.storage.cleaner.segment_swap import install_result
+from kbroker.storage.log.durability import RETRY_MS
 from kbroker.storage.log.log import Log
-from kbroker.storage.log.task_queue import RETRY_MS
+from kbroker.storage.log.log_reads import read_blocking
+from kbroker.storage.log.offset_lookup import find_offset_for_timestamp
 from protocol.errors import ErrorCode
 from tests.unit.storage.cleaner.test_compaction import expected
 from tests.unit.support.compaction import COMPACT, make_plan_for, records, run_plan, write
@@ -77,20 +79,13 @@ def lab(tmp_path: Path, disk: ShortDisk) -> Lab:
     return Lab(tmp_path, disk, segment_bytes=10_000, index_interval_bytes=256)
 
 
-def reported_shortages(log: Log) -> list[str]:
-    """Return a list of the operations whose shortages the log reports."""
-    operations: list[str] = []
-    log.report_shortages_to(lambda tp, operation, error: operations.append(operation))
-    return operations
-
-
 def is_retrying(lab: Lab) -> bool:
     return any(delay_ms == RETRY_MS for delay_ms, _, _ in lab.background.delayed)
 
 
 READS: list[Callable[[Log], object]] = [
-    lambda log: log.read_blocking(0, 1000, log.log_end_offset),
-    lambda log: log.offset_for_timestamp_blocking(NOW, log.log_end_offset),
+    lambda log: read_blocking(log, 0, 1000, log.log_end_offset),
+    lambda log: find_offset_for_timestamp(log, NOW, log.log_end_offset),
 ]
 
 
@@ -101,13 +96,13 @@ def test_a_read_without_a_file_descriptor_fails_once(
 ) -> None:
     log = lab.open()
     fill(log, 200)
-    log.checkpoint()
-    log.close_closed_segments()
-    operations = reported_shortages(log)
+    log.durability.checkpoint()
+    log.close_segment_files(idle_only=False)
+    operations = lab.owner.shortages
     disk.missing = code
     with pytest.raises(KafkaError) as refusal:
         read(log)
-    assert (refusal.value.code, log.offline, operations) == (ErrorCode.KAFKA_STORAGE_ERROR, None, ["read"])
+    assert (refusal.value.code, log.health.offline, operations) == (ErrorCode.KAFKA_STORAGE_ERROR, None, ["read"])
     disk.missing = None
     assert read(log)
 
@@ -118,23 +113,23 @@ def test_a_sync_that_cannot_begin_is_retried(lab: Lab, disk: ShortDisk, code: in
     fill(log, 5)
     disk.missing = code
     with pytest.raises(OSError, match="too many open files"):
-        log.flush_blocking(log.log_end_offset)
-    assert (log.offline, log.recovery_point) == (None, 0)
+        log.durability.flush_blocking(log.log_end_offset)
+    assert (log.health.offline, log.recovery_point) == (None, 0)
     disk.missing = None
-    log.complete_flush(log.flush_blocking(log.log_end_offset))
+    log.complete_flush(log.durability.flush_blocking(log.log_end_offset))
     assert log.recovery_point == log.log_end_offset
 
 
 def test_a_truncation_is_synced_after_a_sync_that_could_not_begin(lab: Lab, disk: ShortDisk) -> None:
     log = lab.open()
     fill(log, 200)
-    log.checkpoint()
+    log.durability.checkpoint()
     closed = log.segments[0]
-    log.close_closed_segments()
+    log.close_segment_files(idle_only=False)
     closed.mark_truncated()
     disk.missing = errno.EMFILE
     with pytest.raises(OSError, match="too many open files"):
-        log.flush_blocking(log.log_end_offset)
+        log.durability.flush_blocking(log.log_end_offset)
     assert closed.unsynced_truncation
 
 
@@ -148,25 +143,25 @@ def test_a_sync_that_failed_for_lack_of_memory_is_not_retried(
     fill(log, 5)
     monkeypatch.setattr(RealFile, "fdatasync", fail)
     with pytest.raises(OSError, match="out of memory"):
-        log.flush_blocking(log.log_end_offset)
-    assert log.offline is not None
+        log.durability.flush_blocking(log.log_end_offset)
+    assert log.health.offline is not None
 
 
 @pytest.mark.parametrize("code", NO_FILES)
 def test_a_closed_segment_is_synced_when_there_are_file_descriptors(lab: Lab, disk: ShortDisk, code: int) -> None:
     log = lab.open()
     fill(log, 40)
-    operations = reported_shortages(log)
+    operations = lab.owner.shortages
     synced = log.recovery_point
     lab.background.hold = True
     log.roll(NOW)
     disk.missing = code
     lab.background.run()
-    assert (log.offline, operations, log.recovery_point) == (None, ["background work"], synced)
+    assert (log.health.offline, operations, log.recovery_point) == (None, ["background work"], synced)
     assert synced < log.log_end_offset
     disk.missing = None
     lab.background.hold = False
-    log.checkpoint()
+    log.durability.checkpoint()
     assert log.recovery_point == log.log_end_offset
     data = content(log)
     assert lab.close(log)
@@ -179,21 +174,21 @@ def test_a_background_task_without_memory_does_not_take_the_log_offline(lab: Lab
         raise MemoryError
 
     log = lab.open()
-    operations = reported_shortages(log)
-    log.add_task(fail, lambda _: None)
-    assert (log.offline, operations) == (None, ["background work"])
+    operations = lab.owner.shortages
+    log.durability.add_task(fail, lambda _: None)
+    assert (log.health.offline, operations) == (None, ["background work"])
 
 
 @pytest.mark.parametrize("code", [*NO_FILES, errno.ENOMEM])
 def test_an_append_without_a_file_descriptor_is_reported(lab: Lab, disk: ShortDisk, code: int) -> None:
     log = lab.open()
     fill(log, 10)
-    operations = reported_shortages(log)
+    operations = lab.owner.shortages
     log.set_config(Lab(lab.path, segment_bytes=log.size_bytes + 10).config)
     disk.missing = code
     with pytest.raises(KafkaError):
         append(log, batch(1, 200))
-    assert (log.offline, log.full, operations) == (None, False, ["append"])
+    assert (log.health.offline, log.health.full, operations) == (None, False, ["append"])
 
 
 def test_retention_frees_a_disk_that_has_no_room_for_longer_names(lab: Lab, disk: ShortDisk) -> None:
@@ -205,14 +200,14 @@ def test_retention_frees_a_disk_that_has_no_room_for_longer_names(lab: Lab, disk
     disk.renames = errno.ENOSPC
     assert log.enforce_retention(NOW, log.log_end_offset) >= closed
     assert lab.files(".log") == [f"{segment.base_offset:020d}.log" for segment in log.segments]
-    assert log.offline is None
+    assert log.health.offline is None
 
 
 def test_a_log_that_goes_offline_reports_it_once(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     log = lab.open()
     with caplog.at_level(logging.ERROR):
-        log.read_failed(OSError(errno.EIO, "Input/output error"))
-        log.read_failed(OSError(errno.EIO, "Input/output error"))
+        log.health.read_failed(OSError(errno.EIO, "Input/output error"))
+        log.health.read_failed(OSError(errno.EIO, "Input/output error"))
         lab.close(log)
     assert [record.getMessage() for record in caplog.records] == [
         'log offline until a restart partition=t-0 reason="read failed: [Errno 5] Input/output error"'
@@ -230,7 +225,7 @@ def test_a_compaction_is_installed_or_abandoned_whenever_file_descriptors_run_ou
         plan = make_plan_for(log)
         assert plan is not None
         result = run_plan(log, plan)
-        log.close_closed_segments()
+        log.close_segment_files(idle_only=False)
         disk.missing, disk.left = errno.EMFILE, descriptors
         done: list[bool] = []
         install_result(log, result, lambda: done.append(True))  # noqa: B023
@@ -239,7 +234,7 @@ def test_a_compaction_is_installed_or_abandoned_whenever_file_descriptors_run_ou
         while is_retrying(lab):
             lab.background.run_delayed()
         assert done
-        assert log.offline is None
+        assert log.health.offline is None
         complete = log.cleaned_to == result.cleaned_to
         outcomes.add(complete)
         assert lab.files(".swap") == []
@@ -274,7 +269,7 @@ def test_a_log_that_is_closed_in_the_middle_of_a_replacement_is_checked_by_the_n
     else:
         raise AssertionError("no job was to be tried again")
     responses: list[bool] = []
-    log.close(True, responses.append)
+    log.durability.close(True, responses.append)
     assert responses == []
     lab.background.run_delayed()
     assert responses == [False]

@@ -1,6 +1,6 @@
 """The order of a log's background tasks."""
 
-from kbroker.storage.log.task_queue import SerialTaskQueue
+from kbroker.storage.log.durability import SerialTaskQueue
 from tests.unit.support.log_lab import Background
 
 

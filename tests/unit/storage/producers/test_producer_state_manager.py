@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.common import KafkaError
-from kbroker.storage.producers.ongoing_transactions import CompletedTransaction
-from kbroker.storage.producers.producer_state_entry import MAX_SEQUENCE, ActiveProducer
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
+from kbroker.storage.producers.producer_table import MAX_SEQUENCE, ActiveProducer
+from kbroker.storage.producers.transactions import CompletedTransaction
 from protocol.errors import ErrorCode
 from protocol.records.batch import CONTROL, TRANSACTIONAL, BatchHeader, build_batch, parse_header
 from tests.unit.storage.producers.kafka_responses import RESPONSES, SNAPSHOT

@@ -11,10 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.storage.log.log import Log
-from kbroker.storage.producers.producer_state_entry import MAX_BATCHES, ProducerStateEntry
 from kbroker.storage.producers.producer_state_manager import MAX_RECENT, ProducerStateManager
-from kbroker.storage.producers.producer_table import ROWS_PER_CHUNK, FrozenProducers, ProducerTable
-from kbroker.storage.producers.snapshot import ENTRY
+from kbroker.storage.producers.producer_table import (
+    ENTRY,
+    MAX_BATCHES,
+    ROWS_PER_CHUNK,
+    FrozenProducers,
+    ProducerStateEntry,
+    ProducerTable,
+)
 from protocol.records.batch import BatchHeader, build_batch, parse_header
 from tests.unit.support.compaction import DAY
 from tests.unit.support.log_lab import NOW, Lab, append, batch
@@ -80,7 +85,7 @@ def test_a_producer_takes_at_most_300_bytes(batches: int) -> None:
     assert size <= BYTES_PER_PRODUCER * count
 
 
-@pytest.mark.parametrize("change", [Log.roll, lambda log, _: log.checkpoint()], ids=["roll", "checkpoint"])
+@pytest.mark.parametrize("change", [Log.roll, lambda log, _: log.durability.checkpoint()], ids=["roll", "checkpoint"])
 def test_a_roll_with_300_000_producers_takes_no_longer_than_with_few(
     tmp_path: Path, change: Callable[[Log, int], None]
 ) -> None:

@@ -14,6 +14,8 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET
 from kbroker.storage.log.log import Log
+from kbroker.storage.log.log_reads import read_blocking
+from kbroker.storage.log.offset_lookup import find_offset_for_timestamp
 from protocol.errors import ErrorCode
 from protocol.records.batch import HEADER, HEADER_SIZE, MAGIC, build_batch, parse_header
 from tests.unit.support.damaged_log import (
@@ -27,7 +29,7 @@ from tests.unit.support.damaged_log import (
     send_again,
     write,
 )
-from tests.unit.support.log_lab import NOW, append, batch, content
+from tests.unit.support.log_lab import NOW, append, batch, content, forget_positions
 
 BATCHES = 12
 FIRST, MIDDLE, LAST = 0, 8, BATCHES - 1
@@ -113,10 +115,10 @@ def test_unchecked_damage_does_not_affect_the_batches_around_it(number: int, cle
         assert log.producers.check(written.at[-1][1]) is not None, bit
         assert is_out_of_order(log, BATCHES + 1)
         for offset in range(max(0, hole.base_offset - 2 * RECORDS), hole.next_offset + 3 * RECORDS):
-            log.clear_position_cache()
+            forget_positions(log)
             in_hole = hole.base_offset <= offset < hole.next_offset
             with corrupt_if(in_hole):
-                data = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
+                data = bytes(read_blocking(log, offset, 1 << 20, log.log_end_offset))
             at = len(damaged) - len(data)
             assert data == damaged[at:]
             assert at in starts, "a read must begin at a batch"
@@ -135,7 +137,7 @@ def check_times(log: Log, written: Written, number: int, bit: int) -> None:
         # With a damaged max timestamp the batch seems to have the timestamp of the lookup.
         misleading = bit in TIMESTAMPS
         with corrupt_if(misleading):
-            position = log.offset_for_timestamp_blocking(header.base_timestamp, log.log_end_offset)
+            position = find_offset_for_timestamp(log, header.base_timestamp, log.log_end_offset)
             assert position is not None, (bit, other)
             assert position[0] == header.base_offset or misleading, (bit, other)
 
@@ -155,11 +157,11 @@ def test_a_rebuilt_index_leads_past_the_damage(damage: bytes) -> None:
         log = lab.open(log.log_end_offset, True)
         assert any("rebuilt from the log" in line for line in log.repairs) == (start == 0)
         for offset in range(log.log_end_offset):
-            log.clear_position_cache()
+            forget_positions(log)
             at, expected = written.at[offset // RECORDS]
             with corrupt_if(expected == header):
-                assert log.read_blocking(offset, 1, log.log_end_offset) == written.data[at : at + expected.size]
-        assert log.offset_for_timestamp_blocking(NOW + 10 * (MIDDLE + 1), log.log_end_offset) is not None
+                assert read_blocking(log, offset, 1, log.log_end_offset) == written.data[at : at + expected.size]
+        assert find_offset_for_timestamp(log, NOW + 10 * (MIDDLE + 1), log.log_end_offset) is not None
         assert lab.close(log)
 
 
@@ -185,9 +187,9 @@ def test_damage_noticed_by_a_read_is_logged_once(what: str, caplog: pytest.LogCa
     assert log.repairs == []
     for _ in range(2):
         for offset in range(RECORDS * BATCHES):
-            log.clear_position_cache()
+            forget_positions(log)
             with corrupt_if(what == "log" and offset // RECORDS == MIDDLE):
-                log.read_blocking(offset, 1, log.log_end_offset)
+                read_blocking(log, offset, 1, log.log_end_offset)
     (message,) = [record.getMessage() for record in caplog.records]
     assert message.startswith("log damaged" if what == "log" else "index did not match the log, rebuilt")
 
@@ -210,6 +212,6 @@ def test_the_search_among_bytes_that_look_like_batches_ends() -> None:
     begun = time.process_time()
     log = lab.open(log.log_end_offset, True)
     with pytest.raises(KafkaError, match="CORRUPT_MESSAGE"):
-        log.read_blocking(1, 1, log.log_end_offset)
+        read_blocking(log, 1, 1, log.log_end_offset)
     assert time.process_time() - begun < 5
-    assert bytes(log.read_blocking(3, 1, log.log_end_offset))
+    assert bytes(read_blocking(log, 3, 1, log.log_end_offset))

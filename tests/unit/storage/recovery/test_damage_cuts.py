@@ -30,7 +30,7 @@ def test_cut_at_every_byte_of_the_last_three_batches(state: str, codec: int) -> 
     log = lab.open()
     written = write(log, BATCHES, codec=codec, checkpoint_at=6 if state == STATES[1] else -1)
     if state == STATES[2]:
-        log.checkpoint()
+        log.durability.checkpoint()
     clean = state == "stopped"
     if clean:
         assert lab.close(log)
@@ -66,7 +66,7 @@ def test_batches_in_flight_are_recognized_across_segments(in_last: int, checkpoi
     log = lab.open()
     written = write(log, BATCHES, roll_at=(3, BATCHES - 1 - in_last))
     if checkpoint:
-        log.checkpoint()
+        log.durability.checkpoint()
     log = lab.open(log.recovery_point)
     send_again(log, written, BATCHES - RETRIED)
     assert (content(log), log.repairs) == (written.data, [])

@@ -119,7 +119,7 @@ def check(copy: LogCopy, written: Written, name: str, damage: Damage, stop: str)
     send_again(log, written, BATCHES - 5)
     assert log.log_end_offset == LAST
     check_append(log, name)
-    log.checkpoint()
+    log.durability.checkpoint()
     assert lab.close(log)
     reopened = lab.open(log.log_end_offset, True)
     assert (reopened.repairs, reopened.log_end_offset) == ([], LAST + RECORDS)

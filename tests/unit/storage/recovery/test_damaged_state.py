@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from kbroker.common import KafkaError
+from kbroker.storage.log.log_reads import read_blocking
 from protocol.records.batch import parse_header
 from tests.unit.storage.recovery.stopped_logs import SEGMENTS, produce, producers
-from tests.unit.support.log_lab import NOW, Lab, append, batch, content, fill
+from tests.unit.support.log_lab import NOW, Lab, append, batch, content, fill, forget_positions
 
 
 def damage_delete(path: Path) -> None:
@@ -68,10 +69,10 @@ def test_damaged_indexes_are_rebuilt(
         assert [segment.max_timestamp for segment in log.segments] == largest
     assert content(log) == data
     for offset in range(log.log_end_offset):
-        log.clear_position_cache()
-        header = parse_header(log.read_blocking(offset, 1, log.log_end_offset))
+        forget_positions(log)
+        header = parse_header(read_blocking(log, offset, 1, log.log_end_offset))
         assert header.base_offset <= offset <= header.last_offset
-    log.checkpoint()
+    log.durability.checkpoint()
     assert lab.close(log)
     if not silent or suffix == "index":
         assert path.read_bytes() == good
@@ -105,7 +106,7 @@ def test_batches_in_flight_at_the_shutdown_are_recognized_as_duplicates(tmp_path
     if clean:
         assert lab.close(log)
     else:
-        log.checkpoint()
+        log.durability.checkpoint()
     log = lab.open(log.log_end_offset, clean=clean)
     for n, data in enumerate(sent[-5:], start=55):
         duplicate = log.producers.check(parse_header(data))
@@ -119,7 +120,7 @@ def test_an_unclean_stop_after_a_checkpoint_keeps_producers(tmp_path: Path) -> N
     lab = Lab(tmp_path, **SEGMENTS)
     log = lab.open()
     produce(log, 50)
-    log.checkpoint()
+    log.durability.checkpoint()
     point = log.recovery_point
     produce(log, 50, start=50)
     produce(log, 2, producer_id=9)
@@ -167,9 +168,9 @@ def test_an_epoch_without_appends_is_written_at_the_next_checkpoint(tmp_path: Pa
     lab = Lab(tmp_path)
     log = lab.open()
     append(log, batch(1), epoch=3)
-    log.checkpoint()
+    log.durability.checkpoint()
     log.epochs.assign(4, 1)
-    log.checkpoint()
+    log.durability.checkpoint()
     assert lab.open(1).epochs.entries == [(3, 0)], "an epoch without batches"
     assert (lab.path / "leader-epoch-checkpoint").read_bytes() == b"0\n2\n3 0\n4 1\n"
 
@@ -179,7 +180,7 @@ def test_epochs_before_a_log_start_that_a_crash_has_lost_are_read_from_the_log(t
     log = lab.open()
     for n in range(30):
         append(log, batch(1), epoch=n // 10)
-    log.checkpoint()
+    log.durability.checkpoint()
     path = lab.path / "leader-epoch-checkpoint"
     good = path.read_bytes()
     assert good == b"0\n3\n0 0\n1 10\n2 20\n"
@@ -194,7 +195,7 @@ def test_epochs_that_a_crash_kept_from_the_file_come_from_the_tail(tmp_path: Pat
     lab = Lab(tmp_path)
     log = lab.open()
     append(log, batch(1), epoch=3)
-    log.checkpoint()
+    log.durability.checkpoint()
     lab.background.hold = True
     append(log, batch(1), epoch=5)
     lab.background.hold = False

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET
+from kbroker.storage.producers.transactions import NO_UNSTABLE_OFFSET
 from tests.unit.support.log_lab import NOW, Lab, append, batch
 from tests.unit.support.replicated_log import Write, feed, state_of, store
 

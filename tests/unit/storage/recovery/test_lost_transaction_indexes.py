@@ -10,8 +10,8 @@ from types import MappingProxyType
 import pytest
 
 from kbroker.storage.file_names import SNAPSHOT, TXN_INDEX
-from kbroker.storage.indexes.transaction_index import TRANSACTION_ENTRY_BYTES, AbortedTransaction
 from kbroker.storage.log.log import Log
+from kbroker.storage.log.transaction_index import TRANSACTION_ENTRY_BYTES, AbortedTransaction
 from protocol.records.batch import TRANSACTIONAL, build_batch
 from protocol.records.control import EndTransactionMarker, build_end_marker
 from tests.unit.support.compaction import COMPACT, DAY, compact
@@ -88,7 +88,7 @@ def stop(lab: Lab, log: Log, clean: bool) -> tuple[int, Mapping[int, int]]:
     if clean:
         assert lab.close(log)
     else:
-        log.checkpoint()
+        log.durability.checkpoint()
     return log.recovery_point, log.transaction_index_entries()
 
 
@@ -184,7 +184,7 @@ def test_compaction_waits_for_the_transaction_index(tmp_path: Path) -> None:
     lab.background.hold = True
     log = write(lab)
     log.roll(NOW)
-    log.complete_flush(log.flush_blocking(log.log_end_offset))
+    log.complete_flush(log.durability.flush_blocking(log.log_end_offset))
     assert not compact(log, NOW + DAY)
     lab.background.run()
     assert compact(log, NOW + DAY)

@@ -6,6 +6,7 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.runtime.real_disk import RealDisk, RealFile
+from kbroker.storage.log.log_reads import read
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers, parse_header
 from tests.unit.storage.recovery.stopped_logs import SEGMENTS, produce, producers
@@ -34,7 +35,7 @@ def test_the_longest_valid_prefix_survives_a_cut_at_any_byte(tmp_path: Path, rec
     fill(log, 12)
     point = 0
     if recovery_point == "middle":
-        log.checkpoint()
+        log.durability.checkpoint()
         point = log.recovery_point
     fill(log, 4)
     data = content(log)
@@ -116,7 +117,7 @@ def test_recovery_reads_only_past_the_recovery_point(tmp_path: Path) -> None:
     log = lab.open()
     for n in range(400):
         append(log, batch(10, 500, NOW + n))
-    log.checkpoint()
+    log.durability.checkpoint()
     point, size = log.recovery_point, log.size_bytes
     tail = fill(log, 5)
     disk.read_bytes = 0
@@ -134,7 +135,7 @@ def test_the_recovery_point_stays_where_it_was_until_the_next_sync(tmp_path: Pat
     lab = Lab(tmp_path)
     log = lab.open()
     fill(log, 10)
-    log.checkpoint()
+    log.durability.checkpoint()
     point = log.recovery_point
     fill(log, 5)
     log = lab.open(point)
@@ -202,7 +203,7 @@ def test_a_log_start_inside_a_segment_is_kept(tmp_path: Path) -> None:
     log = lab.open(0, log_start=5)
     assert log.log_start_offset == 5
     with pytest.raises(KafkaError):
-        log.read(4, 100, log.log_end_offset)
+        read(log, 4, 100, log.log_end_offset)
 
 
 def test_the_directory_of_another_topic_is_rejected(tmp_path: Path) -> None:
@@ -265,5 +266,5 @@ def test_truncation_removes_batches_and_the_state_of_them(tmp_path: Path, closed
         truncate(reopened, end)
         for n in range(end, 60):
             append(reopened, batch(1, 60, NOW + n, producer_id=5, producer_epoch=0, base_sequence=n), epoch=n // 10)
-        reopened.checkpoint()
+        reopened.durability.checkpoint()
         lab.close(reopened)

@@ -37,9 +37,10 @@ from protocol.messages.k61_describe_producers import (
     ProducerState,
     TopicResponse,
 )
-from protocol.records.batch import body_of, parse_header, patch_base_offset
+from protocol.records.batch import body_of, parse_header
 from protocol.records.record import iter_records
 from tests.sampling import third_of
+from tests.unit.support.batch_fields import patch_base_offset
 
 TARGET = TopicPartition("t", 0)
 PRODUCER = ProducerSettings(7, 0, 0)

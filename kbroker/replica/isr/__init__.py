@@ -1,1 +1,0 @@
-"""In-sync replicas: the positions of the followers, and proposals of changes to the controller."""

@@ -1,1 +1,0 @@
-"""Replication throttles (KIP-73): which replicas are throttled, and whether their quota is exceeded."""

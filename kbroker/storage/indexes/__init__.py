@@ -1,1 +1,0 @@
-"""The index files of a segment: offset index, time index, transaction index."""

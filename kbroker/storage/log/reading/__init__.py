@@ -1,1 +1,0 @@
-"""Reading a log: by offset, by timestamp, and the aborted transactions of what was read."""

@@ -1,1 +1,0 @@
-"""The write side of a log: appends, rolling, truncation, syncs and checkpoints."""

@@ -10,7 +10,7 @@ later leader may have a shorter log. It rebuilds the state from its own log, and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Protocol
 
 from kbroker.common import Buffer
@@ -18,7 +18,7 @@ from protocol.records.batch import BatchHeader
 
 
 class DerivedState(Protocol):
-    """All methods run on the event loop, except the function that `to_snapshot` returns and `load_snapshot`."""
+    """All methods run on the event loop."""
 
     def wants(self, header: BatchHeader) -> bool:
         """Return whether a batch may change the state, so that its records must be decompressed for `replay`."""
@@ -35,10 +35,10 @@ class DerivedState(Protocol):
         """Return the timestamp in ms at which a replay without a snapshot begins; None for the log start offset."""
         ...
 
-    def to_snapshot(self) -> Callable[[], bytes]:
-        """Copy the state, and return a function that encodes the copy in a thread."""
+    def to_snapshot(self) -> Iterator[Buffer]:
+        """Return the parts of the encoded state as it is now. They are computed in a thread."""
         ...
 
-    def load_snapshot(self, data: bytes) -> None:
-        """Load an encoded copy into this state, which is empty. Raises ValueError."""
+    def load_snapshot(self, data: Buffer) -> None:
+        """Load an encoded state into this state, which is empty. In turns. Raises ValueError."""
         ...

@@ -155,7 +155,7 @@ class DerivedStateManager:
                 partition_log.log_end_offset,
             ):  # fmt: skip
                 try:
-                    await self._environment.offload(self._state.load_snapshot, snapshot.state)
+                    self._state.load_snapshot(snapshot.state)
                     return snapshot.end_offset
                 except ValueError as error:
                     log.warning("a snapshot is ignored", partition=self._partition.tp, reason=error)
@@ -194,11 +194,11 @@ class DerivedStateManager:
             return
         self._bytes_since_snapshot = 0
         self._is_writing = True
-        encode = self._state.to_snapshot()
+        parts = self._state.to_snapshot()
         disk, path, topic_id = self._environment.disk, self._path, self._topic_id
 
         def write_blocking() -> str | None:
-            data = encode_state_snapshot(StateSnapshot(topic_id, end_offset, epoch, encode()))
+            data = encode_state_snapshot(topic_id, end_offset, epoch, parts)
             try:
                 disk.write_atomic(path, data, sync=False)
             except OSError as error:

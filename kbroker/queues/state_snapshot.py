@@ -8,9 +8,12 @@ that was truncated afterwards is detected: other records at this offset have ano
 after it.
 """
 
+from collections.abc import Iterable
+from itertools import chain
 from struct import Struct
 from typing import NamedTuple
 
+from kbroker.common import Buffer
 from kbroker.storage.log.leader_epoch_cache import NO_EPOCH, LeaderEpochCache
 from protocol.records.checksum import crc32c
 
@@ -23,20 +26,26 @@ class StateSnapshot(NamedTuple):
     topic_id: bytes
     end_offset: int
     leader_epoch: int
-    state: bytes
+    state: Buffer
 
 
-def encode_state_snapshot(snapshot: StateSnapshot) -> bytes:
-    body = _FIELDS.pack(snapshot.topic_id, snapshot.end_offset, snapshot.leader_epoch) + snapshot.state
-    return _PREFIX.pack(_MAGIC, crc32c(body)) + body
+def encode_state_snapshot(topic_id: bytes, end_offset: int, leader_epoch: int, parts: Iterable[Buffer]) -> bytearray:
+    """Encode a state of several parts. Between two of them the event loop may run: it has copied no more than one."""
+    data = bytearray(_PREFIX.size)
+    crc = 0
+    for part in chain((_FIELDS.pack(topic_id, end_offset, leader_epoch),), parts):
+        crc = crc32c(part, crc)
+        data += part
+    _PREFIX.pack_into(data, 0, _MAGIC, crc)
+    return data
 
 
-def decode_state_snapshot(data: bytes) -> StateSnapshot:
+def decode_state_snapshot(data: Buffer) -> StateSnapshot:
     """Raises ValueError if the file is damaged."""
     if len(data) < _PREFIX.size + _FIELDS.size:
         raise ValueError(f"a snapshot of {len(data)} bytes")
     magic, crc = _PREFIX.unpack_from(data)
-    body = data[_PREFIX.size :]
+    body = memoryview(data)[_PREFIX.size :]
     if magic != _MAGIC or crc32c(body) != crc:
         raise ValueError("the snapshot does not match its CRC")
     topic_id, end_offset, epoch = _FIELDS.unpack_from(body)

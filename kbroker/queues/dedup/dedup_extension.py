@@ -111,10 +111,10 @@ class DedupExtension:
         if dropped:
             data = self._rewrite(partition, batch, dropped)
         base_offset, end_offset = self._append(partition, data, now_ms)
+        evicted = table.evicted
         # Only after the append has succeeded: the producer retries a refused batch.
         for digest, index in new.items():
             table.add(digest, base_offset + index, now_ms, producer_id)
-        evicted = table.evicted
         table.forget_expired(now_ms)
         self._metrics.evicted += table.evicted - evicted
         self._metrics.duplicates += len(dropped)

@@ -8,14 +8,15 @@ their duplicates: if another record with the key were dropped and the transactio
 the transaction is committed, its keys count for all records; when it is aborted, they are removed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from itertools import chain, islice
-from struct import Struct
+from itertools import chain
 from struct import error as StructError
 
 from kbroker.common import Buffer
+from kbroker.queues.dedup.key_log import MAX_TIME_MS, TIME_BITS, KeyLog, iter_rows, with_producer_id
 from kbroker.queues.record_headers import InvalidHeaderError, walk_stored_headers
+from kbroker.runtime.turns import yield_if_due
 from protocol.records.batch import BatchHeader
 from protocol.records.control import parse_end_marker
 from protocol.records.record import Header, iter_records
@@ -25,13 +26,10 @@ MAX_KEY_BYTES = 1024
 DIGEST_BYTES = 16
 NO_TRANSACTION = -1
 
-_TIME_BITS = 44
-_MAX_TIME_MS = (1 << _TIME_BITS) - 1
-# The fraction of all keys that is evicted at once when there are too many. Evicting them one by one would scan the free
-# slots of removed keys in the dict again and again.
-_EVICTED_PART = 64
-_MIN_EVICTED = 16
-_ENTRY = Struct(">q16sqq")
+# How many keys that are not needed any more are removed with each one that is added, and with each batch: a million
+# may expire at the same time, or belong to one transaction.
+_TIDIED_PER_ADD, _TIDIED_AT_ONCE = 2, 256
+_EXPIRIES_PER_WINDOW = 64
 
 
 def key_digest(headers: Sequence[Header]) -> bytes | None:
@@ -58,15 +56,16 @@ class KeyTable:
         self.window_ms = window_ms
         self.max_keys = max_keys
         self.evicted = 0
-        # By digest, in append order. Offset and time share one integer, which takes 40 bytes.
-        self._keys: dict[bytes, int] = {}
-        self._open: dict[int, dict[bytes, int]] = {}
-        self._open_count = 0
+        self._keys = KeyLog(NO_TRANSACTION)
+        self._open: dict[int, KeyLog] = {}
+        # Large transactions that have ended, and whether they were committed, until `_tidy` has emptied them.
+        self._ended: list[tuple[KeyLog, bool]] = []
+        self._count = 0
         # No key expires before this time.
         self._next_expiry_ms = 0
 
     def __len__(self) -> int:
-        return len(self._keys) + self._open_count
+        return self._count
 
     # Appends.
 
@@ -75,77 +74,94 @@ class KeyTable:
 
         `producer_id`: the producer of the transaction that the new record belongs to, else NO_TRANSACTION.
         """
-        tables = [self._keys]
-        if producer_id in self._open:
-            tables.append(self._open[producer_id])
-        for keys in tables:
+        entry = self._keys.get(digest)
+        if entry is not None and now_ms - (entry & MAX_TIME_MS) < self.window_ms:
+            return entry >> TIME_BITS, entry & MAX_TIME_MS
+        for keys in self._others(producer_id):
             entry = keys.get(digest)
-            if entry is not None and now_ms - (entry & _MAX_TIME_MS) < self.window_ms:
-                return entry >> _TIME_BITS, entry & _MAX_TIME_MS
+            if entry is not None and now_ms - (entry & MAX_TIME_MS) < self.window_ms:
+                return entry >> TIME_BITS, entry & MAX_TIME_MS
         return None
 
+    def _others(self, producer_id: int) -> list[KeyLog]:
+        """Return the keys that count for records of this transaction and are not among the committed ones yet."""
+        others = [keys for keys, committed in self._ended if committed] if self._ended else []
+        if producer_id in self._open:
+            others.append(self._open[producer_id])
+        return others
+
     def add(self, digest: bytes, offset: int, time_ms: int, producer_id: int) -> None:
-        """Add the key of a record that was appended at `offset`."""
-        entry = offset << _TIME_BITS | min(max(time_ms, 0), _MAX_TIME_MS)
-        if producer_id == NO_TRANSACTION:
-            # Removed first, so that the key moves to the end of the append order.
-            self._keys.pop(digest, None)
-            self._keys[digest] = entry
-            return
-        keys = self._open.setdefault(producer_id, {})
-        self._open_count += digest not in keys
-        keys[digest] = entry
+        """Add the key of a record that was appended at `offset`. Removes at most _TIDIED_PER_ADD others."""
+        keys = self._keys if producer_id == NO_TRANSACTION else self._open.get(producer_id)
+        if keys is None:
+            keys = self._open[producer_id] = KeyLog(producer_id)
+        if not 0 <= time_ms <= MAX_TIME_MS:
+            time_ms = min(max(time_ms, 0), MAX_TIME_MS)
+        self._count += keys.put(digest, offset, time_ms)
+        if time_ms >= self._next_expiry_ms or self._count > self.max_keys or self._ended:
+            self._tidy(time_ms, _TIDIED_PER_ADD)
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         """Apply a transaction marker of the partition."""
         keys = self._open.pop(producer_id, None)
-        if keys is None:
-            return
-        self._open_count -= len(keys)
-        if committed:
-            for digest, entry in keys.items():
-                # An older entry has expired; otherwise the record would have been dropped.
-                known = self._keys.get(digest)
-                if known is None or known & _MAX_TIME_MS < entry & _MAX_TIME_MS:
-                    self._keys.pop(digest, None)
-                    self._keys[digest] = entry
+        if keys is not None:
+            self._ended.append((keys, committed))
+            self._settle(_TIDIED_AT_ONCE)
 
     def forget_expired(self, now_ms: int) -> None:
-        """Remove the keys whose window has passed, and evict the oldest ones if there are too many."""
-        keys = self._keys
-        if now_ms >= self._next_expiry_ms:
-            expired = []
-            self._next_expiry_ms = now_ms + self.window_ms
-            for digest, entry in keys.items():
-                expiry_ms = (entry & _MAX_TIME_MS) + self.window_ms
-                if expiry_ms > now_ms:
-                    # At most _EVICTED_PART times in a window, since each time the free slots of the dict are scanned.
-                    self._next_expiry_ms = max(expiry_ms, now_ms + self.window_ms // _EVICTED_PART)
-                    break
-                expired.append(digest)
-            for digest in expired:
-                del keys[digest]
-        excess = len(self) - self.max_keys
-        if excess > 0:
-            self._evict(max(excess, min(self.max_keys // _EVICTED_PART, _MIN_EVICTED * _EVICTED_PART)))
+        """Remove keys whose window has passed, and evict the oldest ones if there are too many: some of them."""
+        if now_ms >= self._next_expiry_ms or self._count > self.max_keys or self._ended:
+            self._tidy(now_ms, _TIDIED_AT_ONCE)
 
-    def _evict(self, count: int) -> None:
-        self.evicted += count
-        oldest = list(islice(self._keys, count))
-        for digest in oldest:
-            del self._keys[digest]
-        count -= len(oldest)
-        while count > 0 and self._open:
-            # The transactions that have been open for the longest time.
-            producer_id = next(iter(self._open))
-            open_keys = self._open[producer_id]
-            removed = list(islice(open_keys, count))
-            for digest in removed:
-                del open_keys[digest]
-            if not open_keys:
-                del self._open[producer_id]
-            self._open_count -= len(removed)
-            count -= len(removed)
+    def _tidy(self, now_ms: int, limit: int) -> None:
+        """Remove at most `limit` rows that are not needed any more for each reason."""
+        self._settle(limit)
+        expired_at = now_ms - self.window_ms
+        self._count -= self._keys.pop_until(expired_at, limit)
+        first_ms = self._keys.first_time_ms()
+        if first_ms is None or first_ms > expired_at:
+            # Then some at once: a step for each would take longer.
+            next_ms = (now_ms if first_ms is None else first_ms) + self.window_ms
+            self._next_expiry_ms = max(next_ms, now_ms + self.window_ms // _EXPIRIES_PER_WINDOW)
+        for _ in range(limit):
+            if self._count <= self.max_keys or not self._evict_first():
+                break
+
+    def _settle(self, limit: int) -> None:
+        """Empty transactions that have ended, the last one first: so small ones do not wait for a large one."""
+        while limit > 0 and self._ended:
+            keys, committed = self._ended[-1]
+            while limit > 0 and keys.first_time_ms() is not None:
+                limit -= 1
+                row = keys.pop_first()
+                if row is not None:
+                    self._count -= 1
+                    if committed:
+                        self._put_later(*row)
+            if keys.first_time_ms() is None:
+                self._ended.pop()
+
+    def _put_later(self, digest: bytes, entry: int) -> None:
+        """Add a key unless a later record has it. An older one has expired; else the record would have been dropped."""
+        known = self._keys.get(digest)
+        if known is None or known & MAX_TIME_MS < entry & MAX_TIME_MS:
+            self._count += self._keys.put(digest, entry >> TIME_BITS, entry & MAX_TIME_MS)
+
+    def _evict_first(self) -> bool:
+        """Remove the first row of the keys, or else of the transaction that has been open for the longest time."""
+        oldest = next(iter(self._open), None)
+        logs = [self._keys, *(keys for keys, _ in self._ended[:1])]
+        if oldest is not None:
+            logs.append(self._open[oldest])
+        for keys in logs:
+            if keys.first_time_ms() is not None:
+                if keys.pop_first() is not None:
+                    self._count -= 1
+                    self.evicted += 1
+                return True
+        if oldest is not None:
+            del self._open[oldest]
+        return oldest is not None
 
     # DerivedState.
 
@@ -172,25 +188,26 @@ class KeyTable:
         walk_stored_headers(body, header, visit)
         self.forget_expired(now_ms)
 
-    def to_snapshot(self) -> Callable[[], bytes]:
-        committed = self._keys.copy()
-        transactions = {producer_id: keys.copy() for producer_id, keys in self._open.items()}
+    def to_snapshot(self) -> Iterator[Buffer]:
+        rows = self._keys.freeze()
+        ended = [keys.freeze() for keys, committed in self._ended if committed]
+        rows_of_open = [keys.freeze() for keys in self._open.values()]
 
-        def encode() -> bytes:
-            rows = chain(
-                ((NO_TRANSACTION, digest, entry) for digest, entry in committed.items()),
-                ((id, digest, entry) for id, keys in transactions.items() for digest, entry in keys.items()),
-            )
-            return b"".join(
-                [_ENTRY.pack(id, digest, entry >> _TIME_BITS, entry & _MAX_TIME_MS) for id, digest, entry in rows]
-            )
+        def encode() -> Iterator[Buffer]:
+            yield from rows
+            for chunk in chain.from_iterable(ended):
+                yield with_producer_id(chunk, NO_TRANSACTION)
+            yield from chain.from_iterable(rows_of_open)
 
-        return encode
+        return encode()
 
-    def load_snapshot(self, data: bytes) -> None:
+    def load_snapshot(self, data: Buffer) -> None:
         try:
-            rows = list(_ENTRY.iter_unpack(data))
+            for producer_id, digest, entry in iter_rows(data):
+                if producer_id == NO_TRANSACTION:
+                    self._put_later(digest, entry)
+                else:
+                    self.add(digest, entry >> TIME_BITS, entry & MAX_TIME_MS, producer_id)
+                yield_if_due()
         except StructError as error:
             raise ValueError(str(error)) from None
-        for producer_id, digest, offset, time_ms in rows:
-            self.add(digest, offset, time_ms, producer_id)

@@ -172,6 +172,7 @@ PURE = (
     "kbroker/pipeline/spark/session_conf.py",
     "kbroker/queues/closing/forwarded_batches.py",
     "kbroker/queues/dedup/empty_batch_filter.py",
+    "kbroker/queues/dedup/key_log.py",
     "kbroker/queues/dedup/key_table.py",
     "kbroker/queues/dedup/record_removal.py",
     "kbroker/queues/derived_state.py",

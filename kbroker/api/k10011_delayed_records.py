@@ -4,13 +4,15 @@ Kafka has no such API. The leader of the partition handles it; ApiVersions does 
 line sends it.
 
 - A list has at most 10,000 records or about 1 MiB, in the order of their due times; the next request names the last
-  one. Without `include_payload` it has keys, due times and the headers that ask for the delay. With max_records 0 the
+  one. A record that retention moves between two of them is in both responses, in the latter with its former offset.
+  Without `include_payload` a list has keys, due times and the headers that ask for the delay. With max_records 0 the
   response has the counts only.
 - A cancellation or delivery is a batch of the log, and is acknowledged when it is committed, as with acks=all. After
   an error it may have taken effect nevertheless; a repeated request then finds that the records are not pending.
 - INVALID_REQUEST: the topic has no delayed delivery, or there are too many offsets. A record that cannot be cancelled
   or delivered has its own error: OFFSET_OUT_OF_RANGE, INVALID_RECORD (not delayed), CONCURRENT_TRANSACTIONS (its
-  transaction is open), RESOURCE_NOT_FOUND (delivered or cancelled).
+  transaction is open), RESOURCE_NOT_FOUND (delivered or cancelled). A record that retention has moved lately is found
+  by its old offset, too.
 """
 
 from __future__ import annotations
@@ -76,6 +78,7 @@ async def _operate(services: Services, request: DelayedRecordsRequest, response:
                     value=record.value,
                     value_size=record.value_size,
                     headers=headers,
+                    moved_from=record.moved_from,
                 )
             )
     else:

@@ -36,6 +36,8 @@ class DelayedRecord(Struct):
     # -1 for null.
     value_size: int = row("int32", "0+")
     headers: list[DelayedRecordHeader] = row([DelayedRecordHeader], "0+")
+    # The offset from which retention has moved the record: a page before may have it there.
+    moved_from: int = row("int64", "0+", default=-1, tag=0)
 
 
 class DelayedRecordResult(Struct):

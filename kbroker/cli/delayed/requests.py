@@ -99,6 +99,8 @@ class DelayedTopic:
     def pending(self, partition: int, page_records: int, include_payload: bool = False) -> Iterator[WaitingRecord]:
         """Yield the pending records of a partition in the order in which they are due."""
         after_due_ms = after_offset = -1
+        # The offsets of all records with the last due time: retention may move them between two pages.
+        offsets: set[int] = set()
         while True:
             request = DelayedRecordsRequest(
                 operation=LIST,
@@ -109,7 +111,11 @@ class DelayedTopic:
             )
             response = self._send(partition, request)
             for record in response.records:
-                yield WaitingRecord(partition, record)
+                if record.due_ms != after_due_ms:
+                    offsets.clear()
+                if record.moved_from not in offsets:
+                    yield WaitingRecord(partition, record)
+                offsets.add(record.offset)
                 after_due_ms, after_offset = record.due_ms, record.offset
             if not response.has_more or not response.records:
                 return

@@ -14,7 +14,7 @@ Private bits of the attributes give the type of a batch:
 So the pending records follow from the log alone.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kbroker.queues.delay.headers import DELAY_HEADERS, DELIVER_MS, parse_delay
@@ -87,11 +87,12 @@ def store_delayed(batch: bytearray | memoryview, header: BatchHeader, is_all: bo
     patch_max_timestamp(batch, 0, header.size, attributes, now_ms)
 
 
-def rebuild_ahead(body: Buffer, header: BatchHeader, delayed: Container[int], arrival_ms: int) -> bytearray:
+def rebuild_ahead(body: Buffer, header: BatchHeader, dues: Sequence[Pending], arrival_ms: int) -> bytearray:
     """Rebuild a producer's batch of delayed and other records, of which some have timestamps after the arrival.
 
-    `delayed`: the indexes of the delayed ones. Raises MalformedError.
+    `dues`: (due time, index) of the delayed ones. Raises MalformedError.
     """
+    delayed = {index for _, index in dues}
     records = list(iter_records(body, header.count, header.base_timestamp))
     encoded = [
         encode_record(index, record.timestamp - arrival_ms, record.key, record.value, record.headers)
@@ -203,7 +204,8 @@ def visible_batch(batch: memoryview, header: BatchHeader, max_bytes: int, levels
 class StoredRecord(NamedTuple):
     """A pending record as it is stored. `timestamp`: the one that consumers would see without the delay.
 
-    `size`: an upper bound of the bytes of the delivered record.
+    `size`: an upper bound of the bytes of the delivered record. `moved_from`: its former offset if retention has moved
+    it, else -1.
     """
 
     due_ms: int
@@ -213,6 +215,7 @@ class StoredRecord(NamedTuple):
     value: bytes | None
     headers: tuple[Header, ...]
     size: int = 0
+    moved_from: int = -1
 
 
 def pick_records(body: bytes, header: BatchHeader, offsets: Sequence[int]) -> list[Record | None]:
@@ -240,16 +243,17 @@ def pick_records(body: bytes, header: BatchHeader, offsets: Sequence[int]) -> li
 
 
 def stored_record(entry: Pending, record: Record, header: BatchHeader) -> StoredRecord:
-    timestamp = record.timestamp
+    timestamp, moved_from = record.timestamp, -1
     if header.attributes & DELIVERED:
         # The record was moved, and has its original timestamp in a header.
-        timestamp = int(dict(record.headers).get(TIMESTAMP) or b"-1")
+        headers = dict(record.headers)
+        timestamp, moved_from = int(headers.get(TIMESTAMP) or b"-1"), int(headers.get(FROM) or b"-1")
     elif not header.attributes & CREATE_TIME:
         timestamp = header.max_timestamp
     size = _ADDED_BYTES + len(record.key or b"") + len(record.value or b"")
     for name, value in record.headers:
         size += _HEADER_BYTES + len(name) + len(value or b"")
-    return StoredRecord(*entry, timestamp, record.key, record.value, record.headers, size)
+    return StoredRecord(*entry, timestamp, record.key, record.value, record.headers, size, moved_from)
 
 
 def build_delivery(records: Sequence[StoredRecord], now_ms: int, *, log_append_time: bool) -> bytearray:

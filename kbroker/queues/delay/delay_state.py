@@ -67,10 +67,13 @@ class DelayState:
         at = bisect_left(entries, entry[1], key=itemgetter(1))
         return at < len(entries) and entries[at] == entry
 
-    def add_some(self, entries: list[Pending]) -> None:
-        """Add records of the next batch, in turns; `replay` need not add them again."""
+    def add_some(self, entries: list[Pending], base_offset: int = 0) -> None:
+        """Add records of the next batch, in turns; `replay` need not add them again.
+
+        `base_offset`: to which the offsets of the entries are relative.
+        """
         for at in range(0, len(entries), _ADDED_AT_ONCE):
-            self._add(entries[at : at + _ADDED_AT_ONCE])
+            self._add([(due, base_offset + offset) for due, offset in entries[at : at + _ADDED_AT_ONCE]])
             yield_if_due()
 
     def commit_some(self, producer_id: int, limit: int) -> bool:

@@ -42,7 +42,9 @@ class DelayedTopics:
         if delivery is None and partition.is_leader:
             delivery = self._deliveries[partition] = DelayedDelivery(self._environment, partition, self.metrics)
             delivery.start()
-        return None if delivery is None else DelayExtension(delivery, partition.log.config)
+        if delivery is None:
+            return None
+        return DelayExtension(self._environment.clock, delivery, partition.log.config)
 
     def _configure_follower(self, partition: Partition, is_following: bool) -> None:
         if is_following and partition not in self._followed:

@@ -7,6 +7,7 @@ itself names the stored records that it delivers: there is no second write that 
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
@@ -19,6 +20,7 @@ from kbroker.queues.delay.delay_batches import (
     build_move,
     effects_of,
     has_effects,
+    is_transactional,
     pick_records,
     stored_record,
 )
@@ -47,6 +49,10 @@ event_log = EventLogger("kbroker.delay")
 DELIVERY_SLICE, MOVE_SLICE = 100, 50
 # Records are read this long before they are due, and others with them that are due later.
 PREPARE_MS, READ_AHEAD_MS = 1_000, 60_000
+# An append applies at most this many delayed records itself; the task applies others in steps. At most MAX_UNAPPLIED
+# batches wait for it, and the task reads what follows them from the log.
+APPLIED_AT_ONCE, MAX_UNAPPLIED = 100, 32
+MAX_MOVED = 10_000
 RETRY_MS = 100
 # While records are pending, the wall clock is read at least this often, since it may be set.
 MAX_WAIT_MS = 1_000
@@ -68,6 +74,8 @@ class DelayedDelivery:
         self._leader_epoch = partition.state.leader_epoch
         self._stored = StoredRecords(environment, partition.log)
         self._task: Task[None] | None = None
+        # Large batches that this broker has appended, from `state.next_offset` on, and those after them.
+        self._appended: deque[tuple[BatchHeader, list[Pending]]] = deque()
         self._wakeup = Wakeup(environment.loop)
         self._is_stopped = False
         # The wall-clock time of the next step, -1 while a step runs.
@@ -77,6 +85,8 @@ class DelayedDelivery:
         # The log end offset after the last moved records, perhaps of the former leader. Until they are committed, their
         # old segments are kept: the next leader may not have the new copies.
         self._moved_end = partition.log.log_end_offset
+        # The new offsets of the last moved records, by their old ones: clients may know them from a list.
+        self._moved: dict[int, int] = {}
         self._log_start = partition.log.log_start_offset
         self._snapshot = SnapshotFile(environment, partition.log)
 
@@ -108,15 +118,39 @@ class DelayedDelivery:
             and partition.state.leader_epoch == self._leader_epoch
         )
 
-    def on_appended(self, header: BatchHeader, base_offset: int, added: list[Pending]) -> None:
-        """Called after a producer's batch was appended; `added`: its delayed records."""
-        if not self.is_loaded or self.state.next_offset != base_offset:
+    def on_appended(self, header: BatchHeader, base_offset: int, dues: list[Pending]) -> None:
+        """Called after a producer's batch was appended; `dues`: (due time, index) of its delayed records."""
+        if not self.is_loaded or self._appended_end() != base_offset:
             self.wake()
             return
         appended = header._replace(base_offset=base_offset, leader_epoch=self._leader_epoch)
+        if len(dues) > APPLIED_AT_ONCE and is_transactional(header):
+            self.wake()
+            return
+        if self._appended or len(dues) > APPLIED_AT_ONCE:
+            if len(self._appended) < MAX_UNAPPLIED:
+                self._appended.append((appended, dues))
+            self.wake()
+            return
+        added = [(due, base_offset + index) for due, index in dues]
         self.state.replay(appended, Effects(added, []) if added else NO_EFFECTS)
         if added and min(added)[0] < self._wake_ms:
             self.wake()
+
+    def _appended_end(self) -> int:
+        """Return the end of the appended batches that need not be read again."""
+        return self._appended[-1][0].next_offset if self._appended else self.state.next_offset
+
+    async def _apply_appended(self) -> None:
+        """Apply the first of the appended batches, unless it was replayed from the log."""
+        header, dues = self._appended[0]
+        if header.base_offset == self.state.next_offset:
+            if is_transactional(header):
+                self.state.replay(header, Effects([(due, header.base_offset + index) for due, index in dues], []))
+            else:
+                self.state.add_some(dues, header.base_offset)
+                self.state.replay(header, NO_EFFECTS)
+        del self._appended[0]
 
     # The task.
 
@@ -152,6 +186,9 @@ class DelayedDelivery:
 
     async def _step(self) -> int | None:
         """Do one slice of work. Returns the ms until the next one, 0 for at once, None to wait for an append."""
+        if self._appended:
+            await self._apply_appended()
+            return 0
         if self.state.next_offset < self._log.log_end_offset:
             await replay_batches(self._environment, self._log, self.state, self._log.log_end_offset)
             return 0
@@ -201,10 +238,21 @@ class DelayedDelivery:
         self._partition.append_internal(batch, self._environment.clock.now_ms(), any_size=True)
         self._stored.forget(removed)
         header = parse_header(batch)
+        added: list[Pending] = []
+        if is_move:
+            for offset, (due, old_offset) in enumerate(removed, header.base_offset):
+                added.append((due, offset))
+                self._moved[old_offset] = offset
+                if len(self._moved) > MAX_MOVED:
+                    del self._moved[next(iter(self._moved))]
         if self.state.next_offset == header.base_offset:
-            base = header.base_offset
-            added = [(due, base + at) for at, (due, _) in enumerate(removed)] if is_move else []
             self.state.replay(header, Effects(added, removed))
+
+    def moved_to(self, offset: int) -> int:
+        """Return the offset of a record that was at `offset`, if retention has moved it lately."""
+        while offset in self._moved:
+            offset = self._moved[offset]
+        return offset
 
     def _deliver(self, now_ms: int) -> bool:
         """Deliver the first records that are due and were read. Returns False if there are none. Raises KafkaError."""

@@ -31,7 +31,10 @@ _OWN_HEADERS = frozenset({FROM, DUE, TIMESTAMP})
 
 
 class ListedRecord(NamedTuple):
-    """A pending record. If the payload was not requested, `value` is None and `headers` has the delay header only."""
+    """A pending record. If the payload was not requested, `value` is None and `headers` has the delay header only.
+
+    `moved_from`: its former offset if retention has moved it, else -1.
+    """
 
     due_ms: int
     offset: int
@@ -40,6 +43,7 @@ class ListedRecord(NamedTuple):
     value: bytes | None
     value_size: int
     headers: tuple[Header, ...]
+    moved_from: int
 
     @property
     def size(self) -> int:
@@ -73,8 +77,7 @@ class PendingRequests:
         Raises KafkaError. Those of open transactions are not listed.
         """
         await self._delivery.wait_until_loaded()
-        # By due time and offset, as the headers of a moved record name it.
-        page: dict[tuple[int, bytes | None], ListedRecord] = {}
+        page: dict[Pending, ListedRecord] = {}
         size = 0
         while len(page) < max_records and size < MAX_PAGE_BYTES:
             wanted = min(self._stored.window, max_records - len(page))
@@ -84,7 +87,10 @@ class PendingRequests:
             entries = self._delivery.state.pending.after(after, wanted)
             if not entries:
                 break
+            # Each step over a whole window takes half a millisecond or more.
+            await self._environment.yield_to_loop()
             await self._stored.prepare(entries)
+            await self._environment.yield_to_loop()
             for entry in entries:
                 record = self._stored.take(entry)
                 if record is None and self._is_pending(entry):
@@ -93,11 +99,11 @@ class PendingRequests:
                 after = entry
                 if record is not None:
                     # Retention may have moved a record of the page meanwhile: it is listed where it is now.
-                    former = page.get((record.due_ms, dict(record.headers).get(FROM)))
-                    if former is not None and not self._is_pending(former[:2]):
-                        del page[former.due_ms, b"%d" % former.offset]
                     listed = _listed(record, include_payload)
-                    page[entry[0], b"%d" % entry[1]] = listed
+                    former = page.get((record.due_ms, listed.moved_from))
+                    if former is not None and not self._is_pending(former[:2]):
+                        del page[former[:2]]
+                    page[entry] = listed
                     size += listed.size
                     if size >= MAX_PAGE_BYTES:
                         break
@@ -106,7 +112,23 @@ class PendingRequests:
         return list(page.values()), bool(self._delivery.state.pending.after(after, 1))
 
     async def cancel(self, offsets: Sequence[int]) -> list[OffsetResult]:
-        """Cancel pending records, and wait until that is committed. Raises KafkaError."""
+        """Cancel pending records. Raises KafkaError."""
+        return self._by_requested_offset(offsets, await self._cancel(self._moved_to(offsets)))
+
+    async def deliver_now(self, offsets: Sequence[int]) -> list[OffsetResult]:
+        """Deliver pending records, in the order in which they would be due. Raises KafkaError, MalformedError."""
+        return self._by_requested_offset(offsets, await self._deliver_now(self._moved_to(offsets)))
+
+    def _moved_to(self, offsets: Sequence[int]) -> list[int]:
+        return [self._delivery.moved_to(offset) for offset in offsets]
+
+    def _by_requested_offset(self, offsets: Sequence[int], results: list[OffsetResult]) -> list[OffsetResult]:
+        """Return a result for each offset. Retention may have moved a record before the request or meanwhile."""
+        found = {self._delivery.moved_to(result.offset): result for result in results}
+        wanted = [(self._delivery.moved_to(offset), offset) for offset in sorted(set(offsets))]
+        return [found[current]._replace(offset=offset) for current, offset in wanted if current in found]
+
+    async def _cancel(self, offsets: Sequence[int]) -> list[OffsetResult]:
         entries, results = await self._find(offsets)
         for at in range(0, len(entries), SLICE_RECORDS):
             await self._delivery.wait_until_loaded()
@@ -118,11 +140,11 @@ class PendingRequests:
             await self._environment.yield_to_loop()
         return results
 
-    async def deliver_now(self, offsets: Sequence[int]) -> list[OffsetResult]:
-        """Deliver pending records, in the order in which they would be due. Raises KafkaError, MalformedError."""
+    async def _deliver_now(self, offsets: Sequence[int]) -> list[OffsetResult]:
         entries, results = await self._find(offsets)
         config = self._partition.log.config
         while entries:
+            entries = [self._latest(entry) for entry in entries]
             await self._stored.prepare(entries[: self._stored.window])
             await self._delivery.wait_until_loaded()
             pending, gone = self._split(entries[:SLICE_RECORDS])
@@ -172,11 +194,15 @@ class PendingRequests:
         await self._delivery.wait_until_loaded()
         return sorted(entries), errors
 
+    def _latest(self, entry: Pending) -> Pending:
+        return entry[0], self._delivery.moved_to(entry[1])
+
     def _is_pending(self, entry: Pending) -> bool:
         return entry in self._delivery.state.pending and entry[1] >= self._partition.log.log_start_offset
 
     def _split(self, entries: Sequence[Pending]) -> tuple[list[Pending], list[Pending]]:
         """Return those that are still pending, and the others."""
+        entries = [self._latest(entry) for entry in entries]
         pending = [entry for entry in entries if self._is_pending(entry)]
         still = set(pending)
         return pending, [entry for entry in entries if entry not in still]
@@ -204,7 +230,10 @@ def _listed(record: StoredRecord, include_payload: bool) -> ListedRecord:
     )
     value_size = -1 if record.value is None else len(record.value)
     value = record.value if include_payload else None
-    return ListedRecord(record.due_ms, record.offset, record.timestamp, record.key, value, value_size, headers)
+    moved_from = int(dict(record.headers).get(FROM) or b"-1")
+    return ListedRecord(
+        record.due_ms, record.offset, record.timestamp, record.key, value, value_size, headers, moved_from
+    )
 
 
 def _gone(entries: Sequence[Pending]) -> list[OffsetResult]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError, TopicPartition
+from kbroker.queues.delay import delivery
 from kbroker.queues.delay.delay_metrics import DelayMetrics
 from kbroker.queues.delay.delivery import DelayedDelivery
 from kbroker.replica.partition import Partition
@@ -93,6 +94,27 @@ class Topic:
 
     async def reconnect(self) -> None:
         self.client = await self.m.client()
+
+
+@broker_test
+async def test_records_of_large_batches_become_pending_in_steps(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "APPLIED_AT_ONCE", 10)
+    t = await Topic.create(m)
+    t.produce((b"first", 60_000))
+    await m.until(lambda: len(t.delivery.state.pending) == 1)
+    # More than wait in memory: the others are read again.
+    for _ in range(40):
+        t.produce(*((b"some", 60_000 + n * 7 % 50) for n in range(50)))
+    t.produce((b"last", 1000))
+    assert len(t.delivery.state.pending) == 1
+    await m.until(lambda: len(t.delivery.state.pending) == 2002)
+    applied = t.delivery.state.pending.after(None, 10_000)
+    await asyncio.sleep(2)
+    assert await t.seen() == [b"last"]
+    await m.restart()
+    await t.reconnect()
+    await m.until(lambda: len(t.delivery.state.pending) == 2001)
+    assert t.delivery.state.pending.after(None, 10_000) == applied[1:]
 
 
 @broker_test

@@ -233,11 +233,10 @@ class GroupShard:
         for group_id in dict.fromkeys(groups):
             self.context.post(partial(delete, group_id), group_id, LockMode.EXCLUSIVE_AFTER_SHARED)
 
-    def schedule_offset_expiration(self, retention_ms: int) -> None:
-        """Schedule the expiration of each group's offsets."""
-        for group_id in list(self.groups):
-            operation = partial(GroupShard.expire_offsets, group_id=group_id, retention_ms=retention_ms)
-            self.context.post(operation, group_id, LockMode.EXCLUSIVE_AFTER_SHARED)
+    def schedule_offset_expiration(self, group_id: str, retention_ms: int) -> None:
+        """Schedule the expiration of a group's offsets."""
+        operation = partial(GroupShard.expire_offsets, group_id=group_id, retention_ms=retention_ms)
+        self.context.post(operation, group_id, LockMode.EXCLUSIVE_AFTER_SHARED)
 
     def on_delta(self, delta: MetadataDelta) -> None:
         """Follow changes of topics. A partition that is loading finds them in the image when it is loaded."""

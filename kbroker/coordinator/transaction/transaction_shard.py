@@ -155,10 +155,8 @@ class TransactionShard:
 
     # Timeouts.
 
-    def timed_out(self) -> list[TransactionMetadata]:
-        """Return the open transactions that have timed out."""
-        mono_ms = self._clock.mono_ms()
-        return [entry.metadata for entry in self.entries.values() if is_timed_out(entry, mono_ms)]
+    def is_timed_out(self, entry: TransactionEntry) -> bool:
+        return is_timed_out(entry, self._clock.mono_ms())
 
     def abort_timed_out(self, transactional_id: str, new_producer_id: int) -> CoordinatorResult[bool]:
         """Abort a transaction and fence its producer. The response is False if the transaction has ended meanwhile."""
@@ -168,10 +166,9 @@ class TransactionShard:
         metadata = prepare_fence(entry.metadata, new_producer_id, self._server_version(), self._clock.now_ms())
         return self._transition(entry, metadata, True)
 
-    def expired(self, expiration_ms: int) -> list[str]:
-        """Return the transactional ids that have been unused for `expiration_ms`."""
-        now_ms = self._clock.now_ms()
-        return [id for id, entry in self.entries.items() if is_expired(entry, expiration_ms, now_ms)]
+    def is_expired(self, entry: TransactionEntry, expiration_ms: int) -> bool:
+        """Return whether a transactional id has been unused for `expiration_ms`."""
+        return is_expired(entry, expiration_ms, self._clock.now_ms())
 
     def expire(self, transactional_id: str) -> CoordinatorResult[None]:
         """Remove a transactional id."""

@@ -123,7 +123,7 @@ def _become_empty(group: ClassicGroup, now: Now) -> PendingRecord:
 
 def join_response(group: ClassicGroup, member_id: str) -> JoinGroupResponse:
     """Return the response with the current generation; the leader gets the members."""
-    is_leader = group.leader_id == member_id
+    members = group.members.values() if group.leader_id == member_id else ()
     return JoinGroupResponse(
         member_id=member_id,
         generation_id=group.generation,
@@ -136,8 +136,7 @@ def join_response(group: ClassicGroup, member_id: str) -> JoinGroupResponse:
                 group_instance_id=member.instance_id,
                 metadata=member.metadata(group.protocol),
             )
-            for member in group.members.values()
-            if is_leader
+            for member in members
         ],
     )
 

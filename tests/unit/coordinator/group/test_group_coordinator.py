@@ -8,6 +8,7 @@ import pytest
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
+from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
@@ -23,6 +24,7 @@ from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestA
 from protocol.messages.k15_describe_groups import DescribeGroupsRequest
 from protocol.messages.k16_list_groups import ListGroupsRequest
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest
+from tests.unit.support.calls_per_step import calls_per_step
 from tests.unit.support.group_coordinator import NODE, Harness
 from tests.unit.support.internal_log import MemoryLog
 
@@ -407,6 +409,18 @@ def test_the_offsets_of_an_empty_group_expire_and_the_group_with_them(broker: Ha
     broker.loop.pass_ms(1_000_000)
     assert broker.call(ListGroupsRequest(), 5).groups == []
     assert make(broker.log).call(ListGroupsRequest(), 5).groups == []
+
+
+def test_the_offsets_of_many_groups_expire_in_steps(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = make(offsets_topic_num_partitions=1)
+    broker.create_topic("t", 2)
+    for number in range(120):
+        request = commit_request(5)
+        request.group_id = f"g{number}"
+        broker.call(request, 9)
+    calls = calls_per_step(monkeypatch, GroupShard, "expire_offsets")
+    broker.run(broker.groups._expire_offsets())
+    assert (sum(calls.values()), max(calls.values())) == (120, 50)
 
 
 def test_a_group_with_members_keeps_its_offsets(broker: Harness) -> None:

@@ -5,8 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.coordinator.transaction.transaction_metadata import TransactionState
+from kbroker.coordinator.transaction.transaction_shard import TransactionShard
 from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
+from tests.unit.support.calls_per_step import calls_per_step
 from tests.unit.support.transaction_coordinator import A0, B0, TIMEOUT_MS, Harness, open_transaction, set_epoch
 
 DAY_MS = 86_400_000
@@ -289,3 +291,12 @@ def test_an_expiration_that_cannot_be_written_is_tried_again(make: Callable[...,
     h.log.append_error = None
     h.loop.pass_ms(3_600_000)
     assert list(h.transactions.list_transactions()) == []
+
+
+def test_many_transactional_ids_are_checked_in_steps(h: Harness, monkeypatch: pytest.MonkeyPatch):
+    for number in range(120):
+        h.init(f"id-{number}")
+    for name, task in (("is_expired", h.transactions._expire), ("is_timed_out", h.transactions._abort_timed_out)):
+        checks = calls_per_step(monkeypatch, TransactionShard, name)
+        h.run(task())
+        assert (sum(checks.values()), max(checks.values())) == (120, 50)

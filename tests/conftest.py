@@ -35,7 +35,12 @@ SCOPES = {
     "tests/compat/queues/test_java": "JVM",
     "tests/compat/mirror/": "MirrorMaker",
     "tests/compat/cluster/growth/": "growth",
+    # In one process these would take longer than everything else: each scope has a cluster of its own.
     "tests/compat/cluster/": "cluster",
+    "tests/compat/cluster/test_restored_metadata": "restored and lost metadata",
+    "tests/compat/cluster/test_lost_metadata": "restored and lost metadata",
+    "tests/compat/cluster/test_full_disks": "full disks and surges",
+    "tests/compat/cluster/surge/": "full disks and surges",
     "tests/compat/spark/": "Spark",
     "tests/compat/cluster/failover/": "Spark",
     # These wait more than they calculate; those of tests/unit use the time.

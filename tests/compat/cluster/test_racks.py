@@ -55,7 +55,7 @@ def bytes_received_by_broker(cluster: Cluster, topic: str, rack: str) -> dict[st
         def is_enough() -> bool:
             nonlocal read
             read += sum(1 for message in consumer.consume(100, timeout=0.2) if not message.error())
-            return read > 1000 and len(statistics) > 2 and statistics.get("3", 0) > statistics.get("1", 0)
+            return read > 100 and len(statistics) > 2 and statistics.get("3", 0) > statistics.get("1", 0)
 
         eventually(is_enough, "records from the replica in the rack", interval=0)
     finally:

@@ -14,7 +14,7 @@ from tests.compat.cluster.work import create_topic, working
 pytestmark = pytest.mark.skipif(not IS_KBROKER, reason="not run: another program's brokers, without ZooKeeper")
 
 # Several times as long as a session.
-OUTAGE_S = float(os.environ.get("KBROKER_COMPAT_SECONDS", "12"))
+OUTAGE_S = float(os.environ.get("KBROKER_COMPAT_SECONDS", "9"))
 
 
 def test_each_server_of_the_ensemble_killed_in_turn(cluster: Cluster) -> None:

@@ -82,6 +82,8 @@ class DelayedDelivery:
         self._wake_ms = -1
         # Retention is about to delete below this offset, so pending records there are moved. -1: nothing to move.
         self._move_below = -1
+        # The next offset to look at; -1: the lowest of all pending records.
+        self._move_at = -1
         # The log end offset after the last moved records, perhaps of the former leader. Until they are committed, their
         # old segments are kept: the next leader may not have the new copies.
         self._moved_end = partition.log.log_end_offset
@@ -286,24 +288,44 @@ class DelayedDelivery:
         Raises KafkaError, MalformedError.
         """
         pending = self.state.pending
-        lowest = pending.lowest_offset()
-        if lowest is None or lowest >= self._move_below:
-            self._move_below = -1
-            return False
-        moved = 0
-        view = await read_batches(self._environment, self._log, lowest, READ_BYTES, self._move_below)
-        for pos, header in iter_headers(view):
-            if has_effects(header):
-                moved += await self._move_batch(view[pos : pos + header.size], header)
-        if not moved and pending.lowest_offset() == lowest:
+        lowest: int | None = None
+        if self._move_at < 0:
+            pending.find_lowest()
+            lowest = pending.lowest_offset()
+            if lowest is None or lowest >= self._move_below:
+                self._move_below = -1
+                return False
+            self._move_at = lowest
+        start, self._move_at = max(self._move_at, self._log.log_start_offset), -1
+        # The records of several small batches are moved together.
+        records: list[StoredRecord] = []
+        found, next_offset = 0, start
+        view = await read_batches(self._environment, self._log, start, READ_BYTES, self._move_below)
+        try:
+            for pos, header in iter_headers(view):
+                if has_effects(header):
+                    some = await self._pending_of(view[pos : pos + header.size], header)
+                    found += len(some)
+                    records += some
+                    if len(records) >= MOVE_SLICE:
+                        moving, records = records, []
+                        await self._move(moving)
+                next_offset = header.next_offset
+                yield_if_due()
+        finally:
+            # Also if a later batch is damaged.
+            await self._move(records)
+        if not found and lowest is not None and pending.lowest_offset() == lowest:
             raise MalformedError(f"no batch has the pending record at offset {lowest}")
+        if next_offset < self._move_below:
+            self._move_at = next_offset
         return True
 
-    async def _move_batch(self, batch: memoryview, header: BatchHeader) -> int:
-        """Store the pending records of a batch again. Returns their number."""
-        environment, pending = self._environment, self.state.pending
+    async def _pending_of(self, batch: memoryview, header: BatchHeader) -> list[StoredRecord]:
+        """Return the pending records of a batch. Raises KafkaError, MalformedError."""
+        pending = self.state.pending
         levels = levels_ms(self._log.config.kbroker_delay_levels)
-        body = await read_body(environment, batch, header)
+        body = await read_body(self._environment, batch, header)
         effects = effects_of(batch, body, header, levels)
         entries = [entry for entry in effects.added if entry in pending]
         picked = pick_records(body, header, [offset for _, offset in entries])
@@ -312,18 +334,23 @@ class DelayedDelivery:
             if record is not None:
                 records.append(stored_record(entry, record, header))
                 yield_if_due()
+        return records
+
+    async def _move(self, records: list[StoredRecord]) -> None:
+        """Store pending records again. Raises KafkaError."""
         at = 0
         while at < len(records):
+            await self._environment.yield_to_loop()
             some = first_batch(records[at : at + MOVE_SLICE], self._log.config.segment_bytes)
             at += len(some)
             # Meanwhile some may have been cancelled, delivered on request, or deleted.
-            still = [each for each in some if each[:2] in pending and each.offset >= self._log.log_start_offset]
+            pending, start = self.state.pending, self._log.log_start_offset
+            still = [each for each in some if each[:2] in pending and each.offset >= start]
             if still:
-                self.append(build_move(still, environment.clock.now_ms()), [each[:2] for each in still], is_move=True)
+                now_ms = self._environment.clock.now_ms()
+                self.append(build_move(still, now_ms), [each[:2] for each in still], is_move=True)
                 self._moved_end = self._log.log_end_offset
                 self.metrics.moved_records += len(still)
-                await environment.yield_to_loop()
-        return len(records)
 
     def retention_limit(self, now_ms: int) -> int:
         """Return the offset up to which retention may delete segments now.

@@ -266,6 +266,29 @@ async def test_a_pending_record_does_not_keep_its_segment(m: Machine) -> None:
 
 
 @broker_test
+async def test_pending_records_of_many_batches_are_moved_together(m: Machine) -> None:
+    t = await Topic.create(m, **{"retention.ms": "600000", "segment.ms": "60000", "file.delete.delay.ms": "0"})
+    count, day = 500, 86_400_000
+    for number in range(count):
+        t.produce((b"later", day + number * 7 % count))
+        t.produce((b"now", None))
+    await m.until(lambda: len(t.delivery.state.pending) == count)
+    before = t.delivery.state.pending.after(None, count)
+    await asyncio.sleep(61)
+    t.produce((b"tick", None))
+    log_end = t.partition.log.log_end_offset
+    await asyncio.sleep(1200)
+    log = t.partition.log
+    assert log.log_start_offset >= 2 * count
+    after = t.delivery.state.pending.after(None, 2 * count)
+    assert sorted(due for due, _ in after) == [due for due, _ in before]
+    data = log.read_blocking(log_end, 1 << 20, log.log_end_offset)
+    batches = [header.count for _, header in iter_headers(data)]
+    assert sum(batches) % count == 0
+    assert len(batches) <= sum(batches) // count * (count // delivery.MOVE_SLICE + 1)
+
+
+@broker_test
 async def test_a_new_leader_keeps_old_segments_until_its_log_is_committed(m: Machine) -> None:
     """The former leader may have stored pending records anew at the end of the log, which no other replica has yet."""
     t = await Topic.create(m, **{"retention.ms": "600000", "segment.ms": "60000"})

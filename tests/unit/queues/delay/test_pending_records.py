@@ -104,3 +104,18 @@ def test_a_record_takes_at_most_36_bytes():
     finally:
         tracemalloc.stop()
     assert 0 < sum(trace.size for trace in own.traces) / 50_000 <= 36
+
+
+def test_the_lowest_offset_is_found_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    pending = PendingRecords()
+    for offset in range(4 * CHUNK_RECORDS):
+        pending.add((offset * 7919 % 10_007, offset))
+    removed = sorted(pending.after(None, 10_000), key=lambda entry: entry[1])[:3000]
+    pending.discard_all(removed)
+    steps: list[None] = []
+    monkeypatch.setattr(pending_records, "yield_if_due", lambda: steps.append(None))
+    pending.find_lowest()
+    assert len(steps) >= 3
+    pending.find_lowest()
+    assert len(steps) <= 8
+    assert pending.lowest_offset() == 3000

@@ -10,6 +10,7 @@ from kbroker.queues.delay import delivery
 from kbroker.queues.delay.delay_metrics import DelayMetrics
 from kbroker.queues.delay.delivery import DelayedDelivery
 from kbroker.replica.partition import Partition
+from kbroker.storage.log.log_reads import read_blocking
 from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, build_batch, iter_batch_records, iter_headers
@@ -282,7 +283,7 @@ async def test_pending_records_of_many_batches_are_moved_together(m: Machine) ->
     assert log.log_start_offset >= 2 * count
     after = t.delivery.state.pending.after(None, 2 * count)
     assert sorted(due for due, _ in after) == [due for due, _ in before]
-    data = log.read_blocking(log_end, 1 << 20, log.log_end_offset)
+    data = read_blocking(log, log_end, 1 << 20, log.log_end_offset)
     batches = [header.count for _, header in iter_headers(data)]
     assert sum(batches) % count == 0
     assert len(batches) <= sum(batches) // count * (count // delivery.MOVE_SLICE + 1)

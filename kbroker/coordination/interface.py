@@ -3,7 +3,8 @@
 A tree of nodes. Each node has data (bytes, up to about 1 MiB) and a version that starts at 0 and grows by one with each
 `set`, so that writers can compare and set. `multi` applies several operations or none. An ephemeral node is deleted
 when the session that created it ends. A watch fires once, on the event loop, after the change is durable: at the first
-change, or when the service can no longer report changes to it, because the connection was lost.
+change, or when the service can no longer report changes to it, because the connection was lost. A session that expires
+does not fire its watches: who waits for one also needs `on_expired`.
 
 Reads of a session never go back, and they have every change that the session has made, has been notified of, or has
 failed on (such as the version of a BadVersion). They may not have other changes of other sessions yet: see `sync`.

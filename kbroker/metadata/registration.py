@@ -208,13 +208,16 @@ async def _advance_epoch(coordination: Coordination, version: int, epoch: int) -
 
 
 async def _wait_until_deleted(environment: Environment, coordination: Coordination, path: str, max_s: float) -> None:
-    """Wait until the node is deleted or changed, at most `max_s` seconds."""
+    """Wait until the node is deleted or changed, or this session expires, at most `max_s` seconds."""
     changed = environment.loop.create_future()
 
     def on_event(event: WatchEvent | None) -> None:
         if not changed.done():
             changed.set_result(None)
 
+    # No watch fires after that: without it, the broker would open another session only after `max_s`. The service may
+    # have been restored from an older copy, and only this broker may know (recovery/older_metadata.py).
+    coordination.on_expired(lambda: on_event(None))
     if await coordination.exists(path, on_event) is None:
         return
     timer = environment.loop.call_later(max_s, on_event, None)

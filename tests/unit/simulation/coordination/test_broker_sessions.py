@@ -57,6 +57,23 @@ async def test_a_killed_broker_waits_for_its_former_session_to_expire(s):
 
 
 @broker_test
+async def test_a_broker_whose_session_expires_while_it_waits_for_its_former_one_continues_in_another(s):
+    """The service may have been restored from an older copy meanwhile, and other brokers wait 10 s for this one."""
+    s.machine.kill()
+    before = s.loop.time()
+    starting = asyncio.create_task(s.machine.start())
+    await s.until(lambda: len(s.service.sessions(BROKER)) == 2, 2)
+    await asyncio.sleep(1)
+    former, current = s.service.sessions(BROKER)
+    s.service.expire(current)
+    await s.until(lambda: len(s.service.sessions(BROKER)) == 2, 3)
+    assert s.service.sessions(BROKER)[0] == former
+    await starting
+    assert s.loop.time() - before <= 8
+    await s.check_works()
+
+
+@broker_test
 async def test_a_second_broker_with_the_same_id_does_not_start(s):
     other = Machine(s.loop, "other", "other", {"node.id": "1"}, s.service)
     before = s.loop.time()

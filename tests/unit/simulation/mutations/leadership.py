@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from kbroker.coordination.interface import Coordination
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
 from kbroker.interbroker.fencing_check import FencingCheck
+from kbroker.metadata import registration
 from kbroker.metadata.image import UNKNOWN_REPLICA, PartitionRegistration, SeenMetadata, WriteHealth
 from kbroker.metadata.recovery import log_recovery, log_recovery_manager
 from kbroker.metadata.recovery.log_recovery import MAX_UNSEEN_EPOCHS, ReadLogs, ReplicaLog
@@ -29,13 +31,14 @@ from tests.unit.simulation.mutations.leadership_faults import (
     leader_moves_unheard,
     leader_returns,
     only_clients_reach_the_leader,
+    restored_while_sessions_expire,
     restored_with_a_stale_follower_first,
     restored_with_an_unaware_broker_first,
     restored_without_the_leader,
     successor_knows_a_lower_high_watermark,
     synced_records_are_truncated,
 )
-from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, mutation, replaces, wrap
+from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, Without, mutation, replaces, wrap
 from tests.unit.simulation.mutations.shapes import Shape, broker, only, topics
 
 
@@ -260,3 +263,17 @@ def a_recovery_does_not_wait_for_other_logs(patch: pytest.MonkeyPatch) -> None:
 def brokers_are_not_waited_for_after_all_sessions_have_ended(patch: pytest.MonkeyPatch) -> None:
     """The first broker that registers leads by the copy, though others may have seen that it is old."""
     patch.setattr(log_recovery_manager, "FORMER_BROKERS_S", 0.0)
+
+
+@mutation(
+    "cluster",
+    RESTORE_SIGNS,
+    topics(replicated(restored_while_sessions_expire, seconds=25.0), min_insync_replicas="1"),
+)
+def a_starting_broker_does_not_notice_the_end_of_its_session(patch: pytest.MonkeyPatch) -> None:
+    """It waits for the end of its former session in one that has expired, so the others stop waiting for it."""
+
+    def wait(original: Any, environment: Any, coordination: Coordination, *arguments: Any) -> Any:
+        return original(environment, Without(coordination, "on_expired"), *arguments)
+
+    wrap(patch, registration, "_wait_until_deleted", wait)

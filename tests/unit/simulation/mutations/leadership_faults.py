@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 
+from kbroker.metadata.store.data_tree import DataTree
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.consumer.offset_lookup import LATEST, list_offset
 from kbroker.simulation.coordination.service import SESSION_MS
@@ -228,22 +229,48 @@ async def restored_with_an_unaware_broker_first(simulation: Simulation, random: 
     former, (leader, other) = scene.leader, scene.followers
     with simulation.down(leader), simulation.down(other):
         with simulation.down(former):
-            with scene.isolated(former):
-                simulation.note(f"{former.name}: SIGTERM")
-                await former.stop()
-                scene.expire(former)
-            await scene.until(lambda: scene.leads(leader))
-            end_offset = scene.end_offset(leader)
-            await scene.until(lambda: scene.high_watermark(leader) > end_offset + 10)
-            for machine in (leader, other):
-                simulation.note(f"{machine.name}: kill -9")
-                machine.kill()
-            simulation.note("the operator has put back an older copy of the coordination service's data")
-            simulation.restore_metadata(copy)
+            await _stop_unheard_and_restore(scene, former, [leader, other], copy)
             epoch = scene.ephemeral_epoch(former)
         await scene.until(lambda: scene.ephemeral_epoch(former) > epoch, seconds=10.0)
         await asyncio.sleep(5.0)
     await scene.until_in_sync()
+
+
+async def restored_while_sessions_expire(simulation: Simulation, random: Random) -> None:
+    """Put a copy of before the last election back, and expire the sessions of all brokers but one as they start.
+
+    They wait for the end of the sessions that the copy has. The other one was down since the copy.
+    """
+    scene = Scene(simulation)
+    if not await scene.until_in_sync():
+        return
+    copy = scene.service.copy()
+    former, aware = scene.leader, scene.followers
+    with simulation.down(former), simulation.down(aware[0]), simulation.down(aware[1]):
+        await _stop_unheard_and_restore(scene, former, aware, copy)
+    await scene.until(lambda: all(scene.service.sessions(machine.name) for machine in aware))
+    await asyncio.sleep(1.0)
+    for machine in aware:
+        scene.expire(machine)
+    await asyncio.sleep(SESSION_MS / 1000)
+    await scene.until_in_sync()
+
+
+async def _stop_unheard_and_restore(scene: Scene, former: Machine, others: list[Machine], copy: DataTree) -> None:
+    """Stop the leader in an orderly way, though nobody hears of it. Others lead, and are killed. Put the copy back."""
+    simulation, leader = scene.simulation, others[0]
+    with scene.isolated(former):
+        simulation.note(f"{former.name}: SIGTERM")
+        await former.stop()
+        scene.expire(former)
+    await scene.until(lambda: scene.leads(leader))
+    end_offset = scene.end_offset(leader)
+    await scene.until(lambda: scene.high_watermark(leader) > end_offset + 10)
+    for machine in others:
+        simulation.note(f"{machine.name}: kill -9")
+        machine.kill()
+    simulation.note("the operator has put back an older copy of the coordination service's data")
+    simulation.restore_metadata(copy)
 
 
 async def restored_with_a_stale_follower_first(simulation: Simulation, random: Random) -> None:

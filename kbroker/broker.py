@@ -141,12 +141,13 @@ class Broker:
             await replicas.write_health.check()
             member.write_health = lambda: replicas.write_health.health
             await cluster.serve(self.services, replicas)
-            self._sessions.resign = partial(self._resign, member, assigned, cluster)
         else:
             member.controller.use_reports(self._read_own_logs)
         # A broker that could still be opening its logs must not be elected as a leader.
         try:
-            await self._sessions.register(member, node, logs.previous_broker_epoch)
+            await self._sessions.register(
+                member, node, logs.previous_broker_epoch, partial(self._resign, member, assigned)
+            )
         except NodeExists:
             # With another node.id the directory can still be used.
             await directory.forget_owner()
@@ -194,13 +195,14 @@ class Broker:
             self._cluster = ClusterParts(self.environment, lambda: self.config, member)
         return member
 
-    def _resign(self, member: ClusterMember, assigned: AssignedPartitions, cluster: ClusterParts) -> None:
+    def _resign(self, member: ClusterMember, assigned: AssignedPartitions) -> None:
         """Give up all roles, because the session has ended."""
         member.on_session_lost()
         assigned.resign()
         self.services.groups.resign()
         self.services.transactions.resign()
-        cluster.resign()
+        if self._cluster is not None:
+            self._cluster.resign()
 
     async def _read_own_logs(self, brokers: Collection[int], keys: Sequence[tuple[bytes, int]]) -> LogsByBroker:
         """Return how far the logs of a lone broker go, whose metadata were restored from an older copy."""

@@ -70,7 +70,7 @@ class ClusterMember:
         `seen_file`: where it is remembered how new the metadata are that this broker has seen; None for nowhere.
         """
         self.image = MetadataImage()
-        self.loader = MetadataLoader(coordination, environment.loop, self.image, on_failure)
+        self.loader = MetadataLoader(coordination, environment.loop, self.image, on_failure, self._check_cluster)
         self.controller = Controller(environment, node_id, coordination, self.loader, config)
         self.producer_ids = ProducerIdManager(coordination, environment.loop)
         # The secret with which brokers prove to each other that they belong to this cluster.
@@ -113,7 +113,6 @@ class ClusterMember:
             environment, "self-healing", lambda: healing.interval_ms, healing.heal, lambda: healing.is_needed
         )
         self.loader.roles_listeners.append(self._on_delta)
-        self.loader.check_cluster = self._check_cluster
 
     @property
     def is_unfenced(self) -> bool:

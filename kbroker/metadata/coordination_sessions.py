@@ -44,8 +44,6 @@ FIRST_JOIN_S = 60.0
 
 
 class CoordinationSessions:
-    """`resign` ends all roles of the broker; the caller sets it before there can be any."""
-
     def __init__(
         self,
         environment: Environment,
@@ -61,7 +59,6 @@ class CoordinationSessions:
         embedded store if zookeeper.connect is not set.
         """
         self.current: Coordination | None = None
-        self.resign: Callable[[], None] = lambda: None
         self._environment = environment
         self._config = config
         self._check_new = check_new
@@ -78,7 +75,8 @@ class CoordinationSessions:
         self._rejoining: Task[None] | None = None
         # The last session that has expired.
         self._expired: Coordination | None = None
-        # Set by `register`: what registers again in another session.
+        # Set by `register`: what ends all roles of the broker, and what registers again in another session.
+        self._resign: Callable[[], None] = lambda: None
         self._member: ClusterMember | None = None
         self._node: BrokerRegistration | None = None
 
@@ -110,10 +108,9 @@ class CoordinationSessions:
         self._connection_timeout_s = settings.connection_timeout_s
 
         async def open_one() -> Coordination:
-            session = await open_session(self._environment.loop, settings, self._check_new)
+            session = await open_session(self._environment.loop, settings, self._check_new, self.check_clock)
             # ZooKeeper may have chosen another timeout, also for the session of a former process.
             self._max_wait_s = session.timeout_ms / 1000 + FORMER_SESSION_MARGIN_S
-            session.on_server_time = self.check_clock
             return session
 
         return open_one
@@ -169,13 +166,19 @@ class CoordinationSessions:
             await self._close_current()
             member.use_session(self._follow(await self._open_session()))
 
-    async def register(self, member: ClusterMember, node: BrokerRegistration, previous_epoch: int) -> None:
-        """Register the broker for the first time: see ClusterMember.register.
+    async def register(
+        self,
+        member: ClusterMember,
+        node: BrokerRegistration,
+        previous_epoch: int,
+        resign: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Register the broker for the first time: see ClusterMember.register. `resign` ends all roles of the broker.
 
         If the session has expired meanwhile, or the service becomes unavailable, the broker joins in another session.
         Raises CoordinationError; Unavailable after FIRST_JOIN_S, because the operator waits for the start.
         """
-        self._member, self._node = member, node
+        self._member, self._node, self._resign = member, node, resign
         try:
             await member.register(node, self._max_wait_s, previous_epoch)
             if not member.broker_epoch:
@@ -198,7 +201,7 @@ class CoordinationSessions:
             self._on_failure(SessionExpired())
             return
         log.warning(message)
-        self.resign()
+        self._resign()
         # While ZooKeeper cannot be reached, the image would name this broker as the leader of its former partitions.
         if self._member is not None:
             self._member.fence_in_image()
@@ -234,7 +237,7 @@ class CoordinationSessions:
         assert member is not None
         log.warning("no other broker responds: giving up all roles", coordination_service_responds=self.is_connected)
         is_connected = self.is_connected
-        self.resign()
+        self._resign()
         if not is_connected:
             member.fence_in_image()
         self._rejoining = self._environment.loop.create_task(self._rejoin(RESIGNATION_S))
@@ -278,7 +281,7 @@ class CoordinationSessions:
         """
         assert self._open_session is not None
         while not self._is_stopping():
-            self.resign()
+            self._resign()
             try:
                 await self._close_current()
                 session = self._follow(await self._open_session())

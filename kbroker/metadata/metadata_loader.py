@@ -55,24 +55,25 @@ class MetadataLoader(LoadedNodes):
         loop: AbstractEventLoop,
         image: MetadataImage,
         on_failure: Callable[[BaseException], None],
+        check_cluster: Callable[[], Awaitable[None]],
     ) -> None:
-        """`on_failure` is called when the image can no longer be kept up to date.
+        """`check_cluster` is awaited before all nodes are read. Raises ForeignCluster if they are of another cluster.
 
-        The reason is that the session has expired, a node is invalid, or a listener has failed. While the service is
-        unavailable, the image stays unchanged.
+        `on_failure` is called when the image can no longer be kept up to date. The reason is that the session has
+        expired, a node is invalid, or a listener has failed. While the service is unavailable, the image stays
+        unchanged.
         """
         super().__init__(image)
         # Called in the iteration of the loop in which the image changes, before any listener.
         self.roles_listeners: list[Callable[[MetadataDelta], None]] = []
         # Awaited with one delta after the other in a task of their own: opening 1,000 logs must not delay a failover.
         self.listeners: list[DeltaListener] = []
-        # Awaited before all nodes are read. Raises ForeignCluster if they are not those of this broker's cluster.
-        self.check_cluster: Callable[[], Awaitable[None]] = _check_nothing
         self.change_log = ChangeLog()
         self.change_log_version = 0
         self._coordination = coordination
         self._loop = loop
         self._on_failure = on_failure
+        self._check_cluster = check_cluster
         self._lock = Mutex(loop)
         # Whether the controller may have changed since its node was last read.
         self._controller_changed = True
@@ -179,7 +180,7 @@ class MetadataLoader(LoadedNodes):
         try:
             node = await self._coordination.get(znodes.CHANGES, self._on_change)
         except NoNode:
-            await self.check_cluster()
+            await self._check_cluster()
             raise
         change_log = decode_change_log(node.data)
         if self._loaded and change_log.number == self.change_log.number:
@@ -214,7 +215,7 @@ class MetadataLoader(LoadedNodes):
         changes = None if number is None else await self._changes_since(number, change_log)
         nodes: dict[str, bytes | None] = {}
         if changes is None:
-            await self.check_cluster()
+            await self._check_cluster()
             to_read.reads_all = True
             to_read.rows.clear()
             nodes, paths = dict.fromkeys(self.known_paths()), await self._all_paths()
@@ -292,7 +293,3 @@ class MetadataLoader(LoadedNodes):
             return  # Coordination.on_expired reports it
         elif error is not None and self._following:
             self._on_failure(error)
-
-
-async def _check_nothing() -> None:
-    pass

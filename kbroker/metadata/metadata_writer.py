@@ -173,13 +173,6 @@ class MetadataWriter:
 
     async def write(self, ops: Sequence[Op], deleted_topics: Sequence[bytes] = ()) -> None:
         """Like commit, but raises CoordinationError."""
-        try:
-            await self._write(ops, deleted_topics)
-        except CoordinationError as error:
-            self._note_failure(error)
-            raise
-
-    async def _write(self, ops: Sequence[Op], deleted_topics: Sequence[bytes]) -> None:
         if self._epoch_version is None:
             raise BadVersion(znodes.CONTROLLER_EPOCH)
         epoch_version, log = self._epoch_version, self._loader.change_log
@@ -187,16 +180,20 @@ class MetadataWriter:
         writers = log.writers
         if not writers or writers[-1][:2] != (self.epoch, self._name):
             writers = (*writers, Writer(self.epoch, self._name, log.number, number))
-        records = await deletion_ops(self.coordination, deleted_topics) if deleted_topics else []
-        await self.coordination.multi(
-            [
-                Check(znodes.CONTROLLER_EPOCH, epoch_version),
-                *change_ops(number, ops, self._loader.change_log_version, writers),
-                *ops,
-                *records,
-            ]
-        )
-        await self._loader.catch_up()
+        try:
+            records = await deletion_ops(self.coordination, deleted_topics) if deleted_topics else []
+            await self.coordination.multi(
+                [
+                    Check(znodes.CONTROLLER_EPOCH, epoch_version),
+                    *change_ops(number, ops, self._loader.change_log_version, writers),
+                    *ops,
+                    *records,
+                ]
+            )
+            await self._loader.catch_up()
+        except CoordinationError as error:
+            self._note_failure(error)
+            raise
 
     def _note_failure(self, error: CoordinationError) -> None:
         """Record what a failure means for later operations."""

@@ -32,14 +32,18 @@ class ZooKeeperUnreachable(ZooKeeperUnusable, Unavailable):
 
 
 async def open_session(
-    loop: AbstractEventLoop, settings: ZooKeeperSettings, check_new: Callable[[str], None] = lambda place: None
+    loop: AbstractEventLoop,
+    settings: ZooKeeperSettings,
+    check_new: Callable[[str], None] = lambda place: None,
+    on_server_time: Callable[[int], None] = lambda time_ms: None,
 ) -> ZooKeeperSession:
     """Return a connected session below the chroot. Raises ZooKeeperUnusable.
 
     `check_new` is called if there is no cluster below the chroot, before anything is created, and may raise.
+    `on_server_time`: called with ZooKeeper's time of each write, in milliseconds.
     """
     try:
-        session = ZooKeeperSession(loop, settings)
+        session = ZooKeeperSession(loop, settings, on_server_time)
     except OSError as error:
         raise ZooKeeperUnusable(f"cannot use TLS for ZooKeeper: {error.filename}: {error.strerror}") from None
     session.start()

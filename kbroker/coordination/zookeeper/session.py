@@ -94,17 +94,21 @@ class Call(Generic[T_co]):
 class ZooKeeperSession:
     """Implements Coordination. `chroot` is the path of the node that stands for the root of the tree."""
 
-    def __init__(self, loop: AbstractEventLoop, settings: ZooKeeperSettings, chroot: str = "") -> None:
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        settings: ZooKeeperSettings,
+        on_server_time: Callable[[int], None] = lambda time_ms: None,
+    ) -> None:
         """Create a session that is not connected; `start` connects it. Raises OSError for TLS files."""
-        self.chroot = chroot
+        self.chroot = ""
         self.connected: Future[None] = loop.create_future()
         self._loop = loop
         self._settings = settings
         self._timeout_s = settings.session_timeout_s * READ_TIMEOUT
         self._acl = acl(settings.set_acl)
         self._client = SessionClient(loop, settings, self._on_state, self._on_event)
-        # Called with ZooKeeper's time of each write, in milliseconds.
-        self.on_server_time: Callable[[int], None] = lambda time_ms: None
+        self._on_server_time = on_server_time
         self._session_id = 0
         self._is_connected = False
         self._is_over = False
@@ -207,7 +211,7 @@ class ZooKeeperSession:
         results = await self._start(request, "", lambda results: transaction_results(results, ops))
         for result in results:
             if isinstance(result, ZnodeStat):
-                self.on_server_time(result.mtime)
+                self._on_server_time(result.mtime)
         return results
 
     def _start(self, request: object, path: str, convert: Callable[[Any], T], watch: Watch | None = None) -> Future[T]:

@@ -110,11 +110,6 @@ def encode_string(value: str) -> bytes:
     return encode_buffer(value.encode())
 
 
-def encode_stat(version: int, owner: int, data_bytes: int, children: int) -> bytes:
-    """Encode the attributes of a node. The service stores neither transaction ids nor times: they are 0."""
-    return _STAT.pack(0, 0, 0, 0, version, 0, 0, owner, data_bytes, children, 0)
-
-
 class RequestType(IntEnum):
     CREATE = 1
     DELETE = 2
@@ -262,7 +257,8 @@ def encode_event(event: WatchEvent) -> bytes:
 
 
 def encode_node_stat(node: Node, children: int = 0) -> bytes:
-    return encode_stat(node.version, node.owner, len(node.data), children)
+    """Encode the attributes of a node. The service stores neither transaction ids nor times: they are 0."""
+    return _STAT.pack(0, 0, 0, 0, node.version, 0, 0, node.owner, len(node.data), children, 0)
 
 
 def encode_names(names: Sequence[str]) -> bytes:

@@ -131,7 +131,7 @@ class RequestOperations:
 
 
 class ZooKeeperConnection(asyncio.Protocol):
-    """One client. `session` is None until it has sent its first request. `is_refused`: closed when it is open."""
+    """One client. `session` is None until it has sent its first request."""
 
     def __init__(
         self,
@@ -140,13 +140,14 @@ class ZooKeeperConnection(asyncio.Protocol):
         digest: bytes,
         connections: dict[ZooKeeperConnection, None],
         listener: int,
+        is_refused: bool,
     ) -> None:
         """`digest`: the credentials of all clients, empty if they need none. `connections`: the open ones.
 
-        `listener`: the number of the one that has accepted this connection.
+        `listener`: the number of the one that has accepted this connection. `is_refused`: closed when it is open.
         """
         self.session: ServedSession | None = None
-        self.is_refused = False
+        self._is_refused = is_refused
         self._store = store
         self._sessions = sessions
         self._digest = digest
@@ -162,14 +163,14 @@ class ZooKeeperConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._connections[self] = None
-        if self.is_refused:
+        if self._is_refused:
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        transport, self._transport = self._transport, None
         self._connections.pop(self, None)
-        if self.session is not None:
-            self._sessions.disconnect(self, self.session)
+        if self.session is not None and transport is not None:
+            self._sessions.disconnect(transport, self.session)
 
     def close(self) -> None:
         """Send the responses that were written, and close the connection."""
@@ -228,7 +229,8 @@ class ZooKeeperConnection(asyncio.Protocol):
             self._start(xid, kind, reader)
 
     def _connect(self, frame: bytes) -> None:
-        session = self._sessions.connect(self, messages.decode_connect(frame), self._listener)
+        assert self._transport is not None
+        session = self._sessions.connect(self._transport, messages.decode_connect(frame), self._listener)
         if session is None:
             self._send(messages.encode_connect(0, 0, bytes(messages.PASSWORD_BYTES)))
             self.close()
@@ -350,8 +352,7 @@ class ZooKeeperServer:
         self._sessions.stop()
 
     def _new_connection(self, listener: int) -> ZooKeeperConnection:
-        connection = ZooKeeperConnection(self._store, self._sessions, self._digest, self._connections, listener)
-        if len(self._connections) >= MAX_CONNECTIONS:
+        is_refused = len(self._connections) >= MAX_CONNECTIONS
+        if is_refused:
             log.warning("too many connections in ZooKeeper's protocol", limit=MAX_CONNECTIONS)
-            connection.is_refused = True
-        return connection
+        return ZooKeeperConnection(self._store, self._sessions, self._digest, self._connections, listener, is_refused)

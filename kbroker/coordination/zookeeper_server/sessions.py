@@ -7,7 +7,7 @@ from asyncio import Future
 from collections.abc import Callable
 from contextlib import suppress
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore, PendingCommit
 from kbroker.coordination.interface import CoordinationError
@@ -21,10 +21,6 @@ log = EventLogger("kbroker.metadata")
 
 # A timer that is this late shows that the process was paused: the requests of its clients are not read yet.
 LATE_S = 0.5
-
-
-class ServedConnection(Protocol):
-    def close(self) -> None: ...
 
 
 class ServedSession:
@@ -46,7 +42,8 @@ class ServedSession:
         self.id = embedded.session_id
         self.timeout_ms = timeout_ms
         self.password = password
-        self.connection: ServedConnection | None = None
+        # Of its current connection.
+        self.transport: asyncio.Transport | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.expires_at_s = 0.0
         self._loop = loop
@@ -75,7 +72,7 @@ class SessionTable:
     def has_sessions(self) -> bool:
         return bool(self._sessions)
 
-    def connect(self, connection: ServedConnection, request: SessionRequest, listener: int = 0) -> ServedSession | None:
+    def connect(self, transport: asyncio.Transport, request: SessionRequest, listener: int = 0) -> ServedSession | None:
         """Return a new session, or the session that the client names; None if it has expired."""
         if not request.session:
             session = self._new_session(request.timeout_ms, listener)
@@ -85,17 +82,17 @@ class SessionTable:
                 return None
             session = known
             session.touch()
-        if session.connection is not None:
+        if session.transport is not None:
             # The client has connected again, and does not read the old connection any more.
-            session.connection.close()
+            session.transport.close()
             self._forget_watches(session)
-        session.connection = connection
+        session.transport = transport
         return session
 
-    def disconnect(self, connection: ServedConnection, session: ServedSession) -> None:
+    def disconnect(self, transport: asyncio.Transport, session: ServedSession) -> None:
         """The connection is closed. The session forgets its watches, unless it has another connection already."""
-        if session.connection is connection:
-            session.connection = None
+        if session.transport is transport:
+            session.transport = None
             self._forget_watches(session)
 
     def end(self, session: ServedSession, then: Callable[[], None] = lambda: None) -> None:
@@ -141,8 +138,8 @@ class SessionTable:
 
     def _end_now(self, session: ServedSession) -> None:
         self.end(session)
-        if session.connection is not None:
-            session.connection.close()
+        if session.transport is not None:
+            session.transport.close()
 
     async def _end(self, session: ServedSession, then: Callable[[], None]) -> None:
         with suppress(CoordinationError):

@@ -214,14 +214,14 @@ class Obstacles(NamedTuple):
 
     def applied_to(self, healed: Sequence[HealedBroker]) -> list[HealedBroker]:
         """Return the brokers with the states that follow from the last attempt."""
-        return [self._applied(broker) for broker in healed]
-
-    def _applied(self, broker: HealedBroker) -> HealedBroker:
-        if broker.state is HealingState.DUE and broker.broker_id in self.impossible:
-            return broker._replace(state=HealingState.IMPOSSIBLE)
-        if broker.state is HealingState.DUE and broker.broker_id in self.blocked:
-            return broker._replace(state=HealingState.BLOCKED)
-        return broker
+        states = dict.fromkeys(self.blocked, HealingState.BLOCKED)
+        states |= dict.fromkeys(self.impossible, HealingState.IMPOSSIBLE)
+        return [
+            broker._replace(state=states.get(broker.broker_id, broker.state))
+            if broker.state is HealingState.DUE
+            else broker
+            for broker in healed
+        ]
 
 
 def obstacles_of(result: Rebuild, away: Collection[int]) -> Obstacles:

@@ -7,7 +7,6 @@ change that fulfils it also completes it. So it needs no task, which another con
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.metadata.control_manager import ControlManager, PartitionOutcome
@@ -21,9 +20,6 @@ from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.metadata.topics.views import check_not_view
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import paced, yield_if_due
-
-if TYPE_CHECKING:
-    pass
 
 log = EventLogger("kbroker.metadata")
 

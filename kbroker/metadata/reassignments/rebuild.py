@@ -132,7 +132,7 @@ def rebuild(layout: ClusterLayout, away: Collection[int], max_moves: int) -> Reb
     gone = frozenset(number for number, broker in enumerate(layout.brokers) if broker in away)
     table, room = ReplicaTable(layout), _Room(layout)
     affected = [number for number, replicas in enumerate(table.replicas) if not gone.isdisjoint(replicas)]
-    affected.sort(key=lambda number: (_in_sync(table.partitions[number]), -table.partition_sizes[number], number))
+    affected.sort(key=lambda number: (table.partitions[number].in_sync, -table.partition_sizes[number], number))
     homeless: list[PlacedPartition] = []
     leaderless: list[PlacedPartition] = []
     moves = 0
@@ -150,10 +150,6 @@ def rebuild(layout: ClusterLayout, away: Collection[int], max_moves: int) -> Reb
             room.use(target, size_bytes)
             moves += 1
     return Rebuild(plan_of(layout, table.result()), tuple(homeless), tuple(leaderless))
-
-
-def _in_sync(partition: PlacedPartition) -> int:
-    return len(partition.replicas) - len(partition.out_of_sync)
 
 
 def _replace(table: ReplicaTable, number: int, gone: frozenset[int], target: int) -> None:

@@ -174,9 +174,7 @@ class SelfHealingManager(ControlManager):
         self, origin: PlanOrigin, brokers: list[int], moves: Collection[PartitionMove], layout: ClusterLayout
     ) -> Obstacle | None:
         """Create a plan, most endangered partitions first. Returns why it was refused, None if it was accepted."""
-        in_sync = {
-            (part.topic, part.partition): len(part.replicas) - len(part.out_of_sync) for part in layout.partitions
-        }
+        in_sync = {(part.topic, part.partition): part.in_sync for part in layout.partitions}
         ordered = sorted(moves, key=lambda move: in_sync[move.topic, move.partition])
         rate = self._value(THROTTLED_RATE)
         requested = RequestedPlan(

@@ -6,7 +6,8 @@ The decisions are in kbroker/metadata/topics. Each topic is written in one multi
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Collection, Container, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ from kbroker.metadata.topics.create_topics import (
 )
 from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId, plan_deletions
 from kbroker.metadata.topics.replica_placement import MAX_PARTITIONS_PER_REQUEST, PlanningContext, no_leader
-from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID, repeated_names
+from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID
 from kbroker.metadata.topics.views import check_not_view, check_source, check_views_deleted
 from kbroker.runtime.turns import paced, yield_if_due
 from protocol.errors import ErrorCode
@@ -72,9 +73,10 @@ class TopicControlManager(ControlManager):
 
     async def create_topics(self, topics: Sequence[NewTopic], validate_only: bool) -> list[CreateTopicResult]:
         """Create each topic independently, and return one result for each name. A repeated name is not created."""
-        repeated = repeated_names(topic.name for topic in topics)
-        results: dict[str, CreateTopicResult] = {}
-        unique = _unique_topics(topics, repeated, results)
+        times_named = Counter(topic.name for topic in paced(topics))
+        repeated = _repeated()
+        results = {name: CreateTopicResult(name, error=repeated) for name in paced(times_named)}
+        unique = [topic for topic in paced(topics) if times_named[topic.name] == 1]
         async with self._lock:
             try:
                 await self._writer.prepare()
@@ -227,15 +229,15 @@ class TopicControlManager(ControlManager):
         self, topics: Sequence[NewPartitions], validate_only: bool
     ) -> list[CreatePartitionsResult]:
         """Add partitions to each topic independently, and return one result for each name."""
-        repeated = repeated_names(topic.name for topic in topics)
+        times_named = Counter(topic.name for topic in paced(topics))
         results: dict[str, CreatePartitionsResult] = {}
         max_new_partitions = MAX_PARTITIONS_PER_REQUEST
         async with self._lock:
             for topic in topics:
                 result = results[topic.name] = CreatePartitionsResult(topic.name)
                 try:
-                    if topic.name in repeated:
-                        raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                    if times_named[topic.name] > 1:
+                        raise _repeated()
                     max_new_partitions -= await self._add_partitions(topic, validate_only, max_new_partitions)
                 except KafkaError as error:
                     result.error = error
@@ -299,17 +301,8 @@ class TopicControlManager(ControlManager):
         return self._random_topic_id() if urlsafe_b64encode(topic_id).startswith(b"-") else bytes(topic_id)
 
 
-def _unique_topics(
-    topics: Sequence[NewTopic], repeated: Container[str], results: dict[str, CreateTopicResult]
-) -> list[NewTopic]:
-    """Return the topics that are named once, and add a result of each name to `results`, in the request's order."""
-    error = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-    unique = []
-    for topic in paced(topics):
-        results[topic.name] = CreateTopicResult(topic.name, error=error)
-        if topic.name not in repeated:
-            unique.append(topic)
-    return unique
+def _repeated() -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
 
 
 async def _error_of(operation: Awaitable[None]) -> KafkaError | None:

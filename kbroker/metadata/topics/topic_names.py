@@ -1,10 +1,8 @@
 """Valid topic names, and those of internal topics."""
 
 import re
-from collections.abc import Iterable
 
 from kbroker.common import KafkaError
-from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
@@ -42,12 +40,3 @@ def validate_topic_name(name: str) -> None:
 def collision_key(name: str) -> str:
     """Return a key that must be unique among topics: in Kafka's metric names '.' is replaced by '_'."""
     return name.replace(".", "_")
-
-
-def repeated_names(names: Iterable[str]) -> set[str]:
-    """Return the names that occur more than once."""
-    found: set[str] = set()
-    repeated: set[str] = set()
-    for name in paced(names):
-        (repeated if name in found else found).add(name)
-    return repeated

@@ -149,9 +149,9 @@ def test_zookeepers_time_comes_with_writes(connect: str) -> None:
 
     async def times() -> list[int]:
         address, _, chroot = connect.partition("/")
-        session = await open_session(asyncio.get_running_loop(), ZooKeeperSettings((address,), f"/{chroot}"))
         found: list[int] = []
-        session.on_server_time = found.append
+        settings = ZooKeeperSettings((address,), f"/{chroot}")
+        session = await open_session(asyncio.get_running_loop(), settings, on_server_time=found.append)
         await session.multi([Create("/node", b""), Set("/node", b"1")])
         await session.close()
         return found

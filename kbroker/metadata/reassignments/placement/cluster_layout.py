@@ -55,6 +55,11 @@ class PlacedPartition(NamedTuple):
     def is_movable(self) -> bool:
         return self.leader is not None and not self.is_reassigning
 
+    @property
+    def in_sync(self) -> int:
+        """How many replicas are in sync."""
+        return len(self.replicas) - len(self.out_of_sync)
+
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 

@@ -211,11 +211,11 @@ def an_empty_disk_is_elected(original: Any, *arguments: Any, **named: Any) -> An
 def a_former_controller_writes(patch: pytest.MonkeyPatch) -> None:
     """The writes of a controller are not fenced: they check neither its epoch nor the number of the last change."""
 
-    async def write(writer: MetadataWriter, ops: Sequence[Op], deleted_topics: Sequence[bytes]) -> None:
+    async def write(writer: MetadataWriter, ops: Sequence[Op], deleted_topics: Sequence[bytes] = ()) -> None:
         await writer.coordination.multi([*change_ops(writer._loader.change_log.number + 1, ops), *ops])
         await writer._loader.catch_up()
 
-    patch.setattr(MetadataWriter, "_write", write)
+    patch.setattr(MetadataWriter, "write", write)
 
 
 @mutation("cluster", [LIVENESS], replicated(lost_watches, producers=1, pause_between_sends_s=0.2))

@@ -141,7 +141,7 @@ def a_cordoned_broker_gets_replicas_of_new_partitions(original: Callable[..., bo
 def a_plan_goes_on_after_another_controller_has_replaced_it(patch: pytest.MonkeyPatch) -> None:
     """The steps of a plan are not fenced: they check neither the controller epoch nor the last change."""
 
-    async def write(writer: MetadataWriter, ops: Sequence[Op], deleted_topics: Sequence[bytes]) -> None:
+    async def write(writer: MetadataWriter, ops: Sequence[Op], deleted_topics: Sequence[bytes] = ()) -> None:
         await writer.coordination.multi([*change_ops(writer._loader.change_log.number + 1, ops), *ops])
         await writer._loader.catch_up()
 
@@ -149,11 +149,11 @@ def a_plan_goes_on_after_another_controller_has_replaced_it(patch: pytest.Monkey
         original: Callable[..., Awaitable[None]], manager: ReassignmentPlanManager, plan: StoredPlan
     ) -> None:
         # The lock is held, so nothing else is written meanwhile.
-        fenced, manager._writer._write = manager._writer._write, MethodType(write, manager._writer)  # type: ignore[method-assign]
+        fenced, manager._writer.write = manager._writer.write, MethodType(write, manager._writer)  # type: ignore[method-assign]
         try:
             await original(manager, plan)
         finally:
-            manager._writer._write = fenced  # type: ignore[method-assign]
+            manager._writer.write = fenced  # type: ignore[method-assign]
 
     wrap(patch, ReassignmentPlanManager, "_move", move)
 

@@ -55,8 +55,8 @@ class Partition(PartitionHighWatermark):
     `first_offset`: `records_in` and `bytes_in` as the leader, `replication_bytes_in` as a follower;
     `reassignment_bytes_in` is the part of the latter while a reassignment added this replica.
 
-    `adding_replicas`: the replicas that a reassignment adds. `is_closing`: the leader refuses records, see
-    metadata/topics/closing_partitions.py. `forwarding`: the leader forwards records to another partition.
+    `adding_replicas`: the replicas that a reassignment adds. `forwarding`: the leader forwards records
+    to another partition.
     `is_leader_throttled`, `is_follower_throttled`: the topic lists this replica as throttled (KIP-73).
 
     `append_extension` replaces the appends of clients. `read_filter` decides which records consumers see.
@@ -65,8 +65,8 @@ class Partition(PartitionHighWatermark):
     """
 
     __slots__ = (
-        "_closing_listeners", "_deferred_role", "_extensions", "_has_leader", "_is_truncating", "_listener",
-        "adding_replicas", "append_extension", "bytes_in", "first_offset", "forwarding", "hidden_ranges", "is_closing",
+        "_deferred_role", "_extensions", "_has_leader", "_is_truncating", "_listener",
+        "adding_replicas", "append_extension", "bytes_in", "first_offset", "forwarding", "hidden_ranges",
         "is_follower_throttled", "is_internal", "is_leader_throttled", "is_retired", "read_filter",
         "reassignment_bytes_in", "records_in", "replication_bytes_in", "retention_limit",
     )  # fmt: skip
@@ -87,9 +87,7 @@ class Partition(PartitionHighWatermark):
         self.records_in = self.bytes_in = self.replication_bytes_in = self.reassignment_bytes_in = 0
         self.first_offset = log.log_end_offset
         self.adding_replicas: Sequence[int] = ()
-        self.is_closing = self.is_retired = False
-        # Called when the partition is no longer closing, or this broker no longer leads it. A dict keeps the order.
-        self._closing_listeners: dict[Callable[[], None], None] | None = None
+        self.is_retired = False
         self.forwarding: Forwarding | None = None
         self._is_truncating = False
         # On a follower: whether the partition has a leader, as far as this broker knows.
@@ -312,22 +310,6 @@ class Partition(PartitionHighWatermark):
             self.become_follower(registration)
         if not self.is_closing:
             self._call_closing_listeners()
-
-    def add_closing_listener(self, callback: Callable[[], None]) -> None:
-        """Call the listener once, when this closing partition is open again, is removed, or has another leader."""
-        if self._closing_listeners is None:
-            self._closing_listeners = {}
-        self._closing_listeners[callback] = None
-
-    def remove_closing_listener(self, callback: Callable[[], None]) -> None:
-        """Undo `add_closing_listener`."""
-        if self._closing_listeners is not None:
-            self._closing_listeners.pop(callback, None)
-
-    def _call_closing_listeners(self) -> None:
-        waiting, self._closing_listeners = self._closing_listeners, None
-        for callback in waiting or ():
-            callback()
 
     def become_leader(self, registration: PartitionRegistration, now_ms: int) -> None:
         """Lead a new epoch, or apply a newer ISR of the current one. `now_ms` is monotonic.

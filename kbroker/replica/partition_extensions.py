@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from kbroker.common import Buffer, KafkaError
+from kbroker.replica.partition_high_watermark import PartitionHighWatermark
 from kbroker.replica.produce.batch_validation import validate_batch
 from kbroker.replica.produce.record_validation import InspectedBatch, ValidatedBatch, invalid_record
 from kbroker.replica.produce.record_validator import AppendMustWait, RecordValidator, inspect_small
-from kbroker.storage.log.log import Log
 from kbroker.storage.log.transaction_index import PreparedBatch
 from kbroker.storage.producers.transactions import VerificationGuard
 from protocol.errors import ErrorCode
@@ -81,21 +81,16 @@ class NeedsLoadedState(AppendMustWait):
 MAX_WAIT_S = 5.0
 
 
-class ClosingPartition(Protocol):
-    """The part of a Partition that this module uses."""
-
-    @property
-    def is_closing(self) -> bool: ...
-
-    def add_closing_listener(self, callback: Callable[[], None]) -> None: ...
-
-    def remove_closing_listener(self, callback: Callable[[], None]) -> None: ...
-
-
 class NeedsClosingDecision(AppendMustWait):
-    """The partition refuses records for now. `wait` raises NOT_LEADER_OR_FOLLOWER if it still does after MAX_WAIT_S."""
+    """A closing partition refuses records until it is removed or open again. The append waits for that.
 
-    def __init__(self, partition: ClosingPartition, validated: ValidatedBatch | InspectedBatch | None) -> None:
+    Every client retries a refused append. But if one batch of a request is refused, KafkaJS 2.2 sends all of them
+    again, and chooses new partitions for records without a key. So a batch that was stored returns with other records,
+    and is out of sequence. `wait` raises NOT_LEADER_OR_FOLLOWER if the partition still refuses records after
+    MAX_WAIT_S.
+    """
+
+    def __init__(self, partition: PartitionHighWatermark, validated: ValidatedBatch | InspectedBatch | None) -> None:
         super().__init__("the partition is closing")
         self._partition = partition
         self._validated = validated
@@ -121,15 +116,8 @@ class NeedsClosingDecision(AppendMustWait):
         return self._validated
 
 
-class ExtendedPartition(Protocol):
-    """The part of a Partition that this module uses."""
-
-    @property
-    def log(self) -> Log: ...
-
-
 def append_extended(
-    partition: ExtendedPartition,
+    partition: PartitionHighWatermark,
     extension: AppendExtension,
     records: memoryview | None,
     produce_version: int,

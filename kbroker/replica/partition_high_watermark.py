@@ -30,12 +30,13 @@ class PartitionHighWatermark:
     """`fetchers`: entries of consumers' fetch sessions to notify of the next change.
 
     `replica_fetchers`: those of the followers' sessions, which are notified of every append. `flush_before_ack`: see
-    `waits_for_flush`.
+    `waits_for_flush`. `is_closing`: the leader refuses records, see metadata/topics/closing_partitions.py.
     """
 
     __slots__ = (
-        "_uncommitted_bytes", "_waiting", "_waiting_for_sync", "fetchers", "flush_before_ack", "is_closed",
-        "is_flushing", "is_leader", "log", "mono_ms", "replica_fetchers", "state", "tp",
+        "_closing_listeners", "_uncommitted_bytes", "_waiting", "_waiting_for_sync", "fetchers",
+        "flush_before_ack", "is_closed", "is_closing", "is_flushing", "is_leader", "log", "mono_ms",
+        "replica_fetchers", "state", "tp",
     )  # fmt: skip
 
     def __init__(self, log: Log, state: PartitionState, mono_ms: Callable[[], int], is_leader: bool) -> None:
@@ -45,7 +46,9 @@ class PartitionHighWatermark:
         self.is_leader = is_leader
         # Whether the partition was removed from this broker.
         self.is_closed = False
-        self.is_flushing = False
+        self.is_flushing = self.is_closing = False
+        # Called when the partition is no longer closing, or this broker no longer leads it. A dict keeps the order.
+        self._closing_listeners: dict[Callable[[], None], None] | None = None
         self.flush_before_ack = waits_for_flush(log.config)
         self.fetchers = _NO_FETCHERS
         self.replica_fetchers = _NO_FETCHERS
@@ -198,6 +201,24 @@ class PartitionHighWatermark:
         """Notify consumers and followers of a change that must be sent, such as a new log start offset."""
         self.notify_fetchers(0)
         self._notify_replicas(0)
+
+    # Closing partitions.
+
+    def add_closing_listener(self, callback: Callable[[], None]) -> None:
+        """Call the listener once, when this closing partition is open again, is removed, or has another leader."""
+        if self._closing_listeners is None:
+            self._closing_listeners = {}
+        self._closing_listeners[callback] = None
+
+    def remove_closing_listener(self, callback: Callable[[], None]) -> None:
+        """Undo `add_closing_listener`."""
+        if self._closing_listeners is not None:
+            self._closing_listeners.pop(callback, None)
+
+    def _call_closing_listeners(self) -> None:
+        waiting, self._closing_listeners = self._closing_listeners, None
+        for callback in waiting or ():
+            callback()
 
     # Failure and removal.
 

@@ -284,7 +284,7 @@ NO_REPLICA = -1
 def select_read_replica(
     state: PartitionState, rack: str, fetch_offset: int, brokers: Mapping[int, BrokerRegistration]
 ) -> int:
-    """Return the follower from which a consumer in a rack should read; -1 for the leader.
+    """Return the follower from which a consumer in a rack should read; -1 for the leader (KIP-392).
 
     Candidates are live followers in the ISR that have the fetch offset. The leader is preferred if it is in the rack,
     then the follower with the highest log end offset; of several, the one that was caught up last.

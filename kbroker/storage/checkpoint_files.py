@@ -183,7 +183,11 @@ _NO_OFFSETS: frozenset[int] = frozenset()
 
 
 class ProducerSnapshots:
-    """`offsets`: the offsets of the snapshots on disk. Files of some are missing if the disk was full when they should
+    """The producer snapshots of a log: `.snapshot` files, each named after the offset at which it was taken.
+
+    A snapshot at the base offset of a segment is kept as long as the segment. A snapshot at another offset is useful
+    only while it is the newest, so the next one replaces it. `offsets`: the offsets of the snapshots on disk. Files of
+    some are missing if the disk was full when they should
     have been written."""
 
     __slots__ = ("_directory", "_disk", "offsets")

@@ -85,7 +85,7 @@ class CorruptBatchesError(Exception):
 
 
 def check_batches(records: memoryview, fetch_offset: int, leader_epoch: int) -> list[BatchHeader]:
-    """Return the headers of the complete batches in a leader's response, in order.
+    """Return the headers of the complete batches in a leader's response, in order. Nothing damaged reaches the log.
 
     `fetch_offset`: the offset that was fetched. `leader_epoch`: the leader's epoch; no batch may be of a later one, and
     none of an earlier epoch than the batch before it. Gaps between offsets are valid: the log may be compacted. An

@@ -34,7 +34,8 @@ FORGET_MS = 600_000
 
 
 class WriteHealthTracker:
-    """`error`: the last failure, "" while the health is OK. All times are monotonic."""
+    """Decides from probes and failed appends. `error`: the last failure, "" while the health is OK. Times are
+    monotonic."""
 
     def __init__(self) -> None:
         self.health = WriteHealth.OK

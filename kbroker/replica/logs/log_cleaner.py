@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
-from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
+from kbroker.replica.logs.partition_maintenance import Compaction, PartitionMaintenance
 from kbroker.replica.partition import Partition
 from kbroker.replica.replica_manager import ReplicaManager
-from kbroker.runtime.environment import ProcessJobFailed
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask, iterate_yielding
-from kbroker.storage.cleaner.cleaner import run
 from kbroker.storage.cleaner.compaction_plan import (
     CompactionPlan,
     CompactionResult,
     LogToClean,
-    decode_result,
     encode_plan,
     find_aborted_later_blocking,
     find_log_to_clean,
@@ -34,7 +31,7 @@ from kbroker.storage.log.transaction_index import AbortedTransaction
 if TYPE_CHECKING:
     from asyncio import Task
 
-    from kbroker.runtime.environment import Environment, ProcessJob
+    from kbroker.runtime.environment import Environment
 
 # If a log's compaction keeps failing, for example for lack of disk space, its backoff doubles up to this factor.
 MAX_BACKOFF_FACTOR = 16
@@ -317,29 +314,3 @@ class LogCleaner:
     def _back_off(self, partition: Partition) -> None:
         self._maintenance.stats.compaction_failures += 1
         self._manager.back_off(partition)
-
-
-class Compaction:
-    """A compaction that runs in a process. `is_stopped`: it was killed on request."""
-
-    def __init__(self, environment: Environment, task: bytes | bytearray) -> None:
-        self.is_stopped = False
-        self.failure = ""
-        self._job: ProcessJob = environment.process_runner(run, task)
-        self._ended = environment.loop.create_future()
-
-    async def result(self) -> CompactionResult | None:
-        """Wait for the process. Returns None if it has ended without a result; the reason is in `failure`."""
-        try:
-            return decode_result(await self._job.done)
-        except ProcessJobFailed as error:
-            self.failure = str(error)
-            return None
-
-    def mark_ended(self) -> None:
-        self._ended.set_result(None)
-
-    async def stop(self) -> None:
-        self.is_stopped = True
-        self._job.kill()
-        await self._ended

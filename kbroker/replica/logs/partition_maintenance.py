@@ -6,19 +6,24 @@ Logs are synced in threads: on request (flush.before.ack, flush.messages) and fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.replica.partition import Partition
+from kbroker.runtime.environment import ProcessJobFailed
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.metrics import MaintenanceStats
+from kbroker.storage.cleaner.cleaner import run
+from kbroker.storage.cleaner.compaction_plan import CompactionResult, decode_result
 from kbroker.storage.log.log_health import is_unbegun_sync
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from asyncio import Task
 
-    from kbroker.runtime.environment import Environment
+    from kbroker.runtime.environment import Environment, ProcessJob
+
+event_log = EventLogger("kbroker.logs")
 
 # If a requested sync cannot start, it is retried after this delay.
 RETRY_S = 1.0
@@ -93,13 +98,31 @@ class LogFlusher:
             await task
 
 
-event_log = EventLogger("kbroker.logs")
+class Compaction:
+    """A compaction that runs in a process. `is_stopped`: it was killed on request."""
 
+    def __init__(self, environment: Environment, task: bytes | bytearray) -> None:
+        self.is_stopped = False
+        self.failure = ""
+        self._job: ProcessJob = environment.process_runner(run, task)
+        self._ended = environment.loop.create_future()
 
-class RunningCompaction(Protocol):
+    async def result(self) -> CompactionResult | None:
+        """Wait for the process. Returns None if it has ended without a result; the reason is in `failure`."""
+        try:
+            return decode_result(await self._job.done)
+        except ProcessJobFailed as error:
+            self.failure = str(error)
+            return None
+
+    def mark_ended(self) -> None:
+        self._ended.set_result(None)
+
     async def stop(self) -> None:
         """Kill the compaction and wait until it has ended. It changes nothing afterwards."""
-        ...
+        self.is_stopped = True
+        self._job.kill()
+        await self._ended
 
 
 class PartitionMaintenance:
@@ -127,7 +150,7 @@ class PartitionMaintenance:
         self.out_of_descriptors = False
         # Partitions with several replicas, whose high watermarks are checkpointed.
         self.replicated: dict[Partition, None] = {}
-        self.compactions: dict[Partition, RunningCompaction] = {}
+        self.compactions: dict[Partition, Compaction] = {}
         self._on_write_failed = on_write_failed
         self.stats = MaintenanceStats()
         self.flusher = LogFlusher(environment, self.unflushed)

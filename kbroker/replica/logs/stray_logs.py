@@ -40,7 +40,8 @@ def fate_of_log(
     image: MetadataImage,
     deleted: Container[bytes],
 ) -> LogFate:
-    """Decide about a log. `deleted`: the ids of the topics that were deleted last.
+    """Decide about a log, while the broker runs and when it starts. `deleted`: the ids of the topics that were deleted
+    last.
 
     `topic_id` and `latest_epoch`, the latest leader epoch of the log's records, are None if the files with them are
     lost. A state of the partition that lacks this replica is newer than the log only if its leader epoch is higher: the
@@ -95,7 +96,7 @@ class LogPosition(NamedTuple):
 
 
 class StrayLogs:
-    """The stray logs of one data directory. `unique` returns a name suffix that is not used yet."""
+    """The stray logs of one data directory. Used in threads. `unique` returns a name suffix that is not used yet."""
 
     def __init__(self, disk: Disk, path: str, unique: Callable[[], str]) -> None:
         self._disk = disk

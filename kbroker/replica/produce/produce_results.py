@@ -23,7 +23,8 @@ class VerificationError(KafkaError):
 
 
 class VerifiedPartitions:
-    """The result of the verification. `must_verify`: a batch may begin a transaction only with its guard.
+    """The result of the verification (KIP-890, api/transactional_produce.py). `must_verify`: a batch may begin a
+    transaction only with its guard.
 
     Partitions in which the transaction is open already have neither a guard nor an error.
     """

@@ -163,7 +163,7 @@ class LogDurability:
             self._tasks.add(write, ignore)
 
     def delete_segments(self, segments: Sequence[LogSegment]) -> None:
-        """Delete the files of segments that were removed from the log."""
+        """Rename the files of segments that were removed from the log; unlink them after file.delete.delay.ms."""
         self._tasks.add(RenameDeleted(segments), self.unlink_later, required=True)
 
     def unlink_later(self, paths: Iterable[str]) -> None:

@@ -74,10 +74,6 @@ class Log(LogState):
         self.config = config
         self._update_limits()
 
-    def update_high_watermark(self, offset: int) -> None:
-        """Mark transactions as stable that ended below the high watermark."""
-        self.producers.on_high_watermark_updated(offset)
-
     def close_segment_files(self, *, idle_only: bool) -> None:
         """Close the files of closed segments; with `idle_only` of those that were not read since the last call.
 
@@ -353,10 +349,6 @@ class Log(LogState):
 
     # Leader epochs.
 
-    def assign_leader_epoch(self, epoch: int) -> None:
-        """Start a leader epoch of this broker at the log end offset. The next append writes it to the file."""
-        self.epochs.assign(epoch, self.log_end_offset)
-
     def _start_epoch(self, epoch: int, offset: int) -> None:
         self._append_epoch = epoch
         if epoch >= 0:
@@ -427,10 +419,6 @@ class Log(LogState):
             segment.retire()
         self.snapshots.remove(base_offsets[1:])
         return replaced
-
-    def mark_cleaned(self, offset: int) -> None:
-        """Record that everything below `offset` is compacted."""
-        self.cleaned_to = max(self.cleaned_to, offset)
 
     # Truncation.
 

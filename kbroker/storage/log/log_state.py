@@ -133,6 +133,18 @@ class LogState:
         if self.health.offline is None and truncations in (None, self.truncations):
             self.recovery_point = max(self.recovery_point, min(offset, self.log_end_offset))
 
+    def update_high_watermark(self, offset: int) -> None:
+        """Mark transactions as stable that ended below the high watermark."""
+        self.producers.on_high_watermark_updated(offset)
+
+    def assign_leader_epoch(self, epoch: int) -> None:
+        """Start a leader epoch of this broker at the log end offset. The next append writes it to the file."""
+        self.epochs.assign(epoch, self.log_end_offset)
+
+    def mark_cleaned(self, offset: int) -> None:
+        """Record that everything below `offset` is compacted."""
+        self.cleaned_to = max(self.cleaned_to, offset)
+
     def when_truncated(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, as soon as no truncation is in progress."""
         if self.is_truncating:

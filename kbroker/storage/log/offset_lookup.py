@@ -37,7 +37,8 @@ KnownRead = tuple[LogSegment, int, int]
 
 
 class PositionCache:
-    """The positions of one log. After a truncation the log uses a new cache, since positions may be wrong.
+    """The positions of recent appends to a log, and where recent reads began and ended. After a truncation the log uses
+    a new cache, since positions may be wrong.
 
     Threads use it while the event loop appends; segment.py says why that is safe.
     """

@@ -199,7 +199,8 @@ def apply_control_batch(
     offset: int,
     marker: EndTransactionMarker | None,
 ) -> None:
-    """Apply a control batch that was appended at `offset`. `index`: the transaction index of its segment.
+    """Apply a control batch, appended at `offset`, to the producer state and, for an abort, to the index. `index`: the
+    transaction index of its segment.
 
     `marker` is None for other types of control records, and for a batch whose record compaction has removed.
     """

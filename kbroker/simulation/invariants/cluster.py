@@ -140,12 +140,6 @@ class ClusterInvariants:
             del self._older[key]
         return key in self._older
 
-    def forget_exposed(self, tp: TopicPartition, floor: int) -> None:
-        """Record that offsets from `floor` on may be lost."""
-        stored = self._state.partitions().get(tp)
-        if stored is not None:
-            self._promises.forget_received((stored.topic_id, tp[1]), floor)
-
     def check_deleted(self, tp: TopicPartition, log_start: int) -> None:
         """Record that a client's deletion of the records below this offset was acknowledged."""
         stored = self._state.partitions().get(tp)

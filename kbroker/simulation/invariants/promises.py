@@ -31,10 +31,6 @@ class Promises:
         """Record that a client received the offsets below `end`."""
         self._received[key] = max(end, self.received(key))
 
-    def forget_received(self, key: Key, floor: int) -> None:
-        """Record that offsets from `floor` on may be lost."""
-        self._received[key] = min(floor, self.received(key))
-
     def deleted(self, key: Key) -> int:
         """Return the log start offset that was promised; 0 if there is none."""
         return self._deleted.get(key, 0)

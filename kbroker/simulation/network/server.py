@@ -1,7 +1,6 @@
 """A listener of the simulated network."""
 
 import asyncio
-import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -69,12 +68,6 @@ class SimServer(asyncio.AbstractServer):
         self._serving = False
         self.sockets = ()
         self._unbind(self)
-
-    def close_clients(self) -> None:
-        raise OSError(errno.EOPNOTSUPP, "a simulated server does not track its clients")
-
-    def abort_clients(self) -> None:
-        self.close_clients()
 
     async def wait_closed(self) -> None:
         pass

@@ -22,7 +22,7 @@ from kbroker.runtime.environment import Environment
 from kbroker.runtime.metrics import RequestStats
 from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
 from kbroker.simulation.network.transport import direct_socket
-from kbroker.simulation.runtime.clock import SimClock
+from kbroker.simulation.runtime.environment import SimClock
 from protocol.apis import ApiKey
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from tests.unit.support.simulated_hosts import SimulatedHosts

@@ -11,10 +11,10 @@ from kbroker.simulation.checker import check, render
 from kbroker.simulation.checker.history import Action, History, Loss, Operation, Outcome, Read
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfig
-from kbroker.simulation.clients.consumer.member import Member, MemberConfig
-from kbroker.simulation.clients.producer.producer import Producer, ProducerConfig
-from kbroker.simulation.clients.workloads.records import ValueSource
+from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig
+from kbroker.simulation.clients.group_member import Member, MemberConfig
+from kbroker.simulation.clients.producer import Producer, ProducerConfig
+from kbroker.simulation.clients.records import ValueSource
 from tests.unit.support.simulated_broker import HOST, PORT, Machine, broker_test
 
 A = TypeVar("A", bound=Action)

@@ -7,7 +7,7 @@ import pytest
 from kbroker.simulation.checker.history import DeleteRecords, Outcome
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.connections.versions import draw_older_versions
-from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, LATEST, RefusedError, list_offset
+from kbroker.simulation.clients.group_offsets import EARLIEST, LATEST, RefusedError, list_offset
 from tests.sampling import third_of
 from tests.unit.simulation.clients.program import PLACE, Program, client_test
 

@@ -7,9 +7,9 @@ import pytest
 
 from kbroker.simulation.checker.history import Assign, Outcome, Poll
 from kbroker.simulation.clients.connections.versions import draw_older_versions
-from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfig, Position
-from kbroker.simulation.clients.producer.producer import ProducerConfig
-from kbroker.simulation.clients.workloads.records import CorruptRecordError, RecordShape
+from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig, Position
+from kbroker.simulation.clients.producer import ProducerConfig
+from kbroker.simulation.clients.records import CorruptRecordError, RecordShape
 from protocol.apis import ApiKey
 from tests.sampling import third_of
 from tests.unit.simulation.clients.program import LOG, PLACE, Program, client_test, read_until

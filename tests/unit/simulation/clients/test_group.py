@@ -6,7 +6,10 @@ import pytest
 
 from kbroker.simulation.checker.history import Assign, Commit, Join, OffsetFetch, Outcome, Read, TopicPartition
 from kbroker.simulation.clients.connections.versions import draw_older_versions
-from kbroker.simulation.clients.consumer.assignors import (
+from kbroker.simulation.clients.group_member import (
+    FencedError,
+    Member,
+    MemberConfig,
     decode_assignment,
     decode_subscription,
     encode_assignment,
@@ -14,8 +17,7 @@ from kbroker.simulation.clients.consumer.assignors import (
     range_assignor,
     round_robin_assignor,
 )
-from kbroker.simulation.clients.consumer.group_offsets import committed
-from kbroker.simulation.clients.consumer.member import FencedError, Member, MemberConfig
+from kbroker.simulation.clients.group_offsets import committed
 from protocol.errors import ErrorCode
 from tests.sampling import third_of
 from tests.unit.simulation.clients.program import Program, client_test

@@ -7,8 +7,7 @@ import pytest
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from kbroker.simulation.checker.history import History
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.consumer.group_offsets import StandaloneGroupOffsets
-from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
+from kbroker.simulation.clients.group_offsets import RefusedError, StandaloneGroupOffsets
 from kbroker.simulation.runtime.machine import PORT
 from tests.unit.support.simulated_cluster import SimulatedCluster
 from tests.unit.support.simulated_hosts import simulated

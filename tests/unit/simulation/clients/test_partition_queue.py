@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kbroker.simulation.checker.history import Operation, Send
-from kbroker.simulation.clients.producer.partition_queue import PartitionQueue, QueuedBatch
+from kbroker.simulation.clients.partition_queue import PartitionQueue, QueuedBatch
 from protocol.records.batch import NO_SEQUENCE, parse_header
 
 PLACE = ("t", 0)

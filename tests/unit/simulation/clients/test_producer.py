@@ -8,8 +8,8 @@ import pytest
 from kbroker.simulation.checker.history import Note, Outcome, Send
 from kbroker.simulation.checker.index import acknowledged
 from kbroker.simulation.clients.connections.versions import draw_older_versions
-from kbroker.simulation.clients.producer.producer import ProducerConfig
-from kbroker.simulation.clients.workloads.records import RecordShape
+from kbroker.simulation.clients.producer import ProducerConfig
+from kbroker.simulation.clients.records import RecordShape
 from protocol.apis import ApiKey
 from tests.sampling import third_of
 from tests.unit.simulation.clients.program import Program, client_test, read_until

@@ -5,7 +5,7 @@ from random import Random
 
 from kbroker.simulation.checker.history import History
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.producer.transactional import TransactionalProducer
+from kbroker.simulation.clients.transactional import TransactionalProducer
 from kbroker.simulation.clients.workloads.quiescence import wait_until_no_open_transaction
 from kbroker.simulation.runtime.machine import PORT
 from tests.unit.support.simulated_cluster import SimulatedCluster

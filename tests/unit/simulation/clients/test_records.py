@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from kbroker.simulation.clients.workloads.records import (
+from kbroker.simulation.clients.records import (
     CorruptRecordError,
     RecordShape,
     ValueSource,

@@ -8,11 +8,11 @@ import pytest
 from kbroker.simulation.checker.history import Commit, EndTransaction, Outcome, TopicPartition
 from kbroker.simulation.clients.connections.coordinator import AbortableError, FatalError
 from kbroker.simulation.clients.connections.versions import Caps, draw_older_transactional_versions
-from kbroker.simulation.clients.consumer.consumer import ConsumerConfig
-from kbroker.simulation.clients.consumer.group_offsets import Membership, StandaloneGroupOffsets
-from kbroker.simulation.clients.consumer.member import Member, MemberConfig
-from kbroker.simulation.clients.producer.transactional import VERSION_2, TransactionalConfig, TransactionalProducer
-from kbroker.simulation.clients.producer.transactional_offsets import send_offsets
+from kbroker.simulation.clients.consumer import ConsumerConfig
+from kbroker.simulation.clients.group_member import Member, MemberConfig
+from kbroker.simulation.clients.group_offsets import Membership, StandaloneGroupOffsets
+from kbroker.simulation.clients.transactional import VERSION_2, TransactionalConfig, TransactionalProducer
+from kbroker.simulation.clients.transactional_offsets import send_offsets
 from kbroker.simulation.clients.workloads.quiescence import wait_until_no_open_transaction
 from kbroker.simulation.clients.workloads.stale_client import StaleClient
 from tests.unit.simulation.clients.program import Program, client_test

@@ -29,7 +29,7 @@ from kbroker.coordination.interface import (
     Unavailable,
     WatchEvent,
 )
-from kbroker.simulation.coordination.messages import OperationRequest, Result
+from kbroker.simulation.coordination.server import OperationRequest, Result
 from kbroker.simulation.coordination.service import WRITES, ServiceSession, SimCoordination
 from kbroker.simulation.coordination.session import SimSession
 from kbroker.simulation.runtime.host_loop import HostLoop

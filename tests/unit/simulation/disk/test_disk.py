@@ -10,7 +10,7 @@ import pytest
 from kbroker.runtime.disk import Disk
 from kbroker.runtime.real_disk import RealDisk
 from kbroker.simulation.disk.disk import SimDisk
-from kbroker.simulation.runtime.clock import SimClock
+from kbroker.simulation.runtime.environment import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
 
 

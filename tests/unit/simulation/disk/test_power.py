@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
+from kbroker.simulation.disk.device import MachineCrashed
 from kbroker.simulation.disk.directory_journal import JOURNAL_LIMIT
 from kbroker.simulation.disk.disk import SimDisk
-from kbroker.simulation.disk.inode import PAGE, SECTOR
-from kbroker.simulation.runtime.crash import MachineCrashed
+from kbroker.simulation.disk.file import PAGE, SECTOR
 from tests.unit.simulation.disk.crashed_disks import atomic, content, fail_sync, names, outcomes, synced_file
 
 

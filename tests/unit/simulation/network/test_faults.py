@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kbroker.simulation.network.faults import ANY
+from kbroker.simulation.network.link import ANY
 from kbroker.simulation.network.tcp import SOCKET_BUFFER, TCP_TIMEOUT_S
 from tests.sampling import third_of
 from tests.unit.support.simulated_hosts import simulated

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from kbroker.simulation.runtime.clock import SimClock
-from kbroker.simulation.runtime.environment import simulated_environment
+from kbroker.simulation.runtime.environment import SimClock, simulated_environment
 from kbroker.simulation.runtime.loop import SimLoop, SpinningError, StalledError, UnhandledError
 
 HOUR = 3600.0

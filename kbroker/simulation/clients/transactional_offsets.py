@@ -12,8 +12,8 @@ from kbroker.simulation.clients.connections.coordinator import (
     first_error,
     transaction_error,
 )
-from kbroker.simulation.clients.consumer.group_offsets import Membership, OffsetAndEpoch
-from kbroker.simulation.clients.producer.transactional import FIRST_OF_VERSION_2, VERSION_2, TransactionalProducer
+from kbroker.simulation.clients.group_offsets import Membership, OffsetAndEpoch
+from kbroker.simulation.clients.transactional import FIRST_OF_VERSION_2, VERSION_2, TransactionalProducer
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k25_add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse

@@ -1,15 +1,20 @@
-"""Committing and fetching the offsets of a group, with or without being a member of it."""
+"""Offsets: those that a group commits, with or without being a member of it, and those of logs."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kbroker.simulation.checker.history import Commit, History, OffsetFetch, Outcome, TopicPartition
-from kbroker.simulation.clients.connections.cluster import GROUP, NO_ID, Cluster
+from kbroker.simulation.clients.connections.cluster import GROUP, NO_ID, Cluster, UnavailableError
 from kbroker.simulation.clients.connections.connection import SimClientConnection
 from kbroker.simulation.clients.connections.coordinator import COORDINATOR_MOVED, CoordinatorClient
-from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
+from protocol.messages.k02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -22,6 +27,12 @@ from protocol.messages.k09_offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
+)
+from protocol.messages.k23_offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
 )
 
 FIRST_COMMIT_WITH_INSTANCE = 7
@@ -199,3 +210,51 @@ async def committed(
                 partition.committed_leader_epoch,
             )
     return found_offsets
+
+
+LATEST, EARLIEST = -1, -2
+CONSUMER = -1
+NO_OFFSET = -1
+
+
+class RefusedError(Exception):
+    """The broker responded with an error."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(ErrorCode(code).name)
+        self.code = ErrorCode(code)
+
+
+async def list_offset(
+    cluster: Cluster, tp: TopicPartition, timestamp: int, *, committed_only: bool = False
+) -> tuple[int, int]:
+    """Return (offset, leader epoch or -1) of the log start or end. Raises OSError, also for retriable errors."""
+    connection = await cluster.leader(tp)
+    partition = ListOffsetsPartition(partition_index=tp[1], timestamp=timestamp)
+    request = ListOffsetsRequest(
+        replica_id=CONSUMER, topics=[ListOffsetsTopic(name=tp[0], partitions=[partition])], timeout_ms=5_000
+    )
+    if connection.version(ApiKey.LIST_OFFSETS) >= 2:
+        request.isolation_level = int(committed_only)
+    response = (await connection.request(request, ListOffsetsResponse)).topics[0].partitions[0]
+    if response.error_code:
+        cluster.forget_leader(tp)
+        raise UnavailableError(ErrorCode(response.error_code).name)
+    return response.offset, response.leader_epoch
+
+
+async def epoch_end_offset(cluster: Cluster, tp: TopicPartition, leader_epoch: int, epoch: int) -> tuple[int, int]:
+    """Return (epoch, end offset) of the largest epoch up to `epoch` in the leader's log, -1 for both if there is none.
+
+    Raises OSError.
+    """
+    connection = await cluster.leader(tp)
+    partition = OffsetForLeaderPartition(partition=tp[1], current_leader_epoch=leader_epoch, leader_epoch=epoch)
+    request = OffsetForLeaderEpochRequest(
+        replica_id=CONSUMER, topics=[OffsetForLeaderTopic(topic=tp[0], partitions=[partition])]
+    )
+    response = (await connection.request(request, OffsetForLeaderEpochResponse)).topics[0].partitions[0]
+    if response.error_code:
+        cluster.forget_leader(tp)
+        raise UnavailableError(ErrorCode(response.error_code).name)
+    return response.leader_epoch, response.end_offset

@@ -10,11 +10,10 @@ from random import Random
 from kbroker.api.k10011_delayed_records import CANCEL, DELIVER, LIST, MAX_RECORDS
 from kbroker.simulation.checker.history import History
 from kbroker.simulation.clients.admin import Admin
-from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, LATEST, RefusedError, list_offset
-from kbroker.simulation.clients.queues.queue_client import QueueClient
-from kbroker.simulation.clients.queues.queue_rules import SeenRecord
-from kbroker.simulation.clients.queues.retained_rules import PendingDelayedRecord, RetainedDelayedRecords
-from kbroker.simulation.clients.workloads.records import ValueSource, value_of
+from kbroker.simulation.clients.group_offsets import EARLIEST, LATEST, RefusedError, list_offset
+from kbroker.simulation.clients.records import ValueSource, value_of
+from kbroker.simulation.clients.workloads.queue_client import QueueClient
+from kbroker.simulation.clients.workloads.queue_rules import PendingDelayedRecord, RetainedDelayedRecords, SeenRecord
 from protocol.messages.k10011_delayed_records import DelayedRecordsRequest, DelayedRecordsResponse
 from protocol.records.batch import NewRecord
 

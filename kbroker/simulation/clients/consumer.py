@@ -13,9 +13,9 @@ from random import Random
 
 from kbroker.simulation.checker.history import Assign, History, Outcome, Poll, Read, TopicPartition
 from kbroker.simulation.clients.connections.cluster import NO_EPOCH, NO_ID, Cluster, UnavailableError
-from kbroker.simulation.clients.consumer.fetch_session import FetchSessionHandler, PartitionFetch
-from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, epoch_end_offset, list_offset
-from kbroker.simulation.clients.workloads.records import CorruptRecordError, read_batches
+from kbroker.simulation.clients.fetch_session import FetchSessionHandler, PartitionFetch
+from kbroker.simulation.clients.group_offsets import EARLIEST, epoch_end_offset, list_offset
+from kbroker.simulation.clients.records import CorruptRecordError, read_batches
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FIRST_TOPIC_ID_VERSION

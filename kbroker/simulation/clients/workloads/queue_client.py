@@ -5,11 +5,11 @@ from random import Random
 
 from kbroker.simulation.clients.admin import BROKER_TIMEOUT_MS
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.consumer.offset_lookup import LATEST, list_offset
-from kbroker.simulation.clients.queues.queue_rules import BrokenQueue, SeenRecord
+from kbroker.simulation.clients.group_offsets import LATEST, list_offset
+from kbroker.simulation.clients.records import MAX_DECOMPRESSED, value_of
 from kbroker.simulation.clients.workloads.context import WorkloadContext
-from kbroker.simulation.clients.workloads.records import MAX_DECOMPRESSED, value_of
-from kbroker.simulation.runtime.clock import EPOCH_MS
+from kbroker.simulation.clients.workloads.queue_rules import BrokenQueue, SeenRecord
+from kbroker.simulation.runtime.environment import EPOCH_MS
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from protocol.records.batch import Buffer, NewRecord, body_of, build_batch, iter_headers

@@ -29,13 +29,8 @@ from kbroker.simulation.clients.connections.coordinator import (
     first_error,
     transaction_error,
 )
-from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY, Identity, PartitionQueue, QueuedBatch
-from kbroker.simulation.clients.producer.producer import (
-    FIRST_RESUMING_VERSION,
-    WITHOUT_EFFECT,
-    Producer,
-    ProducerConfig,
-)
+from kbroker.simulation.clients.partition_queue import NO_IDENTITY, Identity, PartitionQueue, QueuedBatch
+from kbroker.simulation.clients.producer import FIRST_RESUMING_VERSION, WITHOUT_EFFECT, Producer, ProducerConfig
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import PartitionProduceResponse

@@ -12,9 +12,9 @@ from random import Random
 from kbroker.simulation.checker.history import History, Operation, Outcome, Send, TopicPartition
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.connections.connection import ConnectionLostError, SimClientConnection
-from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY, Identity, PartitionQueue, QueuedBatch
-from kbroker.simulation.clients.workloads.records import RecordShape, build_records
-from kbroker.simulation.runtime.clock import EPOCH_MS
+from kbroker.simulation.clients.partition_queue import NO_IDENTITY, Identity, PartitionQueue, QueuedBatch
+from kbroker.simulation.clients.records import RecordShape, build_records
+from kbroker.simulation.runtime.environment import EPOCH_MS
 from protocol.apis import ApiKey
 from protocol.client import Response
 from protocol.errors import ErrorCode

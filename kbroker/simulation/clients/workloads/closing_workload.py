@@ -11,14 +11,13 @@ from typing import NamedTuple
 from kbroker.simulation.checker.history import History, Operation, Outcome
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.connections.coordinator import AbortableError, FatalError
-from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, RefusedError, list_offset
-from kbroker.simulation.clients.producer.producer import Producer, ProducerConfig
-from kbroker.simulation.clients.producer.transactional import TransactionalConfig, TransactionalProducer
-from kbroker.simulation.clients.queues.closing_rules import ForwardedRecords
-from kbroker.simulation.clients.queues.queue_client import QueueClient
-from kbroker.simulation.clients.queues.queue_rules import SeenRecord
+from kbroker.simulation.clients.group_offsets import EARLIEST, RefusedError, list_offset
+from kbroker.simulation.clients.producer import Producer, ProducerConfig
+from kbroker.simulation.clients.records import RecordShape, ValueSource
+from kbroker.simulation.clients.transactional import TransactionalConfig, TransactionalProducer
 from kbroker.simulation.clients.workloads.producers import draw_codecs
-from kbroker.simulation.clients.workloads.records import RecordShape, ValueSource
+from kbroker.simulation.clients.workloads.queue_client import QueueClient
+from kbroker.simulation.clients.workloads.queue_rules import ForwardedRecords, SeenRecord
 from protocol.messages.k10010_remove_partitions import RemovePartitionsRequest, RemovePartitionsResponse
 
 CLOSING = "closing"

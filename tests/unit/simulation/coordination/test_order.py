@@ -314,16 +314,6 @@ def test_responses_match_one_order(seed):
     assert {"NoneType", "NoNode", "BadVersion", "NodeExists", "Unavailable"} <= errors
 
 
-def test_equal_seeds_give_equal_runs():
-    def results(seed: int) -> list[object]:
-        service, programs = run(seed)
-        rows = [(call.request.kind, call.result, call.ended) for program in programs for call in program.calls]
-        return [rows, len(service.writes), service.injected]
-
-    assert results(1) == results(1)
-    assert results(1) != results(2)
-
-
 def test_the_check_detects_a_wrong_response():
     service, programs = run(3)
     call = next(call for call in programs[0].calls if isinstance(call.result, Node))

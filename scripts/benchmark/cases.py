@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from scripts.benchmark.clients import (
-    TinyClient,
+    Connection,
     consume,
     create_topic,
     first_acknowledged,
@@ -170,7 +170,7 @@ class BesideColdReader(LatencyOf):
             reader.join()
 
     def read_until(self, peer: Peer, over: threading.Event) -> None:
-        reader = TinyClient(peer.port)
+        reader = Connection(peer.port)
         offset = 0
         due = time.monotonic()
         while not over.wait(max(due - time.monotonic(), 0)):

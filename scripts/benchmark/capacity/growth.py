@@ -14,8 +14,9 @@ from scripts.benchmark.capacity.client import Load, connected
 from scripts.benchmark.capacity.data_cases import fetching_in_session, filled_topic, produce_frames, producing
 from scripts.benchmark.capacity.measure import PROCESSOR, measure
 from scripts.benchmark.capacity.producer_cases import init_producer_id, produce_load
-from scripts.benchmark.capacity.server import Connection, Server
+from scripts.benchmark.capacity.server import Server
 from scripts.benchmark.capacity.small_cases import committing, offset_commit
+from scripts.benchmark.clients import Connection
 
 # Not one that the server assigns: these producers exist only in their batches.
 FIRST_PRODUCER_ID = 1 << 40

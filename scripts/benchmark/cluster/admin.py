@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import count
 
-from protocol.errors import error_name
 from protocol.messages.k02_list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -13,19 +12,14 @@ from protocol.messages.k02_list_offsets import (
     ListOffsetsTopic,
 )
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from protocol.messages.k19_create_topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
+from protocol.messages.k19_create_topics import CreatableReplicaAssignment, CreatableTopic
 from protocol.messages.k55_describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     PartitionRequest,
     TopicRequest,
 )
-from scripts.benchmark.capacity.server import LATEST, Connection
+from scripts.benchmark.clients import LATEST, Connection
 from scripts.benchmark.cluster.clusters import BROKERS, Cluster
 
 READY_S = 300
@@ -88,10 +82,7 @@ class Admin:
         rows = [CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
                 for index, brokers in enumerate(assignments)]  # fmt: skip
         topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=rows)
-        request = CreateTopicsRequest(topics=[topic])
-        response = self._connection(1).request(request, CreateTopicsResponse)
-        if code := response.topics[0].error_code:
-            raise SystemExit(f"a topic was not created: {error_name(code)}")
+        self._connection(1).create_topic(topic)
         return name
 
     def new_topic(self, assignments: Assignments) -> str:

@@ -1,16 +1,9 @@
 """Requests that move replicas: the same for both clusters, as kafka-reassign-partitions.sh sends them."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from protocol.errors import error_name
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from protocol.messages.k44_incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
 from protocol.messages.k45_alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -21,12 +14,10 @@ from protocol.messages.k46_list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from scripts.benchmark.clients import BROKER, TOPIC, check
 from scripts.benchmark.cluster.admin import Admin, Assignments, wait_until
 from scripts.benchmark.cluster.clusters import BROKERS
 
-# IncrementalAlterConfigs: types of resources, and operations.
-TOPIC, BROKER = 2, 4
-SET, DELETE = 0, 1
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 # All moves must have ended after this time.
@@ -47,9 +38,9 @@ class MoveAdmin(Admin):
         request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=topic, partitions=rows)])
         begin = time.monotonic()
         response = self._connection(1).request(request, AlterPartitionReassignmentsResponse)
-        _check(response.error_code, "the moves")
+        check(response.error_code, "the moves")
         for row in response.responses[0].partitions:
-            _check(row.error_code, f"the move of partition {row.partition_index}")
+            check(row.error_code, f"the move of partition {row.partition_index}")
         while self.is_moving():
             if time.monotonic() > begin + END_S:
                 raise SystemExit(f"moves have not ended in {END_S} s")
@@ -63,7 +54,7 @@ class MoveAdmin(Admin):
     def is_moving(self) -> bool:
         request = ListPartitionReassignmentsRequest(topics=None)
         response = self._connection(1).request(request, ListPartitionReassignmentsResponse)
-        _check(response.error_code, "the list of moves")
+        check(response.error_code, "the list of moves")
         return bool(response.topics)
 
     def has_replicas(self, topic: str, target: Assignments) -> bool:
@@ -84,27 +75,11 @@ class MoveAdmin(Admin):
         self._set_throttle(topic, None, None)
 
     def _set_throttle(self, topic: str, replicas: str | None, rate: str | None) -> None:
-        self._alter(1, TOPIC, topic, dict.fromkeys(REPLICAS, replicas))
+        self._connection(1).alter_configs(TOPIC, topic, dict.fromkeys(REPLICAS, replicas))
         for node_id in range(1, BROKERS + 1):
             # Each broker accepts its own configs only.
-            self._alter(node_id, BROKER, str(node_id), dict.fromkeys(RATES, rate))
+            self._connection(node_id).alter_configs(BROKER, str(node_id), dict.fromkeys(RATES, rate))
 
     def set_delete_delay(self, delay_ms: int) -> None:
         """Set how long all brokers keep the files of replicas that were moved away."""
-        self._alter(1, BROKER, "", {"log.segment.delete.delay.ms": str(delay_ms)})
-
-    def _alter(self, node_id: int, kind: int, name: str, configs: Mapping[str, str | None]) -> None:
-        """Ask a broker to set configs, or to delete those whose value is None."""
-        rows = [
-            AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
-            for key, value in configs.items()
-        ]
-        resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=rows)
-        request = IncrementalAlterConfigsRequest(resources=[resource])
-        response = self._connection(node_id).request(request, IncrementalAlterConfigsResponse)
-        _check(response.responses[0].error_code, f"configs of {name or 'all brokers'}")
-
-
-def _check(code: int, what: str) -> None:
-    if code:
-        raise SystemExit(f"{what}: {error_name(code)}")
+        self._connection(1).alter_configs(BROKER, "", {"log.segment.delete.delay.ms": str(delay_ms)})

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from scripts.benchmark.cases import Case, LatencyOf, Shared, fresh_topic
+from scripts.benchmark.cases import RUN, Case, LatencyOf, Measured, Meter, Shared, Work, fresh_topic, per_megabyte
 from scripts.benchmark.clients import BROKER, TOPIC, Connection, fill
-from scripts.benchmark.metering import RUN, Measured, Meter, Work, per_megabyte
 from scripts.benchmark.peers import Peer
 
 KEYS = 200_000

@@ -1,7 +1,7 @@
 """Brokers that are only their inter-broker parts, on hosts of a simulated network.
 
-Each `PeerBroker` has a listener whose handlers the test controls, and a Peers. BrokerHeartbeat calls `on_heartbeat`; Fetch has a
-fake codec: its request is an integer, to which the response is that number of bytes.
+Each `PeerBroker` has a listener whose handlers the test controls, and a Peers. BrokerHeartbeat calls `on_heartbeat`;
+Fetch has a fake codec: its request is an integer, to which the response is that number of bytes.
 """
 
 from __future__ import annotations

@@ -16,10 +16,19 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name
-from kbroker.simulation.checker.history import Commit, Join, Loss, OffsetFetch, Operation, Outcome, TopicPartition
+from kbroker.simulation.checker.history import (
+    Commit,
+    Join,
+    Loss,
+    OffsetFetch,
+    Operation,
+    OperationOf,
+    Outcome,
+    TopicPartition,
+)
 from kbroker.simulation.checker.index import NEVER, Index, effect_end
 
 # A group in one era; the era is the number of losses before it.
@@ -29,17 +38,16 @@ _Group = tuple[str, int]
 def group_fencing_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
     """Report backward generations, double assignments and stale commits. `durable`: a Loss removes no generations."""
     eras = [] if durable else [loss.begun for loss in index.losses]
-    joins: dict[_Group, list[Operation]] = {}
-    for operation in index.joins:
-        era = _era(eras, operation)
-        if era is not None and operation.outcome is Outcome.OK and isinstance(operation.action, Join):
-            joins.setdefault((operation.action.group, era), []).append(operation)
-    commits: dict[_Group, list[Operation]] = {}
-    for operation in index.commits:
-        assert isinstance(operation.action, Commit)
-        era = _era(eras, operation)
-        if era is not None and operation.action.generation >= 0 and operation.outcome is Outcome.OK:
-            commits.setdefault((operation.action.group, era), []).append(operation)
+    joins: dict[_Group, list[OperationOf[Join]]] = {}
+    for join in index.joins:
+        era = _era(eras, join)
+        if era is not None and join.outcome is Outcome.OK:
+            joins.setdefault((join.action.group, era), []).append(join)
+    commits: dict[_Group, list[OperationOf[Commit]]] = {}
+    for commit in index.commits:
+        era = _era(eras, commit)
+        if era is not None and commit.action.generation >= 0 and commit.outcome is Outcome.OK:
+            commits.setdefault((commit.action.group, era), []).append(commit)
     first_commits = _first_commits(index)
     for group, group_joins in joins.items():
         lives = _lives(group_joins, first_commits.get(group[0]))
@@ -61,15 +69,15 @@ def _first_commits(index: Index) -> dict[str, int]:
     """Return the step of each group's first commit, before which the group has no offsets."""
     steps: dict[str, int] = {}
     for operation in index.commits:
-        if isinstance(operation.action, Commit) and operation.outcome is not Outcome.FAILED:
+        if operation.outcome is not Outcome.FAILED:
             steps.setdefault(operation.action.group, operation.begun)
     return steps
 
 
-def _lives(joins: list[Operation], first_commit: int | None) -> list[list[Operation]]:
+def _lives(joins: list[OperationOf[Join]], first_commit: int | None) -> list[list[OperationOf[Join]]]:
     """Split the joins of a group where it was removed and created again: it goes back to an earlier generation although
     it has no offsets yet. All commits belong to the last part."""
-    lives: list[list[Operation]] = [[]]
+    lives: list[list[OperationOf[Join]]] = [[]]
     for operation in sorted(joins, key=lambda join: join.begun):
         may_be_removed = first_commit is None or operation.begun < first_commit
         if may_be_removed and any(_precedes(join, operation) for join in lives[-1]):
@@ -78,23 +86,22 @@ def _lives(joins: list[Operation], first_commit: int | None) -> list[list[Operat
     return lives
 
 
-def _precedes(join: Operation, other: Operation) -> bool:
+def _precedes(join: OperationOf[Join], other: OperationOf[Join]) -> bool:
     """Return whether a join ended before the other began, although it has a later generation."""
     return (join.ended or 0) < other.begun and _generation(join) > _generation(other)
 
 
-def _backward_generations(joins: list[Operation]) -> Iterator[Anomaly]:
+def _backward_generations(joins: list[OperationOf[Join]]) -> Iterator[Anomaly]:
     """Report joins with a lower generation than a join that ended before they began."""
     ended = iter(sorted(joins, key=lambda join: join.ended or 0))
     following = next(ended, None)
-    latest: Operation | None = None
+    latest: OperationOf[Join] | None = None
     for operation in sorted(joins, key=lambda join: join.begun):
         while following is not None and (following.ended or 0) < operation.begun:
             if latest is None or _generation(following) >= _generation(latest):
                 latest = following
             following = next(ended, None)
         if latest is not None and _precedes(latest, operation):
-            assert isinstance(operation.action, Join)
             yield anomaly(
                 "backward generation",
                 f"{operation.action.group} was in generation {_generation(latest)}; then {operation.action.member} "
@@ -104,20 +111,17 @@ def _backward_generations(joins: list[Operation]) -> Iterator[Anomaly]:
             )
 
 
-def _generation(operation: Operation) -> int:
-    assert isinstance(operation.action, Join | Commit)
+def _generation(operation: OperationOf[Join | Commit]) -> int:
     return operation.action.generation
 
 
-def _double_assignments(joins: list[Operation]) -> Iterator[Anomaly]:
+def _double_assignments(joins: list[OperationOf[Join]]) -> Iterator[Anomaly]:
     """Report partitions with two owners (members or static instances) in one generation."""
-    holders: dict[tuple[int, TopicPartition], Operation] = {}
+    holders: dict[tuple[int, TopicPartition], OperationOf[Join]] = {}
     for operation in joins:
         join = operation.action
-        assert isinstance(join, Join)
         for tp in join.partitions:
             holder = holders.setdefault((join.generation, tp), operation)
-            assert isinstance(holder.action, Join)
             if _identity(holder.action) != _identity(join):
                 yield anomaly(
                     "double assignment",
@@ -132,37 +136,30 @@ def _identity(join: Join) -> str:
     return f"member {join.member}" if join.instance is None else f"instance {join.instance}"
 
 
-def _stale_commits(joins: list[Operation], commits: list[Operation]) -> Iterator[Anomaly]:
+def _stale_commits(joins: list[OperationOf[Join]], commits: list[OperationOf[Commit]]) -> Iterator[Anomaly]:
     """Report successful commits of members that were fenced before the commit began: another member had joined a later
     generation, or replaced the same static instance."""
     ended = sorted(joins, key=lambda join: join.ended or 0)
-    instances = {join.action.member: join.action.instance for join in joins if isinstance(join.action, Join)}
-    latest: Operation | None = None
-    successors: dict[tuple[int, str], Operation] = {}
+    instances = {join.action.member: join.action.instance for join in joins}
+    latest: OperationOf[Join] | None = None
+    successors: dict[tuple[int, str], OperationOf[Join]] = {}
     at = 0
     for operation in sorted(commits, key=lambda commit: commit.begun):
         while at < len(ended) and (ended[at].ended or 0) < operation.begun:
             join = ended[at].action
-            assert isinstance(join, Join)
             if latest is None or join.generation >= _generation(latest):
                 latest = ended[at]
             if join.instance is not None:
                 successors[join.generation, join.instance] = ended[at]
             at += 1
         commit = operation.action
-        assert isinstance(commit, Commit)
         newer = latest if latest is not None and _generation(latest) > commit.generation else None
         instance = instances.get(commit.member)
         if newer is None and instance is not None:
             successor = successors.get((commit.generation, instance))
-            if (
-                successor is not None
-                and isinstance(successor.action, Join)
-                and successor.action.member != commit.member
-            ):
+            if successor is not None and successor.action.member != commit.member:
                 newer = successor
         if newer is not None:
-            assert isinstance(newer.action, Join)
             yield anomaly(
                 "stale commit",
                 f"{commit.member} of generation {commit.generation} of {commit.group} committed offsets although "
@@ -200,8 +197,8 @@ class CommittedOffsetHistory:
     """The commits, reads and losses of one group and partition, in history order."""
 
     writes: list[Write] = field(default_factory=list)
-    reads: list[Operation] = field(default_factory=list)
-    losses: list[Operation] = field(default_factory=list)
+    reads: list[OperationOf[OffsetFetch]] = field(default_factory=list)
+    losses: list[OperationOf[Loss]] = field(default_factory=list)
 
 
 def commit_histories(index: Index) -> dict[Key, CommittedOffsetHistory]:
@@ -209,22 +206,18 @@ def commit_histories(index: Index) -> dict[Key, CommittedOffsetHistory]:
     histories: dict[Key, CommittedOffsetHistory] = {}
     for operation in index.commits:
         commit = operation.action
-        assert isinstance(commit, Commit)
         effect = _effect_interval(index, operation, commit)
         if effect is not None:
             for tp, offset in commit.offsets.items():
                 register = histories.setdefault((commit.group, tp), CommittedOffsetHistory())
                 register.writes.append(Write(offset, *effect, operation))
-    for operation in index.offset_fetches:
-        committed = operation.action
-        assert isinstance(committed, OffsetFetch)
-        if operation.outcome is Outcome.OK:
-            for tp in committed.offsets:
-                histories.setdefault((committed.group, tp), CommittedOffsetHistory()).reads.append(operation)
-    for operation in index.losses:
-        assert isinstance(operation.action, Loss)
-        for key in operation.action.commit_floors:
-            histories.setdefault(key, CommittedOffsetHistory()).losses.append(operation)
+    for fetch in index.offset_fetches:
+        if fetch.outcome is Outcome.OK:
+            for tp in fetch.action.offsets:
+                histories.setdefault((fetch.action.group, tp), CommittedOffsetHistory()).reads.append(fetch)
+    for loss in index.losses:
+        for key in loss.action.commit_floors:
+            histories.setdefault(key, CommittedOffsetHistory()).losses.append(loss)
     for register in histories.values():
         register.writes.sort(key=lambda write: write.begun)
     return histories
@@ -236,7 +229,7 @@ def _effect_interval(index: Index, operation: Operation, commit: Commit) -> tupl
     if commit.transaction is None:
         return operation.begun, effect_end(operation)
     ends = [end for end in index.transaction_ends.get(commit.transaction, []) if end.outcome is not Outcome.FAILED]
-    commits = [end for end in ends if getattr(end.action, "commit", False)]
+    commits = [end for end in ends if end.action.commit]
     if not commits or any(end.outcome is Outcome.OK for end in ends if end not in commits):
         return None
     is_certain = operation.outcome is Outcome.OK
@@ -285,7 +278,7 @@ class _CommittedOffsetChecker:
                 if event.begun > self._last_loss and event.begun > self._overwritten:
                     self._overwritten, self._overwriter = event.begun, event.operation
             elif kind == _LOSS:
-                yield from self._lose(event)
+                yield from self._lose(cast(OperationOf[Loss], event))
             elif kind == _BEGIN:
                 self._at_begin[event.number] = (
                     self._overwritten,
@@ -294,10 +287,9 @@ class _CommittedOffsetChecker:
                     self._overwriter,
                 )
             else:
-                yield from self._read(event)
+                yield from self._read(cast(OperationOf[OffsetFetch], event))
 
-    def _lose(self, loss: Operation) -> Iterator[Anomaly]:
-        assert isinstance(loss.action, Loss)
+    def _lose(self, loss: OperationOf[Loss]) -> Iterator[Anomaly]:
         floor = loss.action.commit_floors[self._group, self._place]
         kept = self._possible(floor, loss.begun, self._overwritten, self._last_read, self._last_read_offset)
         if self._durable and not kept:
@@ -319,8 +311,7 @@ class _CommittedOffsetChecker:
             overwritten = min(self._at_begin[number][0], self._overwritten)
             self._at_begin[number] = (overwritten, 0, NOTHING, self._overwriter)
 
-    def _read(self, read: Operation) -> Iterator[Anomaly]:
-        assert isinstance(read.action, OffsetFetch)
+    def _read(self, read: OperationOf[OffsetFetch]) -> Iterator[Anomaly]:
         offset = read.action.offsets[self._place]
         overwritten, last_read, last_read_offset, overwriter = self._at_begin.pop(read.number)
         end = NEVER if read.ended is None else read.ended

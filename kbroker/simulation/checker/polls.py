@@ -15,10 +15,19 @@ from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
 from kbroker.simulation.checker.compaction import SupersedingRecords
-from kbroker.simulation.checker.history import Assign, Operation, Outcome, Poll, Send, TopicPartition, UnsyncedStart
+from kbroker.simulation.checker.history import (
+    Assign,
+    Operation,
+    OperationOf,
+    Outcome,
+    Poll,
+    Send,
+    TopicPartition,
+)
 from kbroker.simulation.checker.index import NEVER, Index, Observation, PartitionIndex, acknowledged, acknowledged_since
 from kbroker.simulation.checker.transactions import TransactionOutcome, transaction_outcomes
 
@@ -236,9 +245,11 @@ def _proof(
     return None
 
 
-def _is_visible(sender: Operation | None, observation: Observation, ends: dict[int, TransactionOutcome]) -> bool:
+def _is_visible(
+    sender: OperationOf[Send] | None, observation: Observation, ends: dict[int, TransactionOutcome]
+) -> bool:
     """Return whether a consumer with read_committed may read the record."""
-    transaction = sender.action.transaction if sender is not None and isinstance(sender.action, Send) else None
+    transaction = None if sender is None else sender.action.transaction
     if transaction is None or ends.get(transaction) is TransactionOutcome.COMMITTED:
         return True
     return isinstance(observation.operation.action, Poll) and observation.operation.action.committed_only
@@ -259,65 +270,56 @@ def _is_visible(sender: Operation | None, observation: Observation, ends: dict[i
 
 def stale_polls(index: Index) -> Iterator[Anomaly]:
     """Compare each empty poll with the sends that were acknowledged before it began."""
-    events = [
-        (operation.ended or 0, operation) for operation in _sends(index) if acknowledged(operation) and _end(operation)
+    events: list[tuple[int, OperationOf[Send] | None, OperationOf[Poll] | None]] = [
+        (send.ended or 0, send, None)
+        for partition in index.partitions.values()
+        for send in partition.sends
+        if acknowledged(send) and _end(send)
     ]
-    events += [(operation.begun, operation) for operation in _empty_polls(index)]
-    acknowledged_sends: dict[TopicPartition, list[Operation]] = defaultdict(list)  # ordered by end offset
-    for _, operation in sorted(events, key=lambda event: event[0]):
-        action = operation.action
-        if isinstance(action, Send):
-            partition, sends, now = (
-                index.partition(action.tp),
-                acknowledged_sends[action.tp],
-                operation.ended or 0,
-            )
+    events += [(poll.begun, None, poll) for poll in _empty_polls(index)]
+    acknowledged_sends: dict[TopicPartition, list[OperationOf[Send]]] = defaultdict(list)  # ordered by end offset
+    for _, acknowledged_send, poll in sorted(events, key=lambda event: event[0]):
+        if acknowledged_send is not None:
+            tp, now = acknowledged_send.action.tp, acknowledged_send.ended or 0
+            partition, sends = index.partition(tp), acknowledged_sends[tp]
             while sends and _may_be_lost(partition, sends[-1], now):
                 sends.pop()
-            if not _may_be_lost(partition, operation, now):
-                insort(sends, operation, key=_end)
-        elif isinstance(action, Poll):
-            for tp, position in action.positions.items():
-                if _overlaps_unsynced_start(index, tp, operation):
+            if not _may_be_lost(partition, acknowledged_send, now):
+                insort(sends, acknowledged_send, key=_end)
+        elif poll is not None:
+            for tp, position in poll.action.positions.items():
+                if _overlaps_unsynced_start(index, tp, poll):
                     continue
-                partition, now = index.partition(tp), operation.ended or 0
+                partition, now = index.partition(tp), poll.ended or 0
                 sends = acknowledged_sends[tp]
                 send = next((send for send in reversed(sends) if not _may_be_lost(partition, send, now)), None)
                 if send is not None and _end(send) > position:
                     yield anomaly(
                         "stale poll",
-                        f"{operation.process} received no records from offset {position} of {partition_name(tp)} "
+                        f"{poll.process} received no records from offset {position} of {partition_name(tp)} "
                         f"on, although offset {_end(send) - 1} had been acknowledged before the poll began.",
                         send,
-                        operation,
+                        poll,
                     )
 
 
 def _overlaps_unsynced_start(index: Index, tp: TopicPartition, poll: Operation) -> bool:
     return any(
-        isinstance(start.action, UnsyncedStart)
-        and tp in start.action.partitions
-        and start.begun < (poll.ended or NEVER)
-        and poll.begun < (start.ended or NEVER)
+        tp in start.action.partitions and start.begun < (poll.ended or NEVER) and poll.begun < (start.ended or NEVER)
         for start in index.unsynced_starts
     )
 
 
-def _sends(index: Index) -> Iterator[Operation]:
-    return (operation for partition in index.partitions.values() for operation in partition.sends)
-
-
-def _end(send: Operation) -> int:
+def _end(send: OperationOf[Send]) -> int:
     """Return the offset after the batch; 0 if the offset is not known or the batch is transactional."""
     action = send.action
-    assert isinstance(action, Send)
     return (
         0 if action.base_offset is None or action.transaction is not None else action.base_offset + len(action.values)
     )
 
 
-def _empty_polls(index: Index) -> Iterator[Operation]:
-    """Return the polls that returned no record and did not advance past control or emptied batches."""
+def _empty_polls(index: Index) -> Iterator[OperationOf[Poll]]:
+    """Yield the polls that returned no record and did not advance past control or emptied batches."""
     has_gaps = index.transactional or bool(index.compacted)
     for operations in index.consumer_operations.values():
         positions: dict[TopicPartition, int] = {}
@@ -325,21 +327,20 @@ def _empty_polls(index: Index) -> Iterator[Operation]:
             action = operation.action
             if isinstance(action, Poll):
                 advanced = has_gaps and any(positions.get(tp, at) < at for tp, at in action.positions.items())
-                if not advanced and _is_empty(operation, index.transactional):
-                    yield operation
-            if isinstance(action, Poll):
+                poll = cast(OperationOf[Poll], operation)
+                if not advanced and _is_empty(poll, index.transactional):
+                    yield poll
                 positions.update(action.positions)
             elif isinstance(action, Assign):
                 positions = dict(action.positions)
 
 
-def _is_empty(poll: Operation, transactions: bool) -> bool:
+def _is_empty(poll: OperationOf[Poll], transactions: bool) -> bool:
     action = poll.action
-    assert isinstance(action, Poll)
     return poll.outcome is Outcome.OK and not action.reads and not (transactions and action.committed_only)
 
 
-def _may_be_lost(partition: PartitionIndex, send: Operation, until: int) -> bool:
+def _may_be_lost(partition: PartitionIndex, send: OperationOf[Send], until: int) -> bool:
     last = _end(send) - 1
     return partition.may_have_lost(last, acknowledged_since(send), until) or partition.may_be_deleted(
         last, send.begun, until

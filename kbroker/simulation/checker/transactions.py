@@ -8,6 +8,7 @@ from kbroker.simulation.checker.history import (
     EndTransaction,
     OffsetFetch,
     Operation,
+    OperationOf,
     Outcome,
     Poll,
     Send,
@@ -31,20 +32,15 @@ def transaction_outcomes(index: Index) -> dict[int, TransactionOutcome]:
     return {transaction: _transaction_outcome(ends) for transaction, ends in index.transaction_ends.items()}
 
 
-def _transaction_outcome(ends: list[Operation]) -> TransactionOutcome:
-    known = [_commits(operation) for operation in ends if operation.outcome is Outcome.OK]
+def _transaction_outcome(ends: list[OperationOf[EndTransaction]]) -> TransactionOutcome:
+    known = [operation.action.commit for operation in ends if operation.outcome is Outcome.OK]
     if known:
         return TransactionOutcome.COMMITTED if any(known) else TransactionOutcome.ABORTED
     return (
         TransactionOutcome.UNKNOWN
-        if any(_commits(operation) and operation.outcome is Outcome.UNKNOWN for operation in ends)
+        if any(operation.action.commit and operation.outcome is Outcome.UNKNOWN for operation in ends)
         else TransactionOutcome.OPEN
     )
-
-
-def _commits(operation: Operation) -> bool:
-    assert isinstance(operation.action, EndTransaction)
-    return operation.action.commit
 
 
 def uncommitted_reads(index: Index) -> Iterator[Anomaly]:
@@ -74,25 +70,24 @@ def uncommitted_reads(index: Index) -> Iterator[Anomaly]:
             )
 
 
-def _first_commit(ends: list[Operation]) -> int:
+def _first_commit(ends: list[OperationOf[EndTransaction]]) -> int:
     return min(
-        (operation.begun for operation in ends if _commits(operation) and operation.outcome is not Outcome.FAILED),
+        (operation.begun for operation in ends if operation.action.commit and operation.outcome is not Outcome.FAILED),
         default=NEVER,
     )
 
 
-def _reads_of_transactions(index: Index) -> Iterator[tuple[Operation, Operation, int]]:
+def _reads_of_transactions(index: Index) -> Iterator[tuple[OperationOf[Poll], OperationOf[Send], int]]:
     """Yield (poll, send, transaction) for polls with read_committed that returned transactional records, once per poll
     and transaction."""
     for operation in index.polls:
         poll = operation.action
-        assert isinstance(poll, Poll)
         if not poll.committed_only:
             continue
         reported: dict[int, None] = {}
         for read in poll.reads:
             sender = index.senders.get(read.value)
-            if sender is None or not isinstance(sender.action, Send) or sender.action.transaction is None:
+            if sender is None or sender.action.transaction is None:
                 continue
             if sender.action.transaction not in reported:
                 reported[sender.action.transaction] = None
@@ -109,26 +104,21 @@ def torn_transactions(index: Index) -> Iterator[Anomaly]:
     if not index.transactional:
         return
     ends = transaction_outcomes(index)
-    by_transaction: dict[int, list[tuple[PartitionIndex, Operation]]] = {}
+    by_transaction: dict[int, list[tuple[PartitionIndex, OperationOf[Send]]]] = {}
     for partition in index.partitions.values():
         for operation in partition.sends:
-            transaction = operation.action.transaction if isinstance(operation.action, Send) else None
+            transaction = operation.action.transaction
             if transaction is not None and ends.get(transaction) is TransactionOutcome.UNKNOWN:
                 by_transaction.setdefault(transaction, []).append((partition, operation))
     final, reach = final_committed_reads(index)
     for transaction, sends in by_transaction.items():
-        present = [
-            operation
-            for _, operation in sends
-            if isinstance(operation.action, Send) and final.keys() & set(operation.action.values)
-        ]
+        present = [operation for _, operation in sends if final.keys() & set(operation.action.values)]
         gone = [
             operation
             for partition, operation in sends
             if operation not in present and _should_be_there(partition, operation, reach)
         ]
         if present and gone:
-            assert isinstance(gone[0].action, Send)
             yield anomaly(
                 "torn transaction",
                 f"Of transaction {transaction} {len(present)} batches are present at the end and {len(gone)} are not: "
@@ -144,7 +134,6 @@ def final_committed_reads(index: Index) -> tuple[Mapping[int, None], Mapping[Top
     reach: dict[TopicPartition, int] = {}
     for operation in index.polls:
         poll = operation.action
-        assert isinstance(poll, Poll)
         if poll.committed_only and index.history.final is not None and operation.begun > index.history.final:
             values.update(dict.fromkeys(read.value for read in poll.reads))
             for tp, position in poll.positions.items():
@@ -152,10 +141,11 @@ def final_committed_reads(index: Index) -> tuple[Mapping[int, None], Mapping[Top
     return values, reach
 
 
-def _should_be_there(partition: PartitionIndex, operation: Operation, reach: Mapping[TopicPartition, int]) -> bool:
+def _should_be_there(
+    partition: PartitionIndex, operation: OperationOf[Send], reach: Mapping[TopicPartition, int]
+) -> bool:
     """Return whether a batch must be present if any other batch of its transaction is."""
     send = operation.action
-    assert isinstance(send, Send)
     if operation.outcome is not Outcome.OK or send.base_offset is None:
         return False
     last = send.base_offset + len(send.values) - 1
@@ -178,7 +168,6 @@ def write_read_cycles(index: Index) -> Iterator[Anomaly]:
         return
     edges: dict[int, dict[int, Operation]] = {}
     for operation, _, writer in _reads_of_transactions(index):
-        assert isinstance(operation.action, Poll)
         reader = operation.action.transaction
         if reader is not None and reader != writer:
             edges.setdefault(writer, {}).setdefault(reader, operation)
@@ -253,19 +242,18 @@ def _results(index: Index) -> dict[str, dict[Source, list[tuple[int, Operation]]
     for partition in index.partitions.values():
         for operation in partition.sends:
             send = operation.action
-            assert isinstance(send, Send)
             for value, source in zip(send.values, send.sources, strict=False):
                 results.setdefault(send.group, {}).setdefault(source, []).append((value, operation))
     return results
 
 
-def _committed(index: Index, groups: Mapping[str, object]) -> dict[str, Operation]:
+def _committed(index: Index, groups: Mapping[str, object]) -> dict[str, OperationOf[OffsetFetch]]:
     """Return the final OffsetFetch of each group."""
     final = NEVER if index.history.final is None else index.history.final
     return {
         operation.action.group: operation
         for operation in index.offset_fetches
-        if isinstance(operation.action, OffsetFetch) and operation.action.group in groups
+        if operation.action.group in groups
         if operation.begun > final and operation.outcome is Outcome.OK
     }
 
@@ -285,10 +273,9 @@ def _mismatched_offsets(
     index: Index,
     group: str,
     results: Mapping[Source, list[tuple[int, Operation]]],
-    committed: Operation,
+    committed: OperationOf[OffsetFetch],
     visible: Mapping[int, None],
 ) -> Iterator[Anomaly]:
-    assert isinstance(committed.action, OffsetFetch)
     for tp, end in committed.action.offsets.items():
         partition = index.partition(tp)
         early = [offset for (at, offset), sends in results.items() if at == tp and sends and offset >= end]

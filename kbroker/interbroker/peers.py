@@ -46,7 +46,7 @@ class _Link:
     `own_epoch`: this broker's epoch in the handshake. `attempt`: connecting, while that is in progress.
     """
 
-    __slots__ = ("attempt", "channel", "connection", "failures", "has_failed", "next_attempt_s", "own_epoch", "peer")
+    __slots__ = ("attempt", "channel", "connection", "failures", "next_attempt_s", "own_epoch", "peer")
 
     def __init__(self, peer: BrokerRegistration, channel: Channel, own_epoch: int) -> None:
         self.peer = peer

@@ -5,22 +5,26 @@ shows the noise of the machine. Figures are medians; the spread is (max - min) /
 that of all its threads and child processes, in user and in system mode.
 """
 
-import argparse
-import json
-import shutil
 import sys
-import tempfile
-import time
-from pathlib import Path
+from contextlib import ExitStack
 
-from scripts.benchmark.cases import Case, all_cases
+from scripts.benchmark.cases import Case, Measured, all_cases, transaction_cases
 from scripts.benchmark.compaction import compaction_cases
-from scripts.benchmark.metering import Measured
-from scripts.benchmark.page import write_table
-from scripts.benchmark.peers import Kafka, Kbroker, Peer, environment, kafka_classpath
+from scripts.benchmark.frame import (
+    add_options,
+    footer,
+    intro,
+    is_chosen,
+    parser,
+    rounds_text,
+    running,
+    scratch_directory,
+    today,
+    write_json,
+)
+from scripts.benchmark.peers import Kafka, Kbroker, Peer, kafka_classpath
 from scripts.benchmark.pipeline import ALONE, Pipeline
-from scripts.benchmark.report import HEADING, row, summary
-from scripts.benchmark.transactions import transaction_cases
+from scripts.benchmark.report import HEADING, row, summary, write_table
 
 Result = dict[str, object]
 
@@ -58,40 +62,22 @@ def beside_quiet(results: list[Result]) -> list[str]:
     ]
 
 
-def is_chosen(name: str, only: list[str]) -> bool:
-    return not only or any(text in name for text in only)
-
-
-def rounds_of(result: Result) -> str:
-    return "1 round" if result["rounds"] == 1 else f"{result['rounds']} rounds"
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", metavar="TEXT", action="append", default=[],
-                        help="only the cases whose name contains this; may be repeated")  # fmt: skip
-    parser.add_argument("--write", action="store_true", help="update the rows of these cases in docs/benchmarks.md")
-    parser.add_argument("--json", metavar="FILE", help="write the figures here as well")
-    args = parser.parse_args()
+    options = parser("", __doc__, 5)
+    add_options(options)
+    args = options.parse_args()
     kafka_classpath()
-    base = Path(tempfile.mkdtemp(prefix="kbroker-bench-"))
-    ours, theirs = Kbroker(base / "kbroker"), Kafka(base / "kafka")
-    pipeline = Pipeline()
-    known = (*all_cases(), *compaction_cases(), *transaction_cases(), *pipeline.cases())
-    cases = [case for case in known if is_chosen(case.name, args.only)]
-    results: list[Result] = []
-    machine = environment()
-    intro = (
-        f"Measured by `./scripts/bench --write` on a machine of {machine['cores']} cores and "
-        f"{machine['memory_gib']} GiB, Python\n{machine['python']}, Apache Kafka 4.3.1 with a heap of 1 GiB:"
-    )
-    try:
-        for peer in (ours, theirs):
-            peer.prepare()
-            peer.start()
-        print(f"{time.strftime('%Y-%m-%d')}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
-              f"Python {machine['python']}, Apache Kafka 4.3.1, {args.rounds} rounds")  # fmt: skip
+    with scratch_directory() as base, ExitStack() as stack:
+        ours, theirs = Kbroker(base / "kbroker"), Kafka(base / "kafka")
+        pipeline = Pipeline()
+        known = (*all_cases(), *compaction_cases(), *transaction_cases(), *pipeline.cases())
+        cases = [case for case in known if is_chosen(case.name, args.only)]
+        results: list[Result] = []
+        for owner in [getattr(case.prepare, "__self__", None) for case in cases] + [pipeline]:
+            if owner is not None and hasattr(owner, "close"):
+                stack.callback(owner.close)
+        stack.enter_context(running(ours, theirs))
+        print(footer("Apache Kafka 4.3.1", rounds_text(args.rounds)))
         print(HEADING)
         for case in cases:
             result = measure(case, ours, theirs, min(args.rounds, case.rounds))
@@ -99,24 +85,18 @@ def main() -> int:
             line = row(result)
             print(line, flush=True)
             if args.write:
-                write_table("clients", intro, HEADING, {line: f"{time.strftime('%Y-%m-%d')}, {rounds_of(result)}"})
+                about = intro("--write", after=", Apache Kafka 4.3.1 with a heap of 1 GiB")
+                write_table(
+                    "clients", about, HEADING, {line: f"{today()}, {rounds_text(min(args.rounds, case.rounds))}"}
+                )
         if is_chosen(ALONE, args.only):
             print("\n| kbroker alone | figure | unit | of |\n|---|---|---|---|")
             for figure in pipeline.alone(ours, args.rounds):
                 print(figure.row())
                 results.append(figure.as_json())
-    finally:
-        for peer in (ours, theirs):
-            peer.remove()
-        for owner in [getattr(case.prepare, "__self__", None) for case in cases] + [pipeline]:
-            closer = getattr(owner, "close", None)
-            if closer is not None:
-                closer()
-        shutil.rmtree(base, ignore_errors=True)
     for line in beside_quiet(results):
         print(line)
-    if args.json:
-        Path(args.json).write_text(json.dumps({"machine": machine, "results": results}, indent=1))
+    write_json(args, results=results)
     missed = [result["case"] for result in results if not result.get("met", True)]
     if missed:
         print(f"below the bound: {', '.join(map(str, missed))}", file=sys.stderr)

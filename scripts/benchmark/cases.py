@@ -7,18 +7,71 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from scripts.benchmark.clients import (
-    TinyClient,
+    Connection,
     consume,
     create_topic,
     first_acknowledged,
     latency,
     produce,
+    transactions,
     with_warm_up,
 )
-from scripts.benchmark.metering import RUN, Measured, Meter, Work, per_megabyte, per_record
 from scripts.benchmark.peers import Kafka, Kbroker, Peer
+
+
+class Measured(NamedTuple):
+    """One figure of one server in one round.
+
+    `processor_time`: what the server used meanwhile, in `processor_unit`; None if the case does not measure it.
+    """
+
+    value: float
+    processor_time: float | None = None
+    processor_unit: str = ""
+
+
+class Work(NamedTuple):
+    """The work of a run. A figure in `unit` is the server's processor time in seconds, divided by `amount`."""
+
+    amount: float
+    unit: str
+
+
+def per_record(records: int) -> Work:
+    return Work(records / 1e6, "us/record")
+
+
+def per_transaction(transactions: int) -> Work:
+    return Work(transactions / 1e6, "us/txn")
+
+
+def per_megabyte(megabytes: float) -> Work:
+    return Work(megabytes / 1e3, "ms/MB")
+
+
+# The whole run. It has the same length and the same load with each server.
+RUN = Work(1, "s")
+
+
+class Meter:
+    """Measures the processor time of a server from its creation on."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._before = peer.processor_time().total
+
+    def figures(self, work: Work, *values: float) -> tuple[Measured, ...]:
+        """Return the figures of a run that ends now."""
+        used = (self._peer.processor_time().total - self._before) / work.amount
+        return tuple(Measured(value, used, work.unit) for value in values)
+
+    def figure(self, work: Work, value: float) -> Measured:
+        """Return the only figure of a run that ends now."""
+        return self.figures(work, value)[0]
+
 
 LINGER = ("linger.ms=5", "batch.size=65536")
 
@@ -170,7 +223,7 @@ class BesideColdReader(LatencyOf):
             reader.join()
 
     def read_until(self, peer: Peer, over: threading.Event) -> None:
-        reader = TinyClient(peer.port)
+        reader = Connection(peer.port)
         offset = 0
         due = time.monotonic()
         while not over.wait(max(due - time.monotonic(), 0)):
@@ -296,3 +349,51 @@ def all_cases() -> list[Case]:
         Case("kill -9 restart, 1,000 partitions, 2 GB", "s", less, 1.0, restarting.measure, restarting.prepare),
         Case("resident memory after 60 s of overload", "MiB", less, 0.15, flooded(), rounds=1),
     ]  # fmt: skip
+
+
+# Transactions: how many of 100 records per second, and the speed of read_committed with aborted ones.
+
+PARTITIONS = 6
+RECORDS = 100
+# Transactions.java
+RECORD_BYTES = 100
+# Read with isolation.level=read_committed: every tenth transaction was aborted.
+WRITTEN, RECORDS_WRITTEN, ABORT_EVERY = 8_000, 1_000, 10
+
+
+def ending(producers: int, count: int) -> Callable[[Peer], Measured]:
+    def measure(peer: Peer) -> Measured:
+        topic, meter = fresh_topic(peer, PARTITIONS), Meter(peer)
+        rate = transactions(peer, topic, producers, count, RECORDS)
+        # With the warm-up of Transactions.java.
+        each = count // producers
+        return meter.figure(per_transaction(producers * (each + each // 5)), rate)
+
+    return measure
+
+
+class ReadingCommitted:
+    """Consumes a topic that is written once per server, in transactions, by eight producers at once."""
+
+    def __init__(self) -> None:
+        self.topics: dict[Peer, str] = {}
+
+    def prepare(self, peer: Peer) -> None:
+        topic = self.topics[peer] = fresh_topic(peer, PARTITIONS)
+        transactions(peer, topic, 8, WRITTEN, RECORDS_WRITTEN, ABORT_EVERY)
+
+    def measure(self, peer: Peer) -> Measured:
+        committed = (WRITTEN - WRITTEN // ABORT_EVERY) * RECORDS_WRITTEN
+        meter = Meter(peer)
+        rate = consume(peer, self.topics[peer], committed, "isolation.level=read_committed")
+        return meter.figure(per_megabyte(committed * RECORD_BYTES / 1e6), rate)
+
+
+def transaction_cases() -> list[Case]:
+    reading = ReadingCommitted()
+    more = "more"
+    return [
+        Case("transactions of 100 records, 1 producer", "txn/s", more, 1.0, ending(1, 3_000)),
+        Case("transactions of 100 records, 8 producers", "txn/s", more, 1.0, ending(8, 8_000)),
+        Case("consume read_committed, 10% aborted", "records/s", more, 1.0, reading.measure, reading.prepare),
+    ]

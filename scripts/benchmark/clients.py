@@ -2,15 +2,52 @@
 
 import re
 import socket
-import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import closing
+from typing import TypeVar
 
-import crc32c
-
+from protocol.apis import ApiKey
+from protocol.client import ClientConnection, EncodedRequest, Response
+from protocol.errors import error_name
+from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from protocol.messages.k02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from protocol.messages.k19_create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from protocol.messages.k44_incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from protocol.records.batch import build_batch, iter_headers
+from protocol.schema.message import Message
 from scripts.benchmark.peers import HERE, Peer, java
+
+M = TypeVar("M", bound=Message)
+
+CLIENT_ID = "bench"
+LATEST = -1
+# The last version of Produce, and one of Fetch, with the names of topics.
+PRODUCE_VERSION, FETCH_VERSION = 12, 11
+# IncrementalAlterConfigs: types of resources, and operations.
+TOPIC, BROKER = 2, 4
+SET, DELETE = 0, 1
 
 # Much longer than any run of transactions takes.
 STUCK_S = 180
@@ -29,11 +66,11 @@ def run(command: list[str], timeout: float = 300) -> str:
 
 def create_topic(peer: Peer, topic: str, partitions: int, **configs: str) -> None:
     """`configs`: topic configs, with `_` in place of `.` in their names."""
-    tiny = TinyClient(peer.port)
-    try:
-        tiny.create_topic(topic, partitions, {name.replace("_", "."): value for name, value in configs.items()})
-    finally:
-        tiny.close()
+    rows = [CreatableTopicConfig(name=name.replace("_", "."), value=value) for name, value in configs.items()]
+    with closing(Connection(peer.port)) as connection:
+        connection.create_topic(
+            CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1, configs=rows)
+        )
 
 
 def with_warm_up(records: int) -> int:
@@ -97,142 +134,112 @@ def latency(peer: Peer, topic: str, mode: str, records: int, rate: int = 2000) -
     return float(p50), float(p99)
 
 
-class TinyClient:
-    """A raw connection, so that the figures include no client start, and hardly any processor time of a client."""
+class Connection:
+    """A blocking connection, so that the figures include no client start, and hardly any processor time of a client.
+
+    Methods raise SystemExit for an error in a response, if they do not return it.
+    """
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), 5)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.settimeout(120)
+        self._socket = socket.create_connection(("127.0.0.1", port), 120)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._client = ClientConnection(CLIENT_ID)
+        request: EncodedRequest | None = self._client.start_negotiation()
+        while request is not None:
+            request = self._client.continue_negotiation(self._exchange(request))
 
     def close(self) -> None:
-        self.socket.close()
+        self._socket.close()
 
-    def _ask(self, key: int, version: int, body: bytes) -> bytes:
-        self._send(key, version, body)
+    def version(self, key: int) -> int:
+        return self._client.version(key)
+
+    def request(self, request: Message, response_class: type[M], version: int | None = None) -> M:
+        return self._exchange(self._client.send(request, version)).decode(response_class)
+
+    def _exchange(self, request: EncodedRequest) -> Response:
+        self._socket.sendall(request.frame)
         return self._receive()
 
-    def _send(self, key: int, version: int, body: bytes) -> None:
-        frame = struct.pack(">hhih", key, version, 1, 4) + b"tiny" + body
-        self.socket.sendall(struct.pack(">i", len(frame)) + frame)
+    def _receive(self) -> Response:
+        while (response := self._client.next_response()) is None:
+            data = self._socket.recv(1 << 18)
+            if not data:
+                raise ConnectionError("the server closed the connection")
+            self._client.receive(data)
+        return response
 
-    def _receive(self) -> bytes:
-        size = struct.unpack(">i", self._read(4))[0]
-        return self._read(size)[4:]
-
-    def _read(self, size: int) -> bytes:
-        data = bytearray(size)
-        view = memoryview(data)
-        while view:
-            got = self.socket.recv_into(view)
-            if not got:
-                raise ConnectionError("closed")
-            view = view[got:]
-        return bytes(data)
-
-    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Send CreateTopics version 2."""
-        body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihii", partitions, 1, 0, len(configs))
-        body += b"".join(_string(name) + _string(value) for name, value in configs.items())
-        answer = self._ask(19, 2, body + struct.pack(">i?", 60_000, False))
-        (code,) = struct.unpack_from(">h", answer, 4 + 4 + 2 + len(topic))
-        if code:
-            raise SystemExit(f"{topic} was not created: error {code}")
+    def create_topic(self, topic: CreatableTopic) -> CreatableTopicResult:
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000)
+        result = self.request(request, CreateTopicsResponse).topics[0]
+        check(result.error_code, f"the creation of {topic.name}")
+        return result
 
     def delete_topic(self, topic: str) -> None:
-        """Send DeleteTopics version 1."""
-        self._ask(20, 1, struct.pack(">i", 1) + _string(topic) + struct.pack(">i", 60_000))
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=60_000)
+        response = self.request(request, DeleteTopicsResponse, min(6, self.version(ApiKey.DELETE_TOPICS)))
+        check(response.responses[0].error_code, f"the deletion of {topic}")
 
-    def alter(self, kind: int, name: str, configs: Mapping[str, str]) -> None:
-        """Alter configs of a topic (type 2) or of all brokers (type 4, name ""); an empty value deletes a config."""
-        body = struct.pack(">ib", 1, kind) + _string(name) + struct.pack(">i", len(configs))
-        for key, value in configs.items():
-            body += _string(key) + (b"\0" + _string(value) if value else b"\1\xff\xff")
-        answer = self._ask(44, 0, body + b"\0")
-        (code,) = struct.unpack_from(">h", answer, 4 + 4)
-        if code:
-            raise SystemExit(f"{configs} of {name!r} were not altered: error {code}")
+    def alter_configs(self, kind: int, name: str, configs: Mapping[str, str | None]) -> None:
+        """Set configs of a topic (TOPIC), of a broker, or of all brokers (BROKER, name ""); None deletes a config."""
+        rows = [
+            AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
+            for key, value in configs.items()
+        ]
+        resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=rows)
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        response = self.request(request, IncrementalAlterConfigsResponse)
+        check(response.responses[0].error_code, f"configs of {name or 'all brokers'}")
 
-    def touch(self, topic: str) -> None:
-        """Metadata v4 with auto-creation."""
-        raw = topic.encode()
-        self._ask(3, 4, struct.pack(">ih", 1, len(raw)) + raw + b"\1")
+    def create_automatically(self, topic: str) -> None:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True)
+        self.request(request, MetadataResponse)
 
-    def produce(self, topic: str, partition: int = 0) -> int:
-        """Produce v3, acks=all, one record of 100 bytes; returns the partition's error code."""
-        record = b"\0\0\0\1" + _varint(100) + bytes(100) + b"\0"
-        record = _varint(len(record)) + record
-        now = int(time.time() * 1000)
-        tail = struct.pack(">hiqqqhii", 0, 0, now, now, -1, -1, -1, 1) + record
-        batch = struct.pack(">qiiBI", 0, len(tail) + 9, -1, 2, crc32c.crc32c(tail)) + tail
-        self._send(0, 3, _produce_body(topic, partition, batch))
-        return self._produced(topic)
+    def produce(self, topic: str) -> int:
+        """Produce a record of 100 bytes to partition 0 with acks=all; return the error code."""
+        self._send_batch(topic, build_batch([(int(time.time() * 1000), None, bytes(100), ())]))
+        return self._produced()
 
-    def produce_batches(self, topic: str, batches: Iterable[bytes], in_flight: int) -> None:
-        """Produce batches to partition 0, with so many requests in flight. Raises SystemExit."""
-        unanswered = 0
+    def produce_batches(self, topic: str, batches: Iterable[bytearray], in_flight: int) -> None:
+        """Produce batches to partition 0, with at most `in_flight` requests without a response."""
+        waiting = 0
         for batch in batches:
-            self._send(0, 3, _produce_body(topic, 0, batch))
-            unanswered += 1
-            while unanswered >= in_flight:
-                self._check_produced(topic)
-                unanswered -= 1
-        for _ in range(unanswered):
-            self._check_produced(topic)
+            self._send_batch(topic, batch)
+            waiting += 1
+            if waiting == in_flight:
+                check(self._produced(), topic)
+                waiting -= 1
+        for _ in range(waiting):
+            check(self._produced(), topic)
 
-    def _check_produced(self, topic: str) -> None:
-        code = self._produced(topic)
-        if code:
-            raise SystemExit(f"{topic}: error {code}")
+    def _send_batch(self, topic: str, batch: bytearray) -> None:
+        topics = [TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])]
+        request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics)
+        self._socket.sendall(self._client.send(request, PRODUCE_VERSION).frame)
 
-    def _produced(self, topic: str) -> int:
-        code: int = struct.unpack_from(">h", self._receive(), 4 + 2 + len(topic.encode()) + 4 + 4)[0]
-        return code
+    def _produced(self) -> int:
+        return self._receive().decode(ProduceResponse).responses[0].partition_responses[0].error_code
 
     def latest(self, topic: str) -> int:
-        """Return the high watermark of partition 0 (ListOffsets v1)."""
-        raw = topic.encode()
-        body = struct.pack(">iih", -1, 1, len(raw)) + raw + struct.pack(">iiq", 1, 0, -1)
-        code, _, offset = struct.unpack_from(">hqq", self._ask(2, 1, body), 4 + 2 + len(raw) + 4 + 4)
-        if code:
-            raise SystemExit(f"{topic}: error {code}")
-        return int(offset)
+        """Return the high watermark of partition 0."""
+        row = ListOffsetsPartition(partition_index=0, timestamp=LATEST)
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[row])])
+        partition = self.request(request, ListOffsetsResponse).topics[0].partitions[0]
+        check(partition.error_code, topic)
+        return partition.offset
 
     def fetch(self, topic: str, offset: int, max_bytes: int = 1 << 20) -> int:
-        """Fetch v4 of partition 0 from `offset`; returns the offset after the last record, or `offset` at the end."""
-        raw = topic.encode()
-        body = struct.pack(">iiiibih", -1, 100, 1, max_bytes, 0, 1, len(raw)) + raw
-        body += struct.pack(">iiqi", 1, 0, offset, max_bytes)
-        answer = self._ask(1, 4, body)
-        pos = 4 + 4 + 2 + len(raw) + 4 + 4 + 2 + 8 + 8 + 4
-        size = struct.unpack_from(">i", answer, pos)[0]
-        pos += 4
-        end = pos + size
-        while end - pos >= 61:
-            base, length, delta = struct.unpack_from(">qi11xi", answer, pos)
-            offset = base + delta + 1
-            pos += length + 12
-        return offset
+        """Fetch from partition 0; return the offset after the last record, or `offset` at the end."""
+        row = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
+        topics = [FetchTopic(topic=topic, partitions=[row])]
+        request = FetchRequest(max_wait_ms=100, min_bytes=1, max_bytes=max_bytes, topics=topics)
+        data = self.request(request, FetchResponse, FETCH_VERSION).responses[0].partitions[0]
+        return max((header.next_offset for _, header in iter_headers(data.records or b"")), default=offset)
 
 
-def _produce_body(topic: str, partition: int, batch: bytes) -> bytes:
-    raw = topic.encode()
-    body = struct.pack(">hhiih", -1, -1, 10000, 1, len(raw)) + raw
-    return body + struct.pack(">iii", 1, partition, len(batch)) + batch
-
-
-def _string(text: str) -> bytes:
-    return struct.pack(">h", len(text)) + text.encode()
-
-
-def _varint(value: int) -> bytes:
-    value <<= 1
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+def check(code: int, what: str) -> None:
+    if code:
+        raise SystemExit(f"{what}: {error_name(code)}")
 
 
 def first_acknowledged(peer: Peer, topic: str, deadline_s: float = 300) -> float:
@@ -241,14 +248,11 @@ def first_acknowledged(peer: Peer, topic: str, deadline_s: float = 300) -> float
     peer.start()
     while time.perf_counter() - begin < deadline_s:
         try:
-            tiny = TinyClient(peer.port)
-            try:
-                while tiny.produce(topic) != 0:
-                    tiny.touch(topic)
+            with closing(Connection(peer.port)) as connection:
+                while connection.produce(topic):
+                    connection.create_automatically(topic)
                     time.sleep(0.002)
                 return time.perf_counter() - begin
-            finally:
-                tiny.close()
         except OSError:
             time.sleep(0.005)
     raise SystemExit(f"{peer.name} acknowledged nothing in {deadline_s} s")

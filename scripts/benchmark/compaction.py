@@ -8,16 +8,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from scripts.benchmark.cases import Case, LatencyOf, Shared, fresh_topic
-from scripts.benchmark.clients import TinyClient, fill
-from scripts.benchmark.metering import RUN, Measured, Meter, Work, per_megabyte
+from scripts.benchmark.cases import RUN, Case, LatencyOf, Measured, Meter, Shared, Work, fresh_topic, per_megabyte
+from scripts.benchmark.clients import BROKER, TOPIC, Connection, fill
 from scripts.benchmark.peers import Peer
 
 KEYS = 200_000
-TOPIC, BROKERS = 2, 4
 UNTOUCHED = {
     "cleanup_policy": "compact",
     "segment_bytes": str(64 << 20),
@@ -43,15 +41,14 @@ class Filled:
     @contextmanager
     def cleaning(self) -> Iterator[None]:
         """Make the cleaner look for work ten times a second and clean this topic; delete the topic afterwards."""
-        tiny = TinyClient(self.peer.port)
-        try:
-            tiny.alter(BROKERS, "", {"log.cleaner.backoff.ms": "100"})
-            tiny.alter(TOPIC, self.name, {"min.cleanable.dirty.ratio": "0.01"})
-            yield
-        finally:
-            tiny.alter(BROKERS, "", {"log.cleaner.backoff.ms": ""})
-            tiny.delete_topic(self.name)
-            tiny.close()
+        with closing(Connection(self.peer.port)) as connection:
+            try:
+                connection.alter_configs(BROKER, "", {"log.cleaner.backoff.ms": "100"})
+                connection.alter_configs(TOPIC, self.name, {"min.cleanable.dirty.ratio": "0.01"})
+                yield
+            finally:
+                connection.alter_configs(BROKER, "", {"log.cleaner.backoff.ms": None})
+                connection.delete_topic(self.name)
 
     def begun(self) -> bool:
         return any(self.directory.glob("*.cleaned")) or self.clean()

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scripts.benchmark.cases import Case, Shared, fresh_topic
+from scripts.benchmark.cases import Case, Measured, Meter, Shared, fresh_topic, per_megabyte, per_record
 from scripts.benchmark.clients import produce
-from scripts.benchmark.metering import Measured, Meter, per_megabyte, per_record
 from scripts.benchmark.peers import Peer
 
 PARTITIONS = 6

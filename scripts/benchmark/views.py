@@ -10,17 +10,15 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 from scripts.benchmark.clients import create_topic
-from scripts.benchmark.peers import Kbroker, environment
+from scripts.benchmark.frame import footer, parser, rounds_text, running, scratch_directory
+from scripts.benchmark.peers import Kbroker
 from scripts.benchmark.report import spread
 
 PARTITIONS = 4
@@ -152,34 +150,24 @@ def row(compression: str, records: int, reads: dict[str, list[Read]]) -> tuple[s
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/bench --views", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--records", type=int, default=500_000)
-    parser.add_argument("--size", type=int, default=1024, help="bytes of a value")
-    parser.add_argument("--compression", action="append", default=[], help="a codec or none; may be repeated")
-    parser.add_argument("--read", nargs=3, metavar=("BOOTSTRAP", "TOPIC", "SELECTS"), help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    options = parser("--views", __doc__, 3)
+    options.add_argument("--records", type=int, default=500_000)
+    options.add_argument("--size", type=int, default=1024, help="bytes of a value")
+    options.add_argument("--compression", action="append", default=[], help="a codec or none; may be repeated")
+    options.add_argument("--read", nargs=3, metavar=("BOOTSTRAP", "TOPIC", "SELECTS"), help=argparse.SUPPRESS)
+    args = options.parse_args()
     if args.read:
         print(json.dumps(read(args.read[0], args.read[1], args.read[2] == "1")))
         return 0
-    base = Path(tempfile.mkdtemp(prefix="kbroker-bench-views-"))
-    broker = Kbroker(base / "kbroker")
-    machine = environment()
     is_met = True
-    try:
-        broker.prepare()
-        broker.start()
-        print(f"{time.strftime('%Y-%m-%d')}, {machine['cores']} cores, {machine['memory_gib']} GiB, Python "
-              f"{machine['python']}, {args.records:,} records of {args.size} bytes, {args.rounds} rounds")  # fmt: skip
+    with scratch_directory() as base, running(broker := Kbroker(base / "kbroker")):
+        print(footer(f"{args.records:,} records of {args.size} bytes", rounds_text(args.rounds)))
         print(HEADING)
         for compression in args.compression or ["none", "lz4"]:
             reads = measure(broker, args.records, args.size, compression, args.rounds)
             line, ratio, share = row(compression, args.records, reads)
             print(line, flush=True)
             is_met = is_met and ratio >= BOUND and share <= MAX_BYTES_SHARE
-    finally:
-        broker.remove()
-        shutil.rmtree(base, ignore_errors=True)
     if not is_met:
         print(f"below the bound: {BOUND:g} times as fast with {MAX_BYTES_SHARE:.0%} of the bytes", file=sys.stderr)
     return 0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kbroker.runtime.event_log import formatter
 from kbroker.server import error_reporter
-from kbroker.simulation.runtime.clock import EPOCH_MS
+from kbroker.simulation.runtime.environment import EPOCH_MS
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import ProduceResponse
 from protocol.messages.k08_offset_commit import (

@@ -8,20 +8,18 @@ that the Loss names, if they were written before it.
 from collections.abc import Iterator, Mapping
 
 from kbroker.simulation.checker.anomaly import Anomaly
-from kbroker.simulation.checker.committed_offsets import committed_offset_anomalies
-from kbroker.simulation.checker.deletions import deleted_record_reads
 from kbroker.simulation.checker.durability import (
     corrupt_reads,
+    deleted_record_reads,
     lost_writes,
     unflushed_acknowledgements,
     unflushed_reads,
     unreadable_at_the_end,
 )
-from kbroker.simulation.checker.exactly_once import exactly_once_anomalies
-from kbroker.simulation.checker.group_fencing import group_fencing_anomalies
+from kbroker.simulation.checker.groups import committed_offset_anomalies, group_fencing_anomalies
 from kbroker.simulation.checker.history import History
 from kbroker.simulation.checker.index import Index, build_index
-from kbroker.simulation.checker.poll_order import poll_order_anomalies
+from kbroker.simulation.checker.polls import poll_order_anomalies, stale_polls
 from kbroker.simulation.checker.record_offsets import (
     backward_sends,
     duplicates,
@@ -29,8 +27,12 @@ from kbroker.simulation.checker.record_offsets import (
     torn_batches,
     unsent_values,
 )
-from kbroker.simulation.checker.stale_polls import stale_polls
-from kbroker.simulation.checker.transactions import torn_transactions, uncommitted_reads, write_read_cycles
+from kbroker.simulation.checker.transactions import (
+    exactly_once_anomalies,
+    torn_transactions,
+    uncommitted_reads,
+    write_read_cycles,
+)
 
 
 def check(

@@ -6,7 +6,7 @@ In a compacted topic the key of a record is derived from its value.
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from kbroker.simulation.checker.history import Outcome, Send
+from kbroker.simulation.checker.history import Outcome
 from kbroker.simulation.checker.index import NEVER, Index, Observations, PartitionIndex, acknowledged, effect_end
 
 
@@ -105,7 +105,6 @@ def _unobserved_values(partition: PartitionIndex) -> Iterable[tuple[int, int]]:
     """Yield (value, step of its send) of records that may have been written and whose offsets are not known."""
     for operation in partition.sends:
         send = operation.action
-        assert isinstance(send, Send)
         if operation.outcome is Outcome.FAILED or (acknowledged(operation) and send.base_offset is not None):
             continue
         for value in send.values:

@@ -1,13 +1,21 @@
 """Durability: lost writes, records that are unreadable at the end, corrupt reads, acknowledgements and reads of records
-that were not durable."""
+that were not durable, reads of deleted records."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
 from kbroker.simulation.checker.compaction import LastOffsets
-from kbroker.simulation.checker.history import Corrupt, Operation, Outcome, Poll, Send, TopicPartition
+from kbroker.simulation.checker.history import (
+    DeleteRecords,
+    Operation,
+    OperationOf,
+    Outcome,
+    Poll,
+    Send,
+    TopicPartition,
+)
 from kbroker.simulation.checker.index import (
     NEVER,
     Index,
@@ -31,11 +39,11 @@ def lost_writes(index: Index) -> Iterator[Anomaly]:
     if index.history.final is None:
         return
     ends = transaction_outcomes(index)
-    missing: list[tuple[PartitionIndex, Operation, list[int]]] = []
+    missing: list[tuple[PartitionIndex, OperationOf[Send], list[int]]] = []
     for partition in index.partitions.values():
         final = set(partition.final.values())
         for operation in partition.sends:
-            if not isinstance(operation.action, Send) or final.issuperset(operation.action.values):
+            if final.issuperset(operation.action.values):
                 continue
             if _is_committed(operation.action, ends):
                 gone = [value for value in operation.action.values if value not in final]
@@ -51,11 +59,14 @@ def lost_writes(index: Index) -> Iterator[Anomaly]:
 
 
 def _lost(
-    partition: PartitionIndex, operation: Operation, seen: Mapping[int, list[Observation]], left: Mapping[int, int]
+    partition: PartitionIndex,
+    operation: OperationOf[Send],
+    seen: Mapping[int, list[Observation]],
+    left: Mapping[int, int],
 ) -> Iterator[Anomaly]:
     """Report the lost records of a batch. `seen`: the observations of each missing value. `left`: see
     `_left_by_losses`."""
-    if acknowledged(operation) and isinstance(operation.action, Send) and operation.action.base_offset is None:
+    if acknowledged(operation) and operation.action.base_offset is None:
         unseen = [value for value, observations in seen.items() if not observations]
         if unseen and not _may_be_gone(partition, operation):
             yield anomaly(
@@ -89,7 +100,7 @@ def _is_committed(send: Send, ends: Mapping[int, TransactionOutcome]) -> bool:
     return send.transaction is None or ends.get(send.transaction) is TransactionOutcome.COMMITTED
 
 
-def _may_be_gone(partition: PartitionIndex, operation: Operation) -> bool:
+def _may_be_gone(partition: PartitionIndex, operation: OperationOf[Send]) -> bool:
     """Return whether a batch that was acknowledged without an offset (as a duplicate) may have been removed. Its offset
     is not known, so any later Loss or deletion may have removed it."""
     return any(
@@ -128,10 +139,9 @@ def _left_by_losses(partition: PartitionIndex) -> dict[int, int]:
     }
 
 
-def _last_left(partition: PartitionIndex, operation: Operation) -> int:
+def _last_left(partition: PartitionIndex, operation: OperationOf[Send]) -> int:
     """Return the last offset of an acknowledged batch that is present at the end; -1 for other batches."""
     send = operation.action
-    assert isinstance(send, Send)
     if send.base_offset is None or not acknowledged(operation):
         return -1
     last = send.base_offset + len(send.values) - 1
@@ -161,9 +171,9 @@ def unreadable_at_the_end(index: Index) -> Iterator[Anomaly]:
             )
 
 
-def _lies_beyond(partition: PartitionIndex, operation: Operation, end: int) -> bool:
+def _lies_beyond(partition: PartitionIndex, operation: OperationOf[Send], end: int) -> bool:
     send = operation.action
-    if not isinstance(send, Send) or send.base_offset is None or not acknowledged(operation):
+    if send.base_offset is None or not acknowledged(operation):
         return False
     last = send.base_offset + len(send.values) - 1
     return (
@@ -173,8 +183,7 @@ def _lies_beyond(partition: PartitionIndex, operation: Operation, end: int) -> b
     )
 
 
-def _includes(operation: Operation, tp: TopicPartition) -> bool:
-    assert isinstance(operation.action, Poll)
+def _includes(operation: OperationOf[Poll], tp: TopicPartition) -> bool:
     return tp in operation.action.positions or any(read.tp == tp for read in operation.action.reads)
 
 
@@ -182,7 +191,6 @@ def corrupt_reads(index: Index) -> Iterator[Anomaly]:
     """Report data with a wrong CRC that reached a consumer. The broker must not return it, whatever the disk does."""
     for operation in index.corrupt:
         corrupt = operation.action
-        assert isinstance(corrupt, Corrupt)
         text = f"{operation.process} read corrupt data at offset {corrupt.offset} of {partition_name(corrupt.tp)}"
         yield anomaly("corrupt read", f"{text}: {corrupt.reason}.", operation)
 
@@ -192,7 +200,6 @@ def unflushed_acknowledgements(index: Index) -> Iterator[Anomaly]:
     for partition in index.partitions.values():
         for operation in partition.sends:
             send = operation.action
-            assert isinstance(send, Send)
             if send.base_offset is None or not acknowledged(operation) or operation.ended is None:
                 continue
             last = send.base_offset + len(send.values) - 1
@@ -214,7 +221,6 @@ def unflushed_reads(index: Index) -> Iterator[Anomaly]:
     if not lowest:
         return
     for operation in index.polls:
-        assert isinstance(operation.action, Poll)
         if operation.ended is None or operation.outcome is not Outcome.OK:
             continue
         for read in operation.action.reads:
@@ -246,3 +252,53 @@ def _lowest_floors(partition: PartitionIndex) -> tuple[list[int], list[int]]:
 def _loss_after(index: Index, partition: PartitionIndex, step: int, offset: int) -> Operation:
     loss_step = next(loss.step for loss in partition.possible_losses if loss.step > step and loss.floor <= offset)
     return next(loss for loss in index.losses if loss.begun == loss_step)
+
+
+# Deleted records: a record before the offset of an acknowledged DeleteRecords must not be read again.
+#
+# The broker syncs the log start offset before it acknowledges. (Apache Kafka writes it periodically, so a crash brings
+# deleted records back there.) Offsets that a Loss made free may hold new records, so these are not checked.
+
+
+def deleted_record_reads(index: Index) -> Iterator[Anomaly]:
+    """Report polls that began after a deletion was acknowledged and returned a record that it had deleted."""
+    deletions = {tp: _acknowledged(partition) for tp, partition in index.partitions.items() if partition.deletions}
+    if not deletions:
+        return
+    for poll in index.polls:
+        for tp, offset in {read.tp: read.offset for read in reversed(poll.action.reads)}.items():
+            deletion = _last_ended_before(deletions.get(tp, []), poll.begun)
+            if deletion is None or offset >= _end(deletion):
+                continue
+            until = NEVER if poll.ended is None else poll.ended
+            if not index.partition(tp).may_have_lost(offset, deletion.begun, until):
+                yield anomaly(
+                    "deleted record",
+                    f"{poll.process} received offset {offset} of {partition_name(tp)} after the records before "
+                    f"offset {_end(deletion)} had been deleted.",
+                    deletion,
+                    poll,
+                )
+
+
+def _acknowledged(partition: PartitionIndex) -> list[OperationOf[DeleteRecords]]:
+    """Return the acknowledged deletions in the order of their ends, without those that deleted nothing more."""
+    acknowledged: list[OperationOf[DeleteRecords]] = []
+    for deletion in sorted(partition.deletions, key=_ended):
+        if deletion.outcome is Outcome.OK and (not acknowledged or _end(deletion) > _end(acknowledged[-1])):
+            acknowledged.append(deletion)
+    return acknowledged
+
+
+def _end(deletion: OperationOf[DeleteRecords]) -> int:
+    """Return the offset before which it deletes."""
+    return deletion.action.before
+
+
+def _ended(deletion: Operation) -> int:
+    return deletion.ended or NEVER
+
+
+def _last_ended_before(deletions: list[OperationOf[DeleteRecords]], step: int) -> OperationOf[DeleteRecords] | None:
+    count = bisect_left(deletions, step, key=_ended)
+    return deletions[count - 1] if count else None

@@ -8,6 +8,7 @@ Jepsen's ok, fail and info. Values are numbers; each is sent once per run.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Generic, TypeVar
 
 # The name of a topic and the index of a partition.
 TopicPartition = tuple[str, int]
@@ -169,20 +170,29 @@ Action = (
 )
 
 
+A_co = TypeVar("A_co", bound=Action, covariant=True)
+
+
 @dataclass(slots=True)
-class Operation:
-    """`begun` and `ended` are steps of the history. `ended` is None while the operation is pending, and stays None if
-    its client died or gave up; the outcome is then UNKNOWN. Times are virtual, in nanoseconds."""
+class OperationOf(Generic[A_co]):
+    """An operation with an action of this class.
+
+    `begun` and `ended` are steps of the history. `ended` is None while the operation is pending, and stays None if its
+    client died or gave up; the outcome is then UNKNOWN. Times are virtual, in nanoseconds.
+    """
 
     number: int
     process: str
-    action: Action
+    action: A_co
     begun: int
     begun_ns: int
     ended: int | None = None
     ended_ns: int | None = None
     outcome: Outcome = Outcome.UNKNOWN
     detail: str = ""
+
+
+Operation = OperationOf[Action]
 
 
 class History:
@@ -203,7 +213,7 @@ class History:
         return self._step
 
     def begin(self, process: str, action: Action) -> Operation:
-        operation = Operation(len(self.operations), process, action, self._next(), self._now_ns())
+        operation: Operation = OperationOf(len(self.operations), process, action, self._next(), self._now_ns())
         self.operations.append(operation)
         return operation
 

@@ -9,9 +9,10 @@ import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 from kbroker.simulation.checker.history import (
+    Action,
     Assign,
     Commit,
     Corrupt,
@@ -20,14 +21,18 @@ from kbroker.simulation.checker.history import (
     History,
     Join,
     Loss,
+    Note,
     OffsetFetch,
     Operation,
+    OperationOf,
     Outcome,
     Poll,
     Send,
     TopicPartition,
     UnsyncedStart,
 )
+
+A = TypeVar("A", bound=Action)
 
 # The end of an operation that has no end: later than any step.
 NEVER = sys.maxsize
@@ -63,8 +68,8 @@ class PartitionIndex:
     tp: TopicPartition
     keys: int = 0
     possible_losses: list[PossibleLoss] = field(default_factory=list)
-    deletions: list[Operation] = field(default_factory=list)
-    sends: list[Operation] = field(default_factory=list)
+    deletions: list[OperationOf[DeleteRecords]] = field(default_factory=list)
+    sends: list[OperationOf[Send]] = field(default_factory=list)
     value_at: dict[int, int] = field(default_factory=dict)
     offset_of: dict[int, int] = field(default_factory=dict)
     conflicting_offsets: dict[int, None] = field(default_factory=dict)
@@ -82,7 +87,6 @@ class PartitionIndex:
         record was sent; a deletion does not affect records that are sent after it, at offsets that a Loss made free
         again."""
         for deletion in self.deletions:
-            assert isinstance(deletion.action, DeleteRecords)
             before = deletion.action.before
             if (before > offset or before < 0) and deletion.begun < until and sent < effect_end(deletion):
                 return True
@@ -91,11 +95,7 @@ class PartitionIndex:
     def deletion_bound(self, until: int) -> int:
         """Return the highest offset of the DeleteRecords requests that began before step `until`; -1 if none."""
         return max(
-            (
-                deletion.action.before
-                for deletion in self.deletions
-                if isinstance(deletion.action, DeleteRecords) and deletion.begun < until
-            ),
+            (deletion.action.before for deletion in self.deletions if deletion.begun < until),
             default=-1,
         )
 
@@ -103,10 +103,7 @@ class PartitionIndex:
         """Return whether a DeleteRecords of this offset began before step `until` and was not acknowledged. A crash may
         have undone it."""
         return any(
-            isinstance(deletion.action, DeleteRecords)
-            and not 0 <= deletion.action.before <= offset
-            and deletion.begun < until
-            and deletion.outcome is not Outcome.OK
+            not 0 <= deletion.action.before <= offset and deletion.begun < until and deletion.outcome is not Outcome.OK
             for deletion in self.deletions
         )
 
@@ -126,18 +123,18 @@ class Index:
     history: History
     compacted: Mapping[str, int] = field(default_factory=dict)
     partitions: dict[TopicPartition, PartitionIndex] = field(default_factory=dict)
-    senders: dict[int, Operation] = field(default_factory=dict)
+    senders: dict[int, OperationOf[Send]] = field(default_factory=dict)
     replicated: bool = False
     transactional: bool = False
-    polls: list[Operation] = field(default_factory=list)
+    polls: list[OperationOf[Poll]] = field(default_factory=list)
     consumer_operations: dict[str, list[Operation]] = field(default_factory=dict)
-    joins: list[Operation] = field(default_factory=list)
-    commits: list[Operation] = field(default_factory=list)
-    offset_fetches: list[Operation] = field(default_factory=list)
-    losses: list[Operation] = field(default_factory=list)
-    unsynced_starts: list[Operation] = field(default_factory=list)
-    corrupt: list[Operation] = field(default_factory=list)
-    transaction_ends: dict[int, list[Operation]] = field(default_factory=dict)
+    joins: list[OperationOf[Join]] = field(default_factory=list)
+    commits: list[OperationOf[Commit]] = field(default_factory=list)
+    offset_fetches: list[OperationOf[OffsetFetch]] = field(default_factory=list)
+    losses: list[OperationOf[Loss]] = field(default_factory=list)
+    unsynced_starts: list[OperationOf[UnsyncedStart]] = field(default_factory=list)
+    corrupt: list[OperationOf[Corrupt]] = field(default_factory=list)
+    transaction_ends: dict[int, list[OperationOf[EndTransaction]]] = field(default_factory=dict)
 
     def partition(self, tp: TopicPartition) -> PartitionIndex:
         partition = self.partitions.get(tp)
@@ -169,57 +166,61 @@ def effect_end(operation: Operation) -> int:
     return NEVER if operation.ended is None or operation.outcome is Outcome.UNKNOWN else operation.ended
 
 
-def acknowledged_since(send: Operation) -> int:
+def acknowledged_since(send: OperationOf[Send]) -> int:
     """Return the earliest step at which the broker may have sent the acknowledgement. A response that arrived after a
     Loss may have been sent before it, unless it belongs to an attempt that was sent after the Loss."""
-    assert isinstance(send.action, Send)
     return send.begun if send.action.attempted is None else send.action.attempted
 
 
-def acknowledged(send: Operation) -> bool:
+def acknowledged(send: OperationOf[Send]) -> bool:
     """Return whether the broker acknowledged the batch. With acks=0 it never does."""
-    return send.outcome is Outcome.OK and isinstance(send.action, Send) and send.action.acks != 0
+    return send.outcome is Outcome.OK and send.action.acks != 0
 
 
 def _add_operation(index: Index, operation: Operation) -> None:
     action = operation.action
-    kind = type(action)
-    if kind is Poll:
-        index.polls.append(operation)
-        index.consumer_operations.setdefault(operation.process, []).append(operation)
-        _add_poll(index, operation)
-    elif isinstance(action, Send):
-        index.partition(action.tp).sends.append(operation)
-        index.transactional = index.transactional or action.transaction is not None
-        for value in action.values:
-            index.senders[value] = operation
-    elif kind is Assign:
-        index.consumer_operations.setdefault(operation.process, []).append(operation)
-    elif kind is Commit:
-        index.commits.append(operation)
-    elif kind is OffsetFetch:
-        index.offset_fetches.append(operation)
-    elif kind is Join:
-        index.joins.append(operation)
-    elif kind is Corrupt:
-        index.corrupt.append(operation)
-    elif isinstance(action, EndTransaction):
-        index.transaction_ends.setdefault(action.transaction, []).append(operation)
-    elif isinstance(action, DeleteRecords):
-        if operation.outcome is not Outcome.FAILED:
-            index.partition(action.tp).deletions.append(operation)
-    elif kind is UnsyncedStart:
-        index.unsynced_starts.append(operation)
-    elif isinstance(action, Loss):
-        index.losses.append(operation)
-        for tp, floor in action.floors.items():
-            index.partition(tp).possible_losses.append(PossibleLoss(operation.begun, floor))
+    match action:
+        case Poll():
+            index.polls.append(_of(operation, action))
+            index.consumer_operations.setdefault(operation.process, []).append(operation)
+            _add_poll(index, _of(operation, action))
+        case Send():
+            index.partition(action.tp).sends.append(_of(operation, action))
+            index.transactional = index.transactional or action.transaction is not None
+            index.senders.update(dict.fromkeys(action.values, _of(operation, action)))
+        case Assign():
+            index.consumer_operations.setdefault(operation.process, []).append(operation)
+        case Commit():
+            index.commits.append(_of(operation, action))
+        case OffsetFetch():
+            index.offset_fetches.append(_of(operation, action))
+        case Join():
+            index.joins.append(_of(operation, action))
+        case Corrupt():
+            index.corrupt.append(_of(operation, action))
+        case EndTransaction():
+            index.transaction_ends.setdefault(action.transaction, []).append(_of(operation, action))
+        case DeleteRecords():
+            if operation.outcome is not Outcome.FAILED:
+                index.partition(action.tp).deletions.append(_of(operation, action))
+        case UnsyncedStart():
+            index.unsynced_starts.append(_of(operation, action))
+        case Loss():
+            index.losses.append(_of(operation, action))
+            for tp, floor in action.floors.items():
+                index.partition(tp).possible_losses.append(PossibleLoss(operation.begun, floor))
+        case Note():
+            pass
 
 
-def _add_poll(index: Index, operation: Operation) -> None:
+def _of(operation: Operation, action: A) -> OperationOf[A]:
+    """Return the operation with the type of its action."""
+    return cast(OperationOf[A], operation)
+
+
+def _add_poll(index: Index, operation: OperationOf[Poll]) -> None:
     """Add the records of a poll. This is the innermost loop of the checker."""
     poll = operation.action
-    assert isinstance(poll, Poll)
     is_final = index.history.final is not None and operation.begun > index.history.final
     tp: TopicPartition | None = None
     for read in poll.reads:
@@ -244,9 +245,8 @@ def _add_poll(index: Index, operation: Operation) -> None:
             partition.final_end = max(partition.final_end, position)
 
 
-def _add_acknowledgement(partition: PartitionIndex, operation: Operation) -> None:
+def _add_acknowledgement(partition: PartitionIndex, operation: OperationOf[Send]) -> None:
     send = operation.action
-    assert isinstance(send, Send)
     if send.base_offset is None or not acknowledged(operation):
         return
     value_at, offset_of = partition.value_at, partition.offset_of
@@ -267,7 +267,6 @@ class Observations:
         if not values and not any(offsets.values()):
             return
         for operation in index.polls:
-            assert isinstance(operation.action, Poll)
             until = NEVER if operation.ended is None else operation.ended
             for read in operation.action.reads:
                 if read.value in values or read.offset in offsets.get(read.tp, ()):
@@ -279,7 +278,6 @@ class Observations:
         offsets = self._offsets.get(partition.tp, set())
         for operation in partition.sends:
             send = operation.action
-            assert isinstance(send, Send)
             if send.base_offset is None or not acknowledged(operation):
                 continue
             for offset, value in enumerate(send.values, send.base_offset):

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
 from kbroker.simulation.checker.compaction import LastOffsets
-from kbroker.simulation.checker.history import Operation, Outcome, Send, TopicPartition
+from kbroker.simulation.checker.history import Operation, OperationOf, Outcome, Send, TopicPartition
 from kbroker.simulation.checker.index import (
     NEVER,
     Index,
@@ -79,7 +79,7 @@ def _fit(points: Sequence[tuple[int, int, int]], held: Mapping[int, int]) -> boo
     return any(_fit(points[1:], {**held, era: value}) for era in sorted(free, key=lambda era: era not in held))
 
 
-def _write_key(sender: Operation | None, loss_steps: Sequence[int], first: int, last: int) -> tuple[int, int]:
+def _write_key(sender: OperationOf[Send] | None, loss_steps: Sequence[int], first: int, last: int) -> tuple[int, int]:
     """Return a key for the write that an observation belongs to. A batch that is retried after a Loss, because its
     response was lost, may be written a second time. Observations of the same write have the same key; an observation
     that may belong to either has a key of its own."""
@@ -105,7 +105,7 @@ def duplicates(index: Index, seen: Observations) -> Iterator[Anomaly]:
         reported: dict[int, None] = {}
         for value in partition.moved_values:
             sender = index.senders.get(value)
-            if sender is None or not isinstance(sender.action, Send) or not sender.action.idempotent:
+            if sender is None or not sender.action.idempotent:
                 continue
             observations = seen.by_value[value]
             offsets = list(dict.fromkeys(observation.offset for observation in observations))
@@ -164,7 +164,7 @@ def _may_move(
 
 def unsent_values(index: Index) -> Iterator[Anomaly]:
     """Report values that were never sent, that the broker rejected, or that were sent to another partition."""
-    wrong: dict[int, tuple[str, Operation | None]] = {}
+    wrong: dict[int, tuple[str, OperationOf[Send] | None]] = {}
     for partition in index.partitions.values():
         for value, offset in partition.offset_of.items():
             sender = index.senders.get(value)
@@ -183,10 +183,9 @@ def unsent_values(index: Index) -> Iterator[Anomaly]:
             yield anomaly("unsent value", text, readers[0], sender)
 
 
-def _why_wrong(sender: Operation | None, tp: TopicPartition) -> str:
+def _why_wrong(sender: OperationOf[Send] | None, tp: TopicPartition) -> str:
     if sender is None:
         return "which was never sent"
-    assert isinstance(sender.action, Send)
     if sender.outcome is Outcome.FAILED:
         return "although the broker rejected it"
     if sender.action.tp != tp:
@@ -197,15 +196,14 @@ def _why_wrong(sender: Operation | None, tp: TopicPartition) -> str:
 def backward_sends(index: Index) -> Iterator[Anomaly]:
     """Report batches of an idempotent producer that are not in the order in which they were sent."""
     for partition in index.partitions.values():
-        last: dict[str, Operation] = {}
+        last: dict[str, OperationOf[Send]] = {}
         for operation in partition.sends:
             send = operation.action
-            assert isinstance(send, Send)
             if not send.idempotent or send.base_offset is None or not acknowledged(operation):
                 continue
             before = last.get(operation.process)
             last[operation.process] = operation
-            if before is None or not isinstance(before.action, Send) or before.action.base_offset is None:
+            if before is None or before.action.base_offset is None:
                 continue
             # A lower order number belongs to a new producer.
             end = before.action.base_offset + len(before.action.values)
@@ -234,7 +232,6 @@ def torn_batches(index: Index) -> Iterator[Anomaly]:
         last = LastOffsets(partition.final, partition.keys)
         for operation in partition.sends:
             send = operation.action
-            assert isinstance(send, Send)
             offsets = list(map(found.get, send.values))
             first = offsets[0]
             if first is not None and offsets == list(range(first, first + len(offsets))):

@@ -1,10 +1,19 @@
-"""Transactions: aborted and pre-committed reads, torn transactions, write-read cycles."""
+"""Transactions: aborted and pre-committed reads, torn transactions, write-read cycles; exactly-once processing."""
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
-from kbroker.simulation.checker.history import EndTransaction, Operation, Outcome, Poll, Send, TopicPartition
+from kbroker.simulation.checker.history import (
+    EndTransaction,
+    OffsetFetch,
+    Operation,
+    OperationOf,
+    Outcome,
+    Poll,
+    Send,
+    TopicPartition,
+)
 from kbroker.simulation.checker.index import NEVER, Index, PartitionIndex
 
 
@@ -23,20 +32,15 @@ def transaction_outcomes(index: Index) -> dict[int, TransactionOutcome]:
     return {transaction: _transaction_outcome(ends) for transaction, ends in index.transaction_ends.items()}
 
 
-def _transaction_outcome(ends: list[Operation]) -> TransactionOutcome:
-    known = [_commits(operation) for operation in ends if operation.outcome is Outcome.OK]
+def _transaction_outcome(ends: list[OperationOf[EndTransaction]]) -> TransactionOutcome:
+    known = [operation.action.commit for operation in ends if operation.outcome is Outcome.OK]
     if known:
         return TransactionOutcome.COMMITTED if any(known) else TransactionOutcome.ABORTED
     return (
         TransactionOutcome.UNKNOWN
-        if any(_commits(operation) and operation.outcome is Outcome.UNKNOWN for operation in ends)
+        if any(operation.action.commit and operation.outcome is Outcome.UNKNOWN for operation in ends)
         else TransactionOutcome.OPEN
     )
-
-
-def _commits(operation: Operation) -> bool:
-    assert isinstance(operation.action, EndTransaction)
-    return operation.action.commit
 
 
 def uncommitted_reads(index: Index) -> Iterator[Anomaly]:
@@ -66,25 +70,24 @@ def uncommitted_reads(index: Index) -> Iterator[Anomaly]:
             )
 
 
-def _first_commit(ends: list[Operation]) -> int:
+def _first_commit(ends: list[OperationOf[EndTransaction]]) -> int:
     return min(
-        (operation.begun for operation in ends if _commits(operation) and operation.outcome is not Outcome.FAILED),
+        (operation.begun for operation in ends if operation.action.commit and operation.outcome is not Outcome.FAILED),
         default=NEVER,
     )
 
 
-def _reads_of_transactions(index: Index) -> Iterator[tuple[Operation, Operation, int]]:
+def _reads_of_transactions(index: Index) -> Iterator[tuple[OperationOf[Poll], OperationOf[Send], int]]:
     """Yield (poll, send, transaction) for polls with read_committed that returned transactional records, once per poll
     and transaction."""
     for operation in index.polls:
         poll = operation.action
-        assert isinstance(poll, Poll)
         if not poll.committed_only:
             continue
         reported: dict[int, None] = {}
         for read in poll.reads:
             sender = index.senders.get(read.value)
-            if sender is None or not isinstance(sender.action, Send) or sender.action.transaction is None:
+            if sender is None or sender.action.transaction is None:
                 continue
             if sender.action.transaction not in reported:
                 reported[sender.action.transaction] = None
@@ -101,26 +104,21 @@ def torn_transactions(index: Index) -> Iterator[Anomaly]:
     if not index.transactional:
         return
     ends = transaction_outcomes(index)
-    by_transaction: dict[int, list[tuple[PartitionIndex, Operation]]] = {}
+    by_transaction: dict[int, list[tuple[PartitionIndex, OperationOf[Send]]]] = {}
     for partition in index.partitions.values():
         for operation in partition.sends:
-            transaction = operation.action.transaction if isinstance(operation.action, Send) else None
+            transaction = operation.action.transaction
             if transaction is not None and ends.get(transaction) is TransactionOutcome.UNKNOWN:
                 by_transaction.setdefault(transaction, []).append((partition, operation))
     final, reach = final_committed_reads(index)
     for transaction, sends in by_transaction.items():
-        present = [
-            operation
-            for _, operation in sends
-            if isinstance(operation.action, Send) and final.keys() & set(operation.action.values)
-        ]
+        present = [operation for _, operation in sends if final.keys() & set(operation.action.values)]
         gone = [
             operation
             for partition, operation in sends
             if operation not in present and _should_be_there(partition, operation, reach)
         ]
         if present and gone:
-            assert isinstance(gone[0].action, Send)
             yield anomaly(
                 "torn transaction",
                 f"Of transaction {transaction} {len(present)} batches are present at the end and {len(gone)} are not: "
@@ -136,7 +134,6 @@ def final_committed_reads(index: Index) -> tuple[Mapping[int, None], Mapping[Top
     reach: dict[TopicPartition, int] = {}
     for operation in index.polls:
         poll = operation.action
-        assert isinstance(poll, Poll)
         if poll.committed_only and index.history.final is not None and operation.begun > index.history.final:
             values.update(dict.fromkeys(read.value for read in poll.reads))
             for tp, position in poll.positions.items():
@@ -144,10 +141,11 @@ def final_committed_reads(index: Index) -> tuple[Mapping[int, None], Mapping[Top
     return values, reach
 
 
-def _should_be_there(partition: PartitionIndex, operation: Operation, reach: Mapping[TopicPartition, int]) -> bool:
+def _should_be_there(
+    partition: PartitionIndex, operation: OperationOf[Send], reach: Mapping[TopicPartition, int]
+) -> bool:
     """Return whether a batch must be present if any other batch of its transaction is."""
     send = operation.action
-    assert isinstance(send, Send)
     if operation.outcome is not Outcome.OK or send.base_offset is None:
         return False
     last = send.base_offset + len(send.values) - 1
@@ -170,7 +168,6 @@ def write_read_cycles(index: Index) -> Iterator[Anomaly]:
         return
     edges: dict[int, dict[int, Operation]] = {}
     for operation, _, writer in _reads_of_transactions(index):
-        assert isinstance(operation.action, Poll)
         reader = operation.action.transaction
         if reader is not None and reader != writer:
             edges.setdefault(writer, {}).setdefault(reader, operation)
@@ -205,3 +202,105 @@ def _cycles(edges: Mapping[int, Mapping[int, Operation]]) -> Iterator[list[int]]
                 todo.append(iter(edges.get(after, {})))
             elif state[after] >= 0:
                 yield path[state[after] :]
+
+
+# Exactly-once: each input record of a consume-transform-produce group has exactly one committed result.
+#
+# Programs read with a consumer group, write one result per record, and commit the group's offsets in the same
+# transaction. The final state is checked, so lost responses do not matter: each record before the committed offset has
+# one result, and each later record has none. If a Loss may have removed records, nothing is checked. If all
+# acknowledged records are durable, a Loss is no excuse, because a result is read only after it is committed.
+
+# An input record: its partition and offset.
+Source = tuple[TopicPartition, int]
+
+
+def exactly_once_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
+    """Report input records with several results, or whose result and committed offset do not match.
+
+    `durable`: a Loss does not remove acknowledged records.
+    """
+    if index.history.final is None or (index.losses and not durable):
+        return
+    results = _results(index)
+    if not results:
+        return
+    committed = _committed(index, results)
+    visible, _ = final_committed_reads(index)
+    for group, sources in results.items():
+        visible_results = {
+            source: [result for result in sends if result[0] in visible] for source, sends in sources.items()
+        }
+        yield from _duplicate_results(group, visible_results)
+        if group in committed:
+            yield from _mismatched_offsets(index, group, visible_results, committed[group], visible)
+
+
+def _results(index: Index) -> dict[str, dict[Source, list[tuple[int, Operation]]]]:
+    """Return the results of each group and input record: their values and Send operations."""
+    results: dict[str, dict[Source, list[tuple[int, Operation]]]] = {}
+    for partition in index.partitions.values():
+        for operation in partition.sends:
+            send = operation.action
+            for value, source in zip(send.values, send.sources, strict=False):
+                results.setdefault(send.group, {}).setdefault(source, []).append((value, operation))
+    return results
+
+
+def _committed(index: Index, groups: Mapping[str, object]) -> dict[str, OperationOf[OffsetFetch]]:
+    """Return the final OffsetFetch of each group."""
+    final = NEVER if index.history.final is None else index.history.final
+    return {
+        operation.action.group: operation
+        for operation in index.offset_fetches
+        if operation.action.group in groups
+        if operation.begun > final and operation.outcome is Outcome.OK
+    }
+
+
+def _duplicate_results(group: str, results: Mapping[Source, list[tuple[int, Operation]]]) -> Iterator[Anomaly]:
+    for (tp, offset), sends in results.items():
+        if len(sends) > 1:
+            yield anomaly(
+                "transformed twice",
+                f"{group} has several committed results for offset {offset} of {partition_name(tp)}: "
+                f"{shorten([value for value, _ in sends])}.",
+                *(operation for _, operation in sends),
+            )
+
+
+def _mismatched_offsets(
+    index: Index,
+    group: str,
+    results: Mapping[Source, list[tuple[int, Operation]]],
+    committed: OperationOf[OffsetFetch],
+    visible: Mapping[int, None],
+) -> Iterator[Anomaly]:
+    for tp, end in committed.action.offsets.items():
+        partition = index.partition(tp)
+        early = [offset for (at, offset), sends in results.items() if at == tp and sends and offset >= end]
+        if early:
+            yield anomaly(
+                "result without its offset",
+                f"{group} has results for offsets {shorten(sorted(early))} of {partition_name(tp)}, but committed "
+                f"offset {end}.",
+                *(operation for offset in early[:3] for _, operation in results[tp, offset]),
+                committed,
+            )
+        missing = [offset for offset in _visible_before(partition, end, visible) if not results.get((tp, offset))]
+        if missing:
+            yield anomaly(
+                "offset without its result",
+                f"{group} committed offset {end} of {partition_name(tp)}, but has no result for offsets "
+                f"{shorten(missing)}.",
+                committed,
+                *(index.senders.get(partition.final[offset]) for offset in missing[:3]),
+            )
+
+
+def _visible_before(partition: PartitionIndex, end: int, visible: Mapping[int, None]) -> list[int]:
+    """Return the offsets before `end` that the final polls with read_committed returned. A partition with deleted
+    records has none, because the group may not have read them before the deletion."""
+    if partition.deletions:
+        return []
+    return sorted(offset for offset, value in partition.final.items() if offset < end and value in visible)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kbroker.simulation.checker.history import DeleteRecords, History, Outcome, TopicPartition
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.connections.connection import ConnectionLostError
-from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
+from kbroker.simulation.clients.group_offsets import RefusedError
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse

@@ -25,7 +25,7 @@ from random import Random
 
 from kbroker.coordination.data_tree import DataNode, DataTree
 from kbroker.coordination.interface import CoordinationError, Delete, Op
-from kbroker.simulation.coordination.messages import (
+from kbroker.simulation.coordination.server import (
     ClientMessage,
     ConnectionClosed,
     ConnectRequest,
@@ -35,13 +35,13 @@ from kbroker.simulation.coordination.messages import (
     Ping,
     PingResponse,
     Result,
+    Server,
     ServiceMessage,
     SessionConnection,
+    Transaction,
 )
-from kbroker.simulation.coordination.server import Server, Transaction
 from kbroker.simulation.coordination.session import SimSession
-from kbroker.simulation.network.channel import DelayedChannel
-from kbroker.simulation.network.link import DelayRange
+from kbroker.simulation.network.link import DelayedChannel, DelayRange
 
 SERVERS = 3
 # The session timeout of brokers.

@@ -23,7 +23,7 @@ from kbroker.coordination.interface import (
     WatchEvent,
     WatchManager,
 )
-from kbroker.simulation.coordination.messages import (
+from kbroker.simulation.coordination.server import (
     ConnectionClosed,
     ConnectRequest,
     ConnectResponse,

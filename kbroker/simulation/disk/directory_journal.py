@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Literal, NamedTuple
 
-from kbroker.simulation.disk.inode import Inode
+from kbroker.simulation.disk.file import Inode
 
 # A journal with more changes than this writes the older half.
 JOURNAL_LIMIT = 2000

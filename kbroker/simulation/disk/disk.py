@@ -12,11 +12,9 @@ from functools import lru_cache
 from random import Random
 
 from kbroker.runtime.environment import Clock
-from kbroker.simulation.disk.device import Device
+from kbroker.simulation.disk.device import Device, DiskFaults, raise_os_error
 from kbroker.simulation.disk.directory_journal import DirectoryChange, DirectoryJournal, Kind, parent_of
-from kbroker.simulation.disk.faults import DiskFaults, raise_os_error
-from kbroker.simulation.disk.file import SimFile, SimLock
-from kbroker.simulation.disk.inode import Inode, WorstCase
+from kbroker.simulation.disk.file import Inode, SimFile, SimLock, WorstCase
 
 # The reported size of a disk without a capacity.
 UNLIMITED_BYTES = 1 << 40

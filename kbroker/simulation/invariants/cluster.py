@@ -25,15 +25,10 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from kbroker.metadata.recovery.log_recovery import MAX_UNSEEN_EPOCHS
-from kbroker.simulation.disk.log_files import INTERNAL, durable_end
+from kbroker.simulation.disk.log_files import INTERNAL, BatchId, StoredLog, durable_end
 from kbroker.simulation.invariants.broker import BrokenInvariant
-from kbroker.simulation.invariants.controller_state import ControllerState, StoredPartition
-from kbroker.simulation.invariants.kept_logs import KeptLogs
-from kbroker.simulation.invariants.memberships import Memberships, fault_of_failing_brokers
-from kbroker.simulation.invariants.plans import Plans
-from kbroker.simulation.invariants.promises import Promises
-from kbroker.simulation.invariants.reassignments import Reassignments
-from kbroker.simulation.invariants.stored_log import BatchId, StoredLog
+from kbroker.simulation.invariants.controller_state import ControllerState, Key, Plans, Reassignments, StoredPartition
+from kbroker.simulation.invariants.replicas import KeptLogs, Memberships, Promises, fault_of_failing_brokers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,9 +38,6 @@ if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
     from kbroker.simulation.checker.history import TopicPartition
     from kbroker.simulation.runtime.machine import Machine
-
-# A partition of a topic id.
-Key = tuple[bytes, int]
 
 
 class ClusterInvariants:
@@ -139,12 +131,6 @@ class ClusterInvariants:
         if older is not None and registration.partition_epoch >= older + MAX_UNSEEN_EPOCHS:
             del self._older[key]
         return key in self._older
-
-    def forget_exposed(self, tp: TopicPartition, floor: int) -> None:
-        """Record that offsets from `floor` on may be lost."""
-        stored = self._state.partitions().get(tp)
-        if stored is not None:
-            self._promises.forget_received((stored.topic_id, tp[1]), floor)
 
     def check_deleted(self, tp: TopicPartition, log_start: int) -> None:
         """Record that a client's deletion of the records below this offset was acknowledged."""

@@ -70,12 +70,6 @@ class CommittedBatches:
             self._positions[base] = len(data), position
 
 
-def _records_of(batch: StoredBatch, data: bytes | bytearray) -> list[Record]:
-    header = batch.header
-    body = decompress(header.codec, body_of(data, batch.start, header.size), _MAX_RECORDS_BYTES)
-    return list(iter_records(body, header.count, header.base_timestamp))
-
-
 class ReplayedOffsets:
     """The committed offsets in the log of a partition of __consumer_offsets."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.simulation.checker.history import Outcome, Send
-from kbroker.simulation.clients.producer.producer import ACKS_ALL
+from kbroker.simulation.clients.producer import ACKS_ALL
 from kbroker.simulation.invariants.broker import BrokenInvariant
 
 if TYPE_CHECKING:

@@ -1,8 +1,10 @@
-"""One direction between two hosts: its latency, its bandwidth, and the fault rules that apply to it."""
+"""Links: one direction between two hosts, its fault rules, all links of a network, and channels for whole messages."""
 
 import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
 from random import Random
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 # (Least, most), in seconds.
@@ -112,3 +114,111 @@ def _match(rules: dict[HostPair, T], link: Link) -> T | None:
         if rule is not None:
             return rule
     return None
+
+
+# Called with the event ("bytes", "open", "close", "reset"), source, target, number of bytes, and their CRC-32.
+Trace = Callable[[str, str, str, int, int], None]
+
+
+class Fabric:
+    """What the hosts of a network share: its links, the trace, the source of randomness.
+
+    `injected` counts the faults that were injected, by name.
+
+    `reset_chance` is the probability that a segment is cut at a random byte and followed by a reset.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, random: Random) -> None:
+        self.loop = loop
+        self.random = random
+        self.trace: Trace | None = None
+        self.injected: Counter[str] = Counter()
+        self.reset_chance = 0.0
+        self.rules = LinkRules()
+        self._latency_s: DelayRange = (0.000_05, 0.000_5)
+        self._links: dict[tuple[str, str], Link] = {}
+
+    @property
+    def latency_s(self) -> DelayRange:
+        """The one-way latency of links without a latency rule."""
+        return self._latency_s
+
+    @latency_s.setter
+    def latency_s(self, latency_s: DelayRange) -> None:
+        self._latency_s = latency_s
+        self.apply_rules()
+
+    def link(self, source: str, target: str) -> Link:
+        link = self._links.get((source, target))
+        if link is None:
+            link = self._links[source, target] = Link(source, target, self.loop, self.random, self._latency_s)
+            self.rules.apply(link, self._latency_s)
+        return link
+
+    def apply_rules(self) -> None:
+        """Apply changed rules to the existing links."""
+        for link in self._links.values():
+            self.rules.apply(link, self._latency_s)
+
+
+M = TypeVar("M")
+
+
+class DelayedChannel(Generic[M]):
+    """One direction of a connection that carries whole messages: in order, with a delay, each at most once.
+
+    Passes messages to `receive` on the receiver's loop. Messages wait while `is_open` returns False.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        delay_s: Callable[[M], float],
+        is_open: Callable[[], bool],
+        receive: Callable[[M], None],
+    ) -> None:
+        self._loop = loop
+        self._delay_s = delay_s
+        self._is_open = is_open
+        self._receive = receive
+        # Messages in flight, each with the loop's time at which it arrives.
+        self._queue: deque[tuple[float, M]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_due = 0.0
+        self._closed = False
+
+    def send(self, message: M) -> None:
+        if not self._closed:
+            self._queue.append((self._due(message), message))
+            self._schedule()
+
+    def retransmit(self) -> None:
+        """Send the messages that have waited, because the channel is open again."""
+        self._last_due = 0.0
+        self._queue = deque((self._due(message), message) for _, message in self._queue)
+        self._schedule()
+
+    def drop(self) -> None:
+        """Lose the messages in flight."""
+        self._queue.clear()
+
+    def close(self) -> None:
+        self._closed = True
+        self.drop()
+
+    def _due(self, message: M) -> float:
+        self._last_due = max(self._last_due, self._loop.time() + self._delay_s(message))
+        return self._last_due
+
+    def _schedule(self) -> None:
+        if self._timer is None and self._queue and self._is_open():
+            self._timer = self._loop.call_at(self._queue[0][0], self._arrive)
+
+    def _arrive(self) -> None:
+        self._timer = None
+        if self._queue and self._is_open():
+            due, message = self._queue[0]
+            if due <= self._loop.time():
+                self._queue.popleft()
+                self._receive(message)
+            self._schedule()

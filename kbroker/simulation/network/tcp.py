@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from zlib import crc32
 
-from kbroker.simulation.network.fabric import Fabric
+from kbroker.simulation.network.link import Fabric
 
 Address = tuple[str, int]
 

@@ -15,12 +15,11 @@ from contextvars import Context
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
-from kbroker.simulation.runtime.tasks import discard_tasks
-from kbroker.simulation.runtime.threads import no_disk_time, run_in_simulated_thread
+from kbroker.simulation.runtime.loop import discard_tasks, no_disk_time, run_in_simulated_thread
 
 if TYPE_CHECKING:
     from kbroker.simulation.network.network import Hosts
-    from kbroker.simulation.network.server import SimServer
+    from kbroker.simulation.network.transport import SimServer
     from kbroker.simulation.runtime.loop import SimLoop
 
 T = TypeVar("T")

@@ -11,18 +11,17 @@ unhandled fails the simulation.
 
 import asyncio
 import heapq
+import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from hashlib import blake2b
 from random import Random
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from kbroker.runtime.event_log import EventLogger
 from kbroker.simulation.network.network import Hosts, SimNetwork
-from kbroker.simulation.network.server import SimServer
-from kbroker.simulation.runtime.tasks import discard_tasks
-from kbroker.simulation.runtime.threads import run_in_simulated_thread
-from kbroker.simulation.runtime.trace import Trace
+from kbroker.simulation.network.transport import SimServer
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -212,3 +211,88 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> tuple[asyncio.Transport, P]:
         """Connect to a listener of the simulated network, from the host of `local_addr`."""
         return await self.network.connect(protocol_factory, (host, port), local_addr)
+
+
+class Trace:
+    """A hash over all events of a run: runs with equal hashes did the same things at the same times.
+
+    Set `lines` to a list to keep the text of the events.
+    """
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self.count = 0
+        self.lines: list[str] | None = None
+        self._now_ns = now_ns
+        self._hash = blake2b(digest_size=16)
+
+    def record(self, *fields: object) -> None:
+        """Fields are numbers, strings, bytes, or tuples of these, whose repr is the same in every process."""
+        self.count += 1
+        line = f"{self._now_ns()} {fields!r}\n"
+        self._hash.update(line.encode())
+        if self.lines is not None:
+            self.lines.append(line)
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+
+# The delay before the function runs, and again before its result arrives, in seconds.
+THREAD_DELAY_S = (0.000_02, 0.002)
+
+
+def no_disk_time() -> Iterator[int]:
+    return iter(())
+
+
+def run_in_simulated_thread(
+    loop: asyncio.AbstractEventLoop,
+    random: Random,
+    func: Callable[[Unpack[Ts]], T],
+    *args: *Ts,
+    busy_ns: Callable[[], Iterator[int]] = no_disk_time,
+) -> "asyncio.Future[T]":
+    """Run a blocking function. `busy_ns` returns the disk time that it took, in steps, which delays its result."""
+    done: asyncio.Future[T] = loop.create_future()
+
+    def deliver(result: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = func(*args)
+        except Exception as raised:
+            error = raised
+        steps = busy_ns()
+
+        def wait() -> None:
+            for step_ns in steps:
+                if step_ns:
+                    loop.call_later(step_ns / 1e9, wait)
+                    return
+            deliver(result, error)
+
+        loop.call_later(random.uniform(*THREAD_DELAY_S) + next(steps, 0) / 1e9, wait)
+
+    loop.call_later(random.uniform(*THREAD_DELAY_S), run)
+    return done
+
+
+def discard_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Close the tasks of a process or a simulation that has ended, without warnings."""
+    with warnings.catch_warnings():
+        # Coroutines that a task created may never have been awaited.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for task in tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            try:
+                task.get_coro().close()
+            except BaseException:
+                # Its cleanup code tried to continue on the dead loop.
+                continue

@@ -15,9 +15,8 @@ from kbroker.config import BrokerConfig
 from kbroker.runtime.environment import Environment
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.network.transport import direct_socket
-from kbroker.simulation.runtime.clock import SimClock
+from kbroker.simulation.runtime.environment import SimClock, SimProcesses
 from kbroker.simulation.runtime.host_loop import HostLoop
-from kbroker.simulation.runtime.processes import SimProcesses
 
 if TYPE_CHECKING:
     from kbroker.api.context import Services

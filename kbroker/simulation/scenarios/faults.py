@@ -17,7 +17,7 @@ from kbroker.simulation.disk.log_files import (
     readable_commits,
     segment_files,
 )
-from kbroker.simulation.network.faults import ANY
+from kbroker.simulation.network.link import ANY
 from kbroker.simulation.runtime.machine import DATA
 from kbroker.simulation.scenarios.coordination_faults import coordination
 from kbroker.storage.file_names import INDEX, TIME_INDEX, TRANSACTION_INDEXES, TXN_INDEX

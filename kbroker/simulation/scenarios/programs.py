@@ -12,16 +12,18 @@ from kbroker.simulation.checker.history import Join, Outcome, TopicPartition
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.connections.cluster import GROUP as GROUP_KEY_TYPE
 from kbroker.simulation.clients.connections.cluster import TRANSACTION, Cluster
-from kbroker.simulation.clients.consumer.group_offsets import StandaloneGroupOffsets
-from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
-from kbroker.simulation.clients.queues.queue_topics import QueueTopics
-from kbroker.simulation.clients.workloads.administration import administrate
+from kbroker.simulation.clients.group_offsets import RefusedError, StandaloneGroupOffsets
+from kbroker.simulation.clients.records import ValueSource
+from kbroker.simulation.clients.workloads.administration import administrate, cordon_brokers
 from kbroker.simulation.clients.workloads.consumers import consume_assigned, consume_group, final_reads
 from kbroker.simulation.clients.workloads.context import StopSignal, WorkloadContext
-from kbroker.simulation.clients.workloads.cordons import cordon_brokers
 from kbroker.simulation.clients.workloads.producers import delete_records, produce
-from kbroker.simulation.clients.workloads.quiescence import wait_until_all_transformed, wait_until_no_open_transaction
-from kbroker.simulation.clients.workloads.records import ValueSource
+from kbroker.simulation.clients.workloads.queue_topics import QueueTopics
+from kbroker.simulation.clients.workloads.quiescence import (
+    fetch_on_idle_broker,
+    wait_until_all_transformed,
+    wait_until_no_open_transaction,
+)
 from kbroker.simulation.clients.workloads.recreation import TOPIC as RECREATED_TOPIC
 from kbroker.simulation.clients.workloads.recreation import RecreatedTopic
 from kbroker.simulation.clients.workloads.stale_client import send_stale_requests
@@ -30,7 +32,6 @@ from kbroker.simulation.clients.workloads.transactions import (
     consume_transform_produce,
     produce_in_transactions,
 )
-from kbroker.simulation.clients.workloads.waiting_fetches import fetch_on_idle_broker
 from kbroker.simulation.disk.log_files import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.scenarios.configs import RACKS, draw_internal_topic_configs, draw_topic_configs

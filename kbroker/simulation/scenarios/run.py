@@ -19,13 +19,12 @@ from typing import NamedTuple
 from kbroker.simulation.checker import Anomaly, check, render
 from kbroker.simulation.checker.history import History, show
 from kbroker.simulation.invariants.cluster import ClusterInvariants
-from kbroker.simulation.scenarios.configs import draw_queue_configs
+from kbroker.simulation.scenarios.configs import draw_queue_configs, small_limits
 from kbroker.simulation.scenarios.faults import Fault
 from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.programs import Programs
 from kbroker.simulation.scenarios.scenarios import SCENARIOS
 from kbroker.simulation.scenarios.simulation import Simulation
-from kbroker.simulation.scenarios.small_limits import small_limits
 from kbroker.simulation.scenarios.supervisor import BrokerSupervisor
 
 # Limit for each step after the faults, in virtual seconds.

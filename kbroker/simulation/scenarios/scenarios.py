@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from kbroker.simulation.scenarios.cluster_faults import CLUSTER, OUTAGE, POWER_OF_SEVERAL, controller
+from kbroker.simulation.scenarios.cluster_faults import CLUSTER, DISK_SPACE, OUTAGE, POWER_OF_SEVERAL, controller
 from kbroker.simulation.scenarios.coordination_faults import METADATA, OLDER_METADATA
-from kbroker.simulation.scenarios.disk_space_faults import DISK_SPACE
 from kbroker.simulation.scenarios.faults import (
     CLOCK,
     COORDINATION,

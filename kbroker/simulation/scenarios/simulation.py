@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kbroker.metadata.store import znodes
 from kbroker.simulation.checker.history import DeleteRecords, History, Operation, Outcome, Poll, Send, TopicPartition
-from kbroker.simulation.clients.producer.producer import ACKS_ALL
+from kbroker.simulation.clients.producer import ACKS_ALL
 from kbroker.simulation.coordination.service import SESSION_MS, SimCoordination
 from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.invariants.cluster import ClusterInvariants
 from kbroker.simulation.invariants.controller_state import ControllerState
 from kbroker.simulation.invariants.write_progress import WriteProgress
-from kbroker.simulation.network.faults import ANY
+from kbroker.simulation.network.link import ANY
 from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.runtime.loop import WAKEUP_DELAYS_NS, SimLoop
 from kbroker.simulation.runtime.machine import DATA, PORT, Machine
 from kbroker.simulation.scenarios.configs import RACK_AWARE, RACKS
-from kbroker.simulation.scenarios.losses import loss_of
 from kbroker.simulation.scenarios.supervisor import (
     START_TIMEOUT_S,
     SUPERVISION_INTERVAL_S,
     BrokerSupervisor,
     NotServing,
+    loss_of,
 )
 from kbroker.storage.file_names import META_PROPERTIES
 

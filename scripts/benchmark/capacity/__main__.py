@@ -7,23 +7,18 @@ With --kbroker, source trees of kbroker are measured instead: one alone, or two 
 """
 
 import argparse
-import json
 import resource
-import shutil
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.benchmark.capacity import growth, profile, syscalls
-from scripts.benchmark.capacity.case import Case
-from scripts.benchmark.capacity.cases import all_cases
-from scripts.benchmark.capacity.measure import run_rounds
+from scripts.benchmark.capacity.cases import Case, all_cases
+from scripts.benchmark.capacity.measure import CONTROL, Result, heading, results_of, row, run_rounds
 from scripts.benchmark.capacity.server import started
-from scripts.benchmark.capacity.table import CONTROL, Result, heading, results_of, row
-from scripts.benchmark.page import PAGE, write_section, write_table
-from scripts.benchmark.peers import ROOT, Kafka, Kbroker, Peer, environment
+from scripts.benchmark.frame import add_options, footer, intro, is_chosen, parser, scratch_directory, today, write_json
+from scripts.benchmark.peers import ROOT, Kafka, Kbroker, Peer
+from scripts.benchmark.report import PAGE, write_section, write_table
 
 IMAGES = ROOT / "docs" / "images"
 
@@ -52,26 +47,17 @@ def peers_of(base: Path, trees: Sequence[str]) -> list[tuple[str, Peer]]:
 
 def chosen_cases(only: Sequence[str]) -> list[Case]:
     """Return the cases whose name contains one of the texts, or all cases if there are no texts."""
-    cases = [case for case in all_cases() if not only or any(text in case.name for text in only)]
+    cases = [case for case in all_cases() if is_chosen(case.name, only)]
     if not cases:
         raise SystemExit("no case has such a name; there are: " + "; ".join(case.name for case in all_cases()))
     return cases
 
 
-def positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError("at least 1")
-    return int(text)
-
-
-def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(prog="scripts/bench --capacity", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+def options() -> argparse.ArgumentParser:
+    result = parser("--capacity", __doc__, 5)
+    add_options(result)
     add = result.add_argument
-    add("--rounds", type=positive, default=5, help="measured rounds, after a first one that is not counted; default 5")
     add("--seconds", type=float, default=4, help="duration of each measurement; default 4")
-    add("--only", metavar="TEXT", action="append", default=[],
-        help="only the cases whose name contains this; may be repeated")  # fmt: skip
     add("--kbroker", metavar="[LABEL=]DIR", action="append", default=[],
         help="measure this source tree of kbroker, not Kafka; at most twice")  # fmt: skip
     add("--no-control", action="store_true", help="do not measure the second server twice")
@@ -84,13 +70,11 @@ def parser() -> argparse.ArgumentParser:
     add("--growth", action="store_true",
         help="instead, draw the chart of docs/benchmarks.md: how the cost of a response grows with the length of the "
         "log and the number of idle partitions, connections, groups and producer ids")  # fmt: skip
-    add("--write", action="store_true", help="update the rows of these cases in docs/benchmarks.md")
-    add("--json", metavar="FILE", help="write the figures here as well")
     return result
 
 
 def main() -> int:
-    args = parser().parse_args()
+    args = options().parse_args()
     if len(args.kbroker) > 2:
         raise SystemExit("--kbroker: at most two trees")
     if args.kbroker and args.write:
@@ -100,16 +84,13 @@ def main() -> int:
     # Many connections need many files. The servers and the client inherit the limit.
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
-    base = Path(tempfile.mkdtemp(prefix="kbroker-bench-"))
-    try:
+    with scratch_directory() as base:
         if args.profile:
             draw_profiles(args, base)
         elif args.growth:
             draw_growth(args, base)
         else:
             return compare(args, base)
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
     return 0
 
 
@@ -130,7 +111,7 @@ def compare(args: argparse.Namespace, base: Path) -> int:
                 if case.name in figures
             }
     titles = heading([column for column, _ in columns])
-    print(f"{footer(args)}: {' / '.join(server.label for server in servers)}\n\n{titles}")
+    print(f"{footer(rounds(args))}: {' / '.join(server.label for server in servers)}\n\n{titles}")
     results: list[Result] = []
     rows: dict[str, str] = {}
     for case in cases:
@@ -138,19 +119,17 @@ def compare(args: argparse.Namespace, base: Path) -> int:
             of_case = results_of(case, figures[case.name], ours, theirs)
             results += of_case.values()
             print(row(case, of_case, ours, theirs, control=CONTROL in figures[case.name]))
-            rows[row(case, of_case, ours, theirs)] = rounds(args)
+            rows[row(case, of_case, ours, theirs)] = f"{today()}, {rounds(args)}"
     if counts:
         print(f"\n{syscalls.table(counts)}")
     if args.write:
-        machine = machine_of("--write")
-        intro = f"Measured {machine}, kbroker / Apache Kafka 4.3.1:"
-        write_table("capacity", intro, heading([ours, theirs]), rows)
+        about = intro("--capacity --write", after=", kbroker / Apache Kafka 4.3.1")
+        write_table("capacity", about, heading([ours, theirs]), rows)
         if counts:
             lines = syscalls.table(counts).splitlines()
-            heading_of_counts = "\n".join(lines[:2])
-            intro = f"Counted {machine_of('--strace --write')}:"
-            write_table("system-calls", intro, heading_of_counts, dict.fromkeys(lines[2:], today()))
-    write_json(args, results, system_calls=counts)
+            about = intro("--capacity --strace --write", "Counted")
+            write_table("system-calls", about, "\n".join(lines[:2]), dict.fromkeys(lines[2:], today()))
+    write_json(args, results=results, system_calls=counts)
     missed = [str(result["case"]) for result in results if not result.get("met", True)]
     if missed and not args.kbroker:
         print(f"outside the bound: {'; '.join(missed)}", file=sys.stderr)
@@ -166,53 +145,31 @@ def draw_profiles(args: argparse.Namespace, base: Path) -> None:
             images.append(f"![{case.name}]({path.relative_to(PAGE.parent)})")
             print(path)
     if not args.only:
-        write_section("profile", "\n\n".join((f"Recorded {machine_of('--profile')}, {today()}:", *images)))
+        about = intro("--capacity --profile", "Recorded", f", {today()}")
+        write_section("profile", "\n\n".join((about, *images)))
 
 
 def draw_growth(args: argparse.Namespace, base: Path) -> None:
     tree = tree_of(args.kbroker[0] if args.kbroker else str(ROOT))[1]
     costs = {}
     for number, series in enumerate(growth.SERIES):
-        if not args.only or any(text in series.title for text in args.only):
+        if is_chosen(series.title, args.only):
             peers = [(f"{size:,}", Kbroker(base / f"{number}-{size}", tree)) for size in series.sizes]
             with started(peers) as servers:
                 costs[series.title] = growth.run_series(servers, series, args.rounds, args.seconds)
             print(".", end="", file=sys.stderr, flush=True)
-    print(f"\n{footer(args)}\n\n{growth.table(costs)}")
+    print(f"\n{footer(rounds(args))}\n\n{growth.table(costs)}")
     if not args.only:
         chart = IMAGES / "growth.svg"
         growth.draw(costs, chart)
         image = f"![Processor time per response by size]({chart.relative_to(PAGE.parent)})"
-        intro = f"Measured {machine_of('--growth')}, {rounds(args)}:"
-        write_section("growth", "\n\n".join((intro, image, growth.table(costs))))
-    write_json(args, costs)
-
-
-def machine_of(option: str) -> str:
-    """Return the part of a sentence that names the command and the machine."""
-    machine = environment()
-    return (
-        f"by `./scripts/bench --capacity {option}` on a machine of {machine['cores']} cores and "
-        f"{machine['memory_gib']} GiB, Python\n{machine['python']}"
-    )
-
-
-def today() -> str:
-    return time.strftime("%Y-%m-%d")
+        about = intro("--capacity --growth", after=f", {today()}, {rounds(args)}")
+        write_section("growth", "\n\n".join((about, image, growth.table(costs))))
+    write_json(args, results=costs)
 
 
 def rounds(args: argparse.Namespace) -> str:
-    return f"{today()}, {args.rounds} rounds of {args.seconds:g} s"
-
-
-def footer(args: argparse.Namespace) -> str:
-    machine = environment()
-    return f"{machine['cores']} cores, {machine['memory_gib']} GiB, Python {machine['python']}, {rounds(args)}"
-
-
-def write_json(args: argparse.Namespace, results: object, **others: object) -> None:
-    if args.json:
-        Path(args.json).write_text(json.dumps({"machine": environment(), "results": results, **others}, indent=1))
+    return f"{args.rounds} rounds of {args.seconds:g} s"
 
 
 if __name__ == "__main__":

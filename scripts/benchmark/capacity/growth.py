@@ -9,13 +9,24 @@ from statistics import median
 from protocol.apis import ApiKey
 from protocol.messages.k08_offset_commit import OffsetCommitResponse, OffsetCommitResponsePartition
 from scripts.benchmark.capacity import requests
-from scripts.benchmark.capacity.case import Case, Prepare, error_position_of, rotated
+from scripts.benchmark.capacity.cases import (
+    Case,
+    Prepare,
+    committing,
+    error_position_of,
+    fetching_in_session,
+    filled_topic,
+    init_producer_id,
+    offset_commit,
+    produce_frames,
+    produce_load,
+    producing,
+    rotated,
+)
 from scripts.benchmark.capacity.client import Load, connected
-from scripts.benchmark.capacity.data_cases import fetching_in_session, filled_topic, produce_frames, producing
 from scripts.benchmark.capacity.measure import PROCESSOR, measure
-from scripts.benchmark.capacity.producer_cases import init_producer_id, produce_load
-from scripts.benchmark.capacity.server import Connection, Server
-from scripts.benchmark.capacity.small_cases import committing, offset_commit
+from scripts.benchmark.capacity.server import Server
+from scripts.benchmark.clients import Connection
 
 # Not one that the server assigns: these producers exist only in their batches.
 FIRST_PRODUCER_ID = 1 << 40

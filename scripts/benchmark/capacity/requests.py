@@ -27,11 +27,11 @@ from protocol.records.batch import CRC_START, TRANSACTIONAL, build_batch
 from protocol.schema.codec import encode
 from protocol.schema.message import Message, message_info
 from scripts.benchmark.capacity.client import Counter, crc_masks
+from scripts.benchmark.clients import CLIENT_ID
 
 M = TypeVar("M", bound=Message)
 Topic = tuple[str, bytes]
 
-CLIENT_ID = "bench"
 # In a batch: where the CRC and the base sequence are.
 CRC_AT = 17
 SEQUENCE_AT = 53

@@ -1,15 +1,13 @@
 """A server under load: requests to prepare it, and the processor time that it uses."""
 
 import os
-import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import TypeVar
 
 from protocol.apis import ApiKey
-from protocol.client import ClientConnection, EncodedRequest, Response
 from protocol.errors import ErrorCode, error_name
 from protocol.messages import message_classes
 from protocol.messages.k02_list_offsets import (
@@ -23,26 +21,16 @@ from protocol.messages.k19_create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
-from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.messages.k44_incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
 )
 from protocol.schema.message import Message
-from scripts.benchmark.capacity.requests import CLIENT_ID, Topic, api_key
+from scripts.benchmark.capacity.requests import Topic, api_key
+from scripts.benchmark.clients import BROKER, LATEST, Connection
 from scripts.benchmark.peers import Peer
 
 M = TypeVar("M", bound=Message)
 
 READY_S = 60
 RETRY_S = 0.05
-LATEST = -1
-# IncrementalAlterConfigs: the operation, and the type of resource, which without a name means all brokers.
-SET, BROKERS = 0, 4
 # How long a broker keeps the files of a deleted topic: Kafka begins to look for them 30 s after its start.
 DELETE_DELAY_MS = 200
 # Errors that a request may have soon after a topic or a coordinator was created, and not later.
@@ -61,35 +49,6 @@ PINNED_VERSIONS = {ApiKey.PRODUCE: 8, ApiKey.FETCH: 11, ApiKey.METADATA: 8, ApiK
 _numbers = count()
 
 
-class Connection:
-    """A blocking connection that sends one request at a time."""
-
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), 60)
-        self._client = ClientConnection(CLIENT_ID)
-        request: EncodedRequest | None = self._client.start_negotiation()
-        while request is not None:
-            request = self._client.continue_negotiation(self._exchange(request))
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def version(self, key: int) -> int:
-        return self._client.version(key)
-
-    def request(self, request: Message, response_class: type[M], version: int | None = None) -> M:
-        return self._exchange(self._client.send(request, version)).decode(response_class)
-
-    def _exchange(self, request: EncodedRequest) -> Response:
-        self._socket.sendall(request.frame)
-        while (response := self._client.next_response()) is None:
-            data = self._socket.recv(1 << 18)
-            if not data:
-                raise SystemExit("the server closed the connection")
-            self._client.receive(data)
-        return response
-
-
 class Server:
     """A started peer. `label` names it in the table.
 
@@ -106,7 +65,7 @@ class Server:
         self.connection = Connection(self.port)
         self._kept_topics: dict[str, Topic] = {}
         self._pinned = {} if newest_versions else PINNED_VERSIONS
-        self._alter_brokers({"log.segment.delete.delay.ms": str(DELETE_DELAY_MS)})
+        self.connection.alter_configs(BROKER, "", {"log.segment.delete.delay.ms": str(DELETE_DELAY_MS)})
 
     def version(self, key: ApiKey) -> int:
         """Return the version of the requests of a case."""
@@ -125,13 +84,6 @@ class Server:
                 raise SystemExit(f"{self.label}: {api_key(request).name} failed: {error_name(code)}")
             time.sleep(RETRY_S)
 
-    def _alter_brokers(self, configs: Mapping[str, str]) -> None:
-        rows = [AlterableConfig(name=name, config_operation=SET, value=value) for name, value in configs.items()]
-        request = IncrementalAlterConfigsRequest(
-            resources=[AlterConfigsResource(resource_type=BROKERS, resource_name="", configs=rows)]
-        )
-        self.request(request, lambda response: response.responses[0].error_code)
-
     def create_topic(self, partitions: int, **configs: str) -> Topic:
         """Create a topic, and wait until all its partitions have a leader."""
         name = f"capacity-{os.getpid()}-{next(_numbers):06}"
@@ -143,10 +95,9 @@ class Server:
                 CreatableReplicaAssignment(partition_index=index, broker_ids=[self._node_id])
                 for index in range(partitions)
             ]
-        created = self.request(CreateTopicsRequest(topics=[row]), lambda response: response.topics[0].error_code)
-        assert isinstance(created, CreateTopicsResponse)
+        created = self.connection.create_topic(row)
         self.offsets(name, range(partitions))
-        return name, created.topics[0].topic_id
+        return name, created.topic_id
 
     def kept_topic(self, key: str, partitions: int) -> Topic:
         """Return the topic of a key, which is created at the first call and stays until the server is removed."""
@@ -170,8 +121,7 @@ class Server:
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic, and wait until its files are gone: removing them is not part of the next measurement."""
-        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=60_000)
-        self.request(request, lambda response: response.responses[0].error_code, min(6, self.connection.version(20)))
+        self.connection.delete_topic(topic)
         deadline = time.monotonic() + READY_S
         while any(self.peer.directory.glob(f"data/**/{topic}-*")) and time.monotonic() < deadline:
             time.sleep(RETRY_S)

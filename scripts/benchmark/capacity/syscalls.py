@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from scripts.benchmark.capacity.case import Case
+from scripts.benchmark.capacity.cases import Case
 from scripts.benchmark.capacity.client import connected
 from scripts.benchmark.capacity.server import Server
 

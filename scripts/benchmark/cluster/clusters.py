@@ -4,13 +4,16 @@ Both have replication factor 3, min.insync.replicas 2 and equal session timeouts
 `kbroker start --brokers 3`, whose parent is counted too; Kafka's nodes are brokers and controllers.
 """
 
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
-from scripts.benchmark.peers import Kafka, Kbroker, Peer, java, wait_for_port
+from scripts.benchmark.peers import Kafka, Kbroker, Peer, java, kafka_classpath, wait_for_port
 from scripts.ports import free_ports
 
 SESSION_MS = 6_000
@@ -139,3 +142,25 @@ class KafkaCluster(Peer):
 
 
 Cluster = KbrokerCluster | KafkaCluster
+
+T = TypeVar("T")
+
+
+def measure_clusters(base: Path, rounds: int, no_kafka: bool, measure: Callable[[Cluster], T]) -> dict[str, list[T]]:
+    """Return the results of all rounds by server, which take turns. `measure` starts its cluster, which is new."""
+    kinds: list[type[Cluster]] = [KbrokerCluster]
+    if not no_kafka:
+        kafka_classpath()
+        kinds.append(KafkaCluster)
+    results: dict[str, list[T]] = {kind.name: [] for kind in kinds}
+    for number in range(rounds):
+        for kind in kinds if number % 2 else reversed(kinds):
+            cluster = kind(base / f"{kind.__name__}-{number}")
+            cluster.prepare()
+            try:
+                results[kind.name].append(measure(cluster))
+            finally:
+                cluster.stop()
+                shutil.rmtree(cluster.directory, ignore_errors=True)
+            print(f"{kind.name}: {results[kind.name][-1]}", file=sys.stderr, flush=True)
+    return results

@@ -8,7 +8,7 @@ flight, which they send with few system calls.
 
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -17,14 +17,21 @@ from pathlib import Path
 from protocol.apis import ApiKey
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from scripts.benchmark.capacity import requests
-from scripts.benchmark.capacity.case import Case, repeating
+from scripts.benchmark.capacity.cases import (
+    PARTITIONS,
+    Case,
+    fetching,
+    idempotent,
+    listing_offsets,
+    metadata,
+    producing,
+    repeating,
+)
 from scripts.benchmark.capacity.client import Load, connected
-from scripts.benchmark.capacity.data_cases import PARTITIONS, fetching, producing
-from scripts.benchmark.capacity.producer_cases import idempotent
 from scripts.benchmark.capacity.server import Server
-from scripts.benchmark.capacity.small_cases import listing_offsets, metadata
-from scripts.benchmark.cluster.admin import Admin
+from scripts.benchmark.cluster.admin import start
 from scripts.benchmark.cluster.clusters import KbrokerCluster
+from scripts.benchmark.frame import is_chosen
 
 CLIENTS = 2
 BROKERS = 2
@@ -71,10 +78,7 @@ class ScalingRound:
 
     def __init__(self, directory: Path, brokers: int) -> None:
         self._cluster = KbrokerCluster(directory, brokers)
-        self._cluster.start()
-        admin = Admin(self._cluster)
-        admin.wait_for_brokers()
-        admin.close()
+        start(self._cluster)
         ports = self._cluster.ports()
         nodes = [number % brokers for number in range(CLIENTS)]
         self._servers = [
@@ -106,9 +110,9 @@ class ScalingRound:
         self._cluster.remove()
 
 
-def measure_scaling(base: Path, rounds: int, seconds: float, only: str) -> list[str]:
+def measure_scaling(base: Path, rounds: int, seconds: float, only: Sequence[str]) -> list[str]:
     """Return the rows of the table of two brokers against one."""
-    cases = [case for case in scaling_cases() if only in case.name or only == "brokers"]
+    cases = [case for case in scaling_cases() if is_chosen(case.name, only)]
     if not cases:
         return []
     figures: dict[str, dict[int, list[dict[str, float]]]] = {case.name: {1: [], BROKERS: []} for case in cases}

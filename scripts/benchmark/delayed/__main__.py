@@ -8,20 +8,17 @@ compares the time at which it receives each with the time at which it was due. C
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
-import shutil
 import statistics
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scripts.benchmark.capacity.__main__ import peers_of
 from scripts.benchmark.clients import create_topic
 from scripts.benchmark.delayed.shapes import SHAPES, measure_shapes
-from scripts.benchmark.peers import ROOT, Kbroker, environment
+from scripts.benchmark.frame import footer, parser, rounds_text, running, scratch_directory
+from scripts.benchmark.peers import ROOT, Peer
 from scripts.benchmark.report import spread
 
 if TYPE_CHECKING:
@@ -107,7 +104,7 @@ def first_delivery_s(bootstrap: str, topic: str) -> float:
     return time.perf_counter() - begin
 
 
-def compare_rates(broker: Kbroker, records: int, size: int, rounds: int) -> None:
+def compare_rates(broker: Peer, records: int, size: int, rounds: int) -> None:
     rates: dict[str, list[float]] = {"without": [], "with": []}
     for number in range(rounds + 1):
         for side in ("without", "with") if number % 2 else ("with", "without"):
@@ -122,7 +119,7 @@ def compare_rates(broker: Kbroker, records: int, size: int, rounds: int) -> None
           f"= **{delayed / plain:.2f}** |", flush=True)  # fmt: skip
 
 
-def measure_pending(broker: Kbroker, pending: int, size: int) -> None:
+def measure_pending(broker: Peer, pending: int, size: int) -> None:
     create_topic(broker, "pending", 1, kbroker_delay_enable="true")
     for count in dict.fromkeys((0, pending)):
         before = broker.resident_mib()
@@ -146,52 +143,27 @@ def measure_pending(broker: Kbroker, pending: int, size: int) -> None:
               flush=True)  # fmt: skip
 
 
-def shapes_main(trees: list[str], size: int) -> int:
-    base = Path(tempfile.mkdtemp(prefix="kbroker-bench-delayed-"))
-    peers = peers_of(base, trees)
-    machine = environment()
-    print(
-        f"{time.strftime('%Y-%m-%d')}, {machine['cores']} cores, Python {machine['python']}, values of {size} bytes\n"
-    )
-    try:
-        for _, peer in peers:
-            peer.prepare()
-            peer.start()
-            create_topic(peer, "bystander", 1)
-        measure_shapes(peers, SHAPES, size)
-    finally:
-        for _, peer in peers:
-            peer.remove()
-        shutil.rmtree(base, ignore_errors=True)
-    return 0
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/bench --delayed", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="of producing")
-    parser.add_argument("--records", type=int, default=200_000, help="in each round of producing")
-    parser.add_argument("--pending", type=int, default=1_000_000)
-    parser.add_argument("--size", type=int, default=100, help="bytes of a value")
-    parser.add_argument("--shapes", action="store_true", help="only the cost of deliveries, by how the records came")
-    parser.add_argument("--kbroker", metavar="[LABEL=]DIR", action="append", default=[],
-                        help="with --shapes: measure this source tree; repeatable")  # fmt: skip
-    args = parser.parse_args()
-    if args.shapes:
-        return shapes_main(args.kbroker or [f"kbroker={ROOT}"], args.size)
-    base = Path(tempfile.mkdtemp(prefix="kbroker-bench-delayed-"))
-    broker = Kbroker(base / "kbroker")
-    machine = environment()
-    try:
-        broker.prepare()
-        broker.start()
-        print(f"{time.strftime('%Y-%m-%d')}, {machine['cores']} cores, {machine['memory_gib']} GiB, Python "
-              f"{machine['python']}, values of {args.size} bytes, {args.rounds} rounds of {args.records:,} records\n\n"
-              "| figure | measured |\n|---|---|")  # fmt: skip
-        measure_pending(broker, args.pending, args.size)
-        compare_rates(broker, args.records, args.size, args.rounds)
-    finally:
-        broker.remove()
-        shutil.rmtree(base, ignore_errors=True)
+    options = parser("--delayed", __doc__, 5)
+    options.add_argument("--records", type=int, default=200_000, help="in each round of producing")
+    options.add_argument("--pending", type=int, default=1_000_000)
+    options.add_argument("--size", type=int, default=100, help="bytes of a value")
+    options.add_argument("--shapes", action="store_true", help="only the cost of deliveries, by how the records came")
+    options.add_argument("--kbroker", metavar="[LABEL=]DIR", action="append", default=[],
+                         help="with --shapes: measure this source tree; repeatable")  # fmt: skip
+    args = options.parse_args()
+    with scratch_directory() as base:
+        peers = peers_of(base, args.kbroker or [f"kbroker={ROOT}"])
+        with running(*(peer for _, peer in peers)):
+            print(footer(f"values of {args.size} bytes", f"{rounds_text(args.rounds)} of {args.records:,} records\n"))
+            if args.shapes:
+                for _, peer in peers:
+                    create_topic(peer, "bystander", 1)
+                measure_shapes(peers, SHAPES, args.size)
+            else:
+                print("| figure | measured |\n|---|---|")
+                measure_pending(peers[0][1], args.pending, args.size)
+                compare_rates(peers[0][1], args.records, args.size, args.rounds)
     return 0
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from protocol.records.batch import build_batch
-from scripts.benchmark.clients import TinyClient, create_topic
+from scripts.benchmark.clients import Connection, create_topic
 from scripts.benchmark.peers import Peer
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def p99(latencies: Sequence[float]) -> float:
     return latencies[len(latencies) * 99 // 100] if latencies else float("nan")
 
 
-def batches(shape: Shape, start_ms: int, size: int) -> Iterator[bytes]:
+def batches(shape: Shape, start_ms: int, size: int) -> Iterator[bytearray]:
     """Yield the batches of a shape, whose records are due from `start_ms` on."""
     chosen, now_ms = random.Random(1), time.time_ns() // 1_000_000
     dues = sorted(start_ms + number * 1000 // shape.due for number in range(shape.due))
@@ -80,12 +80,12 @@ def batches(shape: Shape, start_ms: int, size: int) -> Iterator[bytes]:
         chosen.shuffle(dues)
     for at in range(0, len(dues), shape.per_batch):
         some = dues[at : at + shape.per_batch]
-        yield bytes(build_batch([(now_ms, None, bytes(size), [(b"TIMER_DELIVER_MS", b"%d" % due)]) for due in some]))
+        yield build_batch([(now_ms, None, bytes(size), [(b"TIMER_DELIVER_MS", b"%d" % due)]) for due in some])
 
 
 def fill(peer: Peer, shape: Shape, size: int) -> tuple[str, float]:
     """Write the records of a shape to a new topic. Returns its name, and when they are due (s since the epoch)."""
-    total, client = shape.due + shape.later, TinyClient(peer.port)
+    total, client = shape.due + shape.later, Connection(peer.port)
     lead_s = 2.0 + BATCH_S * total / shape.per_batch
     while True:
         topic = f"shape-{time.time_ns()}"
@@ -101,7 +101,7 @@ def fill(peer: Peer, shape: Shape, size: int) -> tuple[str, float]:
 
 def row(label: str, peer: Peer, shape: Shape, size: int) -> str:
     total, (topic, start_s) = shape.due + shape.later, fill(peer, shape, size)
-    client = TinyClient(peer.port)
+    client = Connection(peer.port)
     bystander = Bystander(peer)
     begin = time.monotonic() + max(start_s - time.time(), 0)
     quiet_begin = begin - QUIET_S
@@ -133,7 +133,7 @@ def run_bystander(port: int) -> None:
     """Produce until standard input is closed, and write the latencies."""
     import select
 
-    client = TinyClient(port)
+    client = Connection(port)
     trips: list[tuple[float, float]] = []
     due = time.monotonic()
     while not select.select([0], [], [], max(due - time.monotonic(), 0))[0]:

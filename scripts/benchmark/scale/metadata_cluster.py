@@ -5,11 +5,13 @@ partitions would not fit into the memory of one machine.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 
 from kbroker.common import TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
+from kbroker.coordination.interface import ANY_VERSION, Check, Coordination, Create, Node, Op, Set, Watch
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration, PartitionRegistration
 from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
@@ -19,7 +21,6 @@ from kbroker.metadata.replication.isr_change_queue import IsrRequest
 from kbroker.metadata.replication.leader_elections import ElectionType
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.runtime.environment import Environment
-from scripts.benchmark.scale.counting import CountingSession
 
 CONFIG = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092"})
 CONTROLLER, FOLLOWER = 1, 2
@@ -155,3 +156,97 @@ class MetadataCluster:
 
 def registration(broker_id: int) -> BrokerRegistration:
     return BrokerRegistration(broker_id, f"broker{broker_id}.example", 9092, directory_id=f"{broker_id:022}")
+
+
+# A session of the coordination service that counts what one broker reads and writes.
+
+
+@dataclass(slots=True)
+class Traffic:
+    """`nodes_read` and `bytes_read`: nodes that were read, with the size of their data. `operations` are of `multis`.
+
+    `bytes_written`: the data and the paths of the operations.
+    """
+
+    nodes_read: int = 0
+    bytes_read: int = 0
+    multis: int = 0
+    operations: int = 0
+    bytes_written: int = 0
+
+    def since(self, before: "Traffic") -> "Traffic":
+        return Traffic(*(getattr(self, each.name) - getattr(before, each.name) for each in fields(Traffic)))
+
+    def copy(self) -> "Traffic":
+        return self.since(Traffic())
+
+
+class CountingSession:
+    """Passes every call on to another session (Coordination), and counts it in `traffic`."""
+
+    def __init__(self, session: Coordination) -> None:
+        self.traffic = Traffic()
+        self._session = session
+
+    @property
+    def session_id(self) -> int:
+        return self._session.session_id
+
+    @property
+    def is_connected(self) -> bool:
+        return self._session.is_connected
+
+    async def get(self, path: str, watch: Watch | None = None) -> Node:
+        node = await self._session.get(path, watch)
+        self._count_read(node)
+        return node
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        nodes = await self._session.get_many(paths)
+        for node in nodes:
+            self._count_read(node)
+        return nodes
+
+    def _count_read(self, node: Node | None) -> None:
+        self.traffic.nodes_read += 1
+        self.traffic.bytes_read += 0 if node is None else len(node.data)
+
+    async def exists(self, path: str, watch: Watch | None = None) -> int | None:
+        return await self._session.exists(path, watch)
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        names = await self._session.children(path, watch)
+        self.traffic.bytes_read += sum(map(len, names))
+        return names
+
+    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
+        self._count_write([Create(path, data, ephemeral)])
+        await self._session.create(path, data, ephemeral=ephemeral)
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        self._count_write([Set(path, data, version)])
+        return await self._session.set(path, data, version)
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        self._count_write([Check(path, version)])
+        await self._session.delete(path, version)
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        self._count_write(ops)
+        await self._session.multi(ops)
+
+    def _count_write(self, ops: Sequence[Op]) -> None:
+        self.traffic.multis += 1
+        self.traffic.operations += len(ops)
+        self.traffic.bytes_written += sum(
+            len(op.path) + (len(op.data) if isinstance(op, Create | Set) else 0) for op in ops
+        )
+
+    async def sync(self) -> None:
+        await self._session.sync()
+
+    def on_expired(self, callback: Callable[[], None]) -> None:
+        self._session.on_expired(callback)
+
+    async def close(self) -> None:
+        await self._session.close()

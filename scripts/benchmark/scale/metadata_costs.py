@@ -10,8 +10,7 @@ from kbroker.config.config_resource import ConfigResourceType
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.runtime.environment import Environment
-from scripts.benchmark.scale.counting import Traffic
-from scripts.benchmark.scale.metadata_cluster import CONTROLLER, FOLLOWER, MetadataCluster
+from scripts.benchmark.scale.metadata_cluster import CONTROLLER, FOLLOWER, MetadataCluster, Traffic
 
 TOPIC_PARTITIONS = 100
 THREADS = 2

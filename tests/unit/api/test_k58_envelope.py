@@ -11,7 +11,7 @@ from protocol.framing import encode_request_header
 from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.k58_envelope import EnvelopeRequest
 from protocol.schema.codec import encode
-from tests.unit.support.forwarding_brokers import ForwardingBrokers
+from tests.unit.support.peer_brokers import ForwardingBrokers
 from tests.unit.support.simulated_hosts import simulated
 
 SEEDS = range(3)

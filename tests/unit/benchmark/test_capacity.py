@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -12,17 +11,20 @@ from protocol.messages.k00_produce import PartitionProduceResponse, ProduceRespo
 from protocol.messages.k01_fetch import FetchRequest
 from protocol.records.batch import HEADER_SIZE, crc_of, parse_header
 from protocol.schema.codec import encode
-from scripts.benchmark.capacity import flame_graph, growth, requests, syscalls
+from scripts.benchmark.capacity import growth, requests, syscalls
 from scripts.benchmark.capacity.__main__ import chosen_cases, peers_of
-from scripts.benchmark.capacity.case import Case, rotated
-from scripts.benchmark.capacity.cases import all_cases
+from scripts.benchmark.capacity.cases import (
+    PARTITIONS,
+    Case,
+    all_cases,
+    init_producer_id,
+    metadata,
+    produce_load,
+    rotated,
+)
 from scripts.benchmark.capacity.client import Load, connected
-from scripts.benchmark.capacity.data_cases import PARTITIONS
-from scripts.benchmark.capacity.measure import PROCESSOR, RATE, measure, run_rounds
-from scripts.benchmark.capacity.producer_cases import init_producer_id, produce_load
+from scripts.benchmark.capacity.measure import PROCESSOR, RATE, heading, measure, results_of, row, run_rounds
 from scripts.benchmark.capacity.server import Server, started
-from scripts.benchmark.capacity.small_cases import metadata
-from scripts.benchmark.capacity.table import heading, results_of, row
 from scripts.benchmark.peers import ROOT, Kbroker
 
 TOPIC = ("topic", bytes(range(16)))
@@ -173,25 +175,6 @@ def test_summary_of_strace() -> None:
         "100.00    0.001000           1       800        10 total\n"
     )
     assert syscalls.parse_summary(text) == {"write": 600, "read": 200}
-
-
-def test_flame_graph() -> None:
-    root = "run (kbroker/broker.py)"
-    stacks = f"""main (a.py);{root};serve (kbroker/server/x.py);read (kbroker/storage/y.py) 3
-main (a.py);{root};serve (kbroker/server/x.py) 6
-main (a.py);{root} 1
-Thread.run (threading.py);work (b.py) 90
-"""
-    top = flame_graph.parse_stacks(stacks, root)
-    assert top.samples == 10
-    [serve] = top.callees.values()
-    assert (serve.name, serve.samples) == ("serve (kbroker/server/x.py)", 9)
-    svg = flame_graph.draw(top, "a < b")
-    ElementTree.fromstring(svg)
-    assert "a &lt; b" in svg
-    assert "<title>serve (kbroker/server/x.py): 90.0%</title>" in svg
-    assert "<title>read (kbroker/storage/y.py): 30.0%</title>" in svg
-    assert "Thread.run" not in svg
 
 
 @pytest.mark.parametrize("series", growth.SERIES, ids=lambda series: f"{series.title}, {series.unit}")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from scripts.benchmark.cluster.__main__ import HEADING, rows_of
+from scripts.benchmark.cluster.__main__ import rows_of
 from scripts.benchmark.cluster.admin import Admin, balanced
-from scripts.benchmark.cluster.cases import Case, memory
+from scripts.benchmark.cluster.cases import Case, balanced_over, memory, other_than
 from scripts.benchmark.cluster.clusters import KbrokerCluster
-from scripts.benchmark.cluster.failover import balanced_over, other_than
 from scripts.benchmark.cluster.scaling import BROKERS, SCALING_HEADING, ScalingRound, scaling_cases, scaling_row
+from scripts.benchmark.frame import COMPARISON
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +62,11 @@ def test_the_victim_is_not_the_controller() -> None:
 
 def test_rows_have_ratios_of_medians() -> None:
     case = Case("gap", lambda cluster: {}, {"s": ("≤", 1.0)})
-    [row] = rows_of(case, {"s": [3.0, 1.0, 2.0]}, {"s": [4.0, 4.0, 5.0]})
+    ours, theirs = ([{"gap": {"s": figure}} for figure in side] for side in ((3.0, 1.0, 2.0), (4.0, 4.0, 5.0)))
+    [row] = rows_of(case, ours, theirs)
     assert row == "| gap, s | 2 | 4 | **0.50** | ≤ 1.00 |"
-    assert row.count("|") == HEADING.splitlines()[0].count("|")
-    [alone] = rows_of(case, {"s": [3.0, 1.0, 2.0]}, {})
+    assert row.count("|") == COMPARISON.splitlines()[0].count("|")
+    [alone] = rows_of(case, ours, [])
     assert alone.count("|") == row.count("|")
 
 

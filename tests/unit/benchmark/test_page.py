@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.benchmark.page import PAGE, write_section, write_table
+from scripts.benchmark.report import PAGE, write_section, write_table
 
 HEADING = "| case | figure |\n|---|---|"
 

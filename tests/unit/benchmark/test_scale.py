@@ -8,12 +8,10 @@ import pytest
 
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.coordination.interface import Create, Delete, Set
-from scripts.benchmark.cluster.__main__ import start
+from scripts.benchmark.cluster.admin import Admin, start
 from scripts.benchmark.cluster.clusters import KbrokerCluster
-from scripts.benchmark.scale import many_partitions
-from scripts.benchmark.scale.__main__ import PROCESSES_HEADING, parser, rows_of_processes
-from scripts.benchmark.scale.counting import CountingSession, Traffic
-from scripts.benchmark.scale.many_partitions import ManyPartitions
+from scripts.benchmark.scale.__main__ import PROCESSES_HEADING, ManyPartitions, options, rows_of_processes
+from scripts.benchmark.scale.metadata_cluster import CountingSession, Traffic
 from scripts.benchmark.scale.metadata_costs import HEADING, Cost, measure_metadata, rows_of_costs
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import MemoryDisk, make_environment
@@ -83,7 +81,7 @@ def test_the_figures_before_a_failed_step_are_kept(
         raise SystemExit("the server did not listen")
 
     cluster: Any = ClusterWithoutNodes()
-    monkeypatch.setattr(many_partitions.Admin, "wait_for_brokers", lambda _: None)
+    monkeypatch.setattr(Admin, "wait_for_brokers", lambda _: None)
     monkeypatch.setattr(ManyPartitions, "_idle_ms", lambda _: 1.5)
     monkeypatch.setattr(ManyPartitions, "_create", fail)
     assert ManyPartitions(cluster, 100).measure() == {"idle processor ms/s, no partitions": 1.5}
@@ -98,7 +96,7 @@ def test_rows_of_costs_have_the_columns_of_the_heading() -> None:
 
 
 def test_options() -> None:
-    args: Namespace = parser().parse_args(["--part", "metadata", "--brokers", "7"])
+    args: Namespace = options().parse_args(["--part", "metadata", "--brokers", "7"])
     assert (args.part, args.brokers, args.partitions) == ("metadata", 7, 10_000)
     with pytest.raises(SystemExit):
-        parser().parse_args(["--part", "data"])
+        options().parse_args(["--part", "data"])

@@ -14,7 +14,7 @@ from protocol.messages.k44_incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from tests.unit.support.forwarding_brokers import ForwardingBroker, ForwardingBrokers
+from tests.unit.support.peer_brokers import ForwardingBroker, ForwardingBrokers
 from tests.unit.support.simulated_hosts import simulated
 
 SEEDS = range(3)

@@ -18,7 +18,7 @@ from protocol.messages.k73_assign_replicas_to_dirs import (
     AssignReplicasToDirsRequestPartition,
     AssignReplicasToDirsRequestTopic,
 )
-from tests.unit.support.forwarding_brokers import ForwardingBroker, ForwardingBrokers
+from tests.unit.support.peer_brokers import ForwardingBroker, ForwardingBrokers
 from tests.unit.support.simulated_hosts import simulated
 
 SEEDS = range(3)

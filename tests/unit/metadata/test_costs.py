@@ -15,8 +15,7 @@ from kbroker.metadata.image import MetadataDelta
 from kbroker.metadata.store.change_log import RECENT_CHANGES
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.delete_topics import TopicNameOrId
-from scripts.benchmark.scale.counting import Traffic
-from scripts.benchmark.scale.metadata_cluster import CONTROLLER, FOLLOWER, MetadataCluster
+from scripts.benchmark.scale.metadata_cluster import CONTROLLER, FOLLOWER, MetadataCluster, Traffic
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle
 

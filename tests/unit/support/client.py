@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from kbroker.common import Buffer
-from kbroker.simulation.runtime.clock import EPOCH_MS
+from kbroker.simulation.runtime.environment import EPOCH_MS
 from protocol.client import ClientConnection
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import (

@@ -33,9 +33,8 @@ from kbroker.replica.replication_throttle import leader_quota
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.environment import Environment
 from kbroker.simulation.disk.disk import SimDisk
-from kbroker.simulation.runtime.clock import SimClock
+from kbroker.simulation.runtime.environment import SimClock, SimProcesses
 from kbroker.simulation.runtime.loop import SimLoop
-from kbroker.simulation.runtime.processes import SimProcesses
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FetchResponse, decode_fetch_request, encode_fetch_response
 from protocol.messages.k02_list_offsets import (

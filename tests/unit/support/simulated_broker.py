@@ -17,9 +17,8 @@ from kbroker.replica.partition import Partition
 from kbroker.runtime.environment import Environment
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.network.transport import direct_socket
-from kbroker.simulation.runtime.clock import SimClock
+from kbroker.simulation.runtime.environment import SimClock, SimProcesses
 from kbroker.simulation.runtime.loop import SimLoop
-from kbroker.simulation.runtime.processes import SimProcesses
 from tests.unit.support.client import Client, dotted
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from kbroker.simulation.network.faults import NetworkFaults
+from kbroker.simulation.network.network import NetworkFaults
 from tests.unit.support.simulated_hosts import SimulatedHosts, simulated
 
 BROKER, CLIENT, PORT = "broker", "client", 9092

@@ -1,6 +1,6 @@
 """Views of a topic "orders", and batches with the headers from which their filters select."""
 
-from kbroker.simulation.runtime.clock import EPOCH_MS
+from kbroker.simulation.runtime.environment import EPOCH_MS
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.messages.k19_create_topics import (
     CreatableTopic,

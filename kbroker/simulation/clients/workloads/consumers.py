@@ -6,13 +6,18 @@ from random import Random
 
 from kbroker.simulation.checker.history import Corrupt, Read, TopicPartition
 from kbroker.simulation.clients.connections.cluster import NO_EPOCH, Cluster
-from kbroker.simulation.clients.consumer.assignors import ASSIGNORS
-from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfig, Position
-from kbroker.simulation.clients.consumer.group_offsets import StandaloneGroupOffsets
-from kbroker.simulation.clients.consumer.member import FencedError, Member, MemberConfig
-from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, LATEST, NO_OFFSET, RefusedError, list_offset
+from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig, Position
+from kbroker.simulation.clients.group_member import ASSIGNORS, FencedError, Member, MemberConfig
+from kbroker.simulation.clients.group_offsets import (
+    EARLIEST,
+    LATEST,
+    NO_OFFSET,
+    RefusedError,
+    StandaloneGroupOffsets,
+    list_offset,
+)
+from kbroker.simulation.clients.records import CorruptRecordError
 from kbroker.simulation.clients.workloads.context import WorkloadContext
-from kbroker.simulation.clients.workloads.records import CorruptRecordError
 
 # The largest number of offsets that a consumer skips for one unreadable batch: its header may be corrupt as well.
 MAX_STEP = 10_000

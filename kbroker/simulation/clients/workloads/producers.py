@@ -11,11 +11,11 @@ from random import Random
 from kbroker.simulation.checker.history import Operation, Outcome, TopicPartition
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, LATEST, list_offset
-from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY
-from kbroker.simulation.clients.producer.producer import ACKS_ALL, Producer, ProducerConfig
+from kbroker.simulation.clients.group_offsets import EARLIEST, LATEST, list_offset
+from kbroker.simulation.clients.partition_queue import NO_IDENTITY
+from kbroker.simulation.clients.producer import ACKS_ALL, Producer, ProducerConfig
+from kbroker.simulation.clients.records import RecordShape, ValueSource
 from kbroker.simulation.clients.workloads.context import TIMEOUT_FACTORS, WorkloadContext
-from kbroker.simulation.clients.workloads.records import RecordShape, ValueSource
 from protocol.apis import ApiKey
 from protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 

@@ -13,7 +13,7 @@ from random import Random
 from kbroker.coordinator.java_hash import key_hash
 from kbroker.simulation.checker.history import TopicPartition
 from kbroker.simulation.clients.connections.cluster import GROUP, TRANSACTION, Cluster
-from kbroker.simulation.clients.producer.transactional import FIRST_OF_VERSION_2, VERSION_2, EndedTransaction
+from kbroker.simulation.clients.transactional import FIRST_OF_VERSION_2, VERSION_2, EndedTransaction
 from kbroker.simulation.clients.workloads.context import WorkloadContext
 from kbroker.simulation.clients.workloads.transactions import SharedTransactionState
 from protocol.apis import ApiKey

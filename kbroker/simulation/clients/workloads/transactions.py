@@ -11,19 +11,18 @@ from random import Random
 
 from kbroker.simulation.checker.history import Read, TopicPartition
 from kbroker.simulation.clients.connections.coordinator import AbortableError, FatalError
-from kbroker.simulation.clients.consumer.assignors import ASSIGNORS
-from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfig
-from kbroker.simulation.clients.consumer.member import FencedError, Member, MemberConfig
-from kbroker.simulation.clients.producer.transactional import (
+from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig
+from kbroker.simulation.clients.group_member import ASSIGNORS, FencedError, Member, MemberConfig
+from kbroker.simulation.clients.records import CorruptRecordError, RecordShape, ValueSource
+from kbroker.simulation.clients.transactional import (
     EndedTransaction,
     TransactionalConfig,
     TransactionalProducer,
 )
-from kbroker.simulation.clients.producer.transactional_offsets import send_offsets
+from kbroker.simulation.clients.transactional_offsets import send_offsets
 from kbroker.simulation.clients.workloads.consumers import skip_corrupt_batch
 from kbroker.simulation.clients.workloads.context import TIMEOUT_FACTORS, WorkloadContext
 from kbroker.simulation.clients.workloads.producers import draw_codecs
-from kbroker.simulation.clients.workloads.records import CorruptRecordError, RecordShape, ValueSource
 
 # Transaction timeouts. Most transactions end sooner.
 TIMEOUTS_MS = (1_000, 5_000, 20_000)

@@ -16,7 +16,8 @@ from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, BatchHeader, build_batch
 from tests.unit.support.client import batch
-from tests.unit.support.closing_cluster import (
+from tests.unit.support.deletion import delete_records
+from tests.unit.support.queue_cluster import (
     REOPENED,
     alter,
     closing,
@@ -27,7 +28,6 @@ from tests.unit.support.closing_cluster import (
     until_forwarded,
     visible,
 )
-from tests.unit.support.deletion import delete_records
 from tests.unit.support.simulated_cluster import SimulatedCluster
 from tests.unit.support.simulated_hosts import simulated
 

@@ -17,7 +17,8 @@ from protocol.messages.k02_list_offsets import (
 )
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.unit.support.client import Client, batch
-from tests.unit.support.closing_cluster import (
+from tests.unit.support.deletion import delete_records
+from tests.unit.support.queue_cluster import (
     CLOSING,
     REMOVED,
     REOPENED,
@@ -30,7 +31,6 @@ from tests.unit.support.closing_cluster import (
     until_forwarded,
     visible,
 )
-from tests.unit.support.deletion import delete_records
 from tests.unit.support.simulated_cluster import SimulatedCluster
 from tests.unit.support.simulated_hosts import simulated
 

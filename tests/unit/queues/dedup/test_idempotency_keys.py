@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kbroker.simulation.runtime.clock import EPOCH_MS
+from kbroker.simulation.runtime.environment import EPOCH_MS
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import (
     PartitionProduceData,

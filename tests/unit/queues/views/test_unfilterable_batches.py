@@ -7,7 +7,7 @@ import pytest
 from kbroker.replica.fetch import filtered_reads
 from kbroker.replica.produce import record_validator
 from kbroker.replica.produce.record_validator import MAX_DECOMPRESSED
-from kbroker.simulation.runtime.clock import EPOCH_MS
+from kbroker.simulation.runtime.environment import EPOCH_MS
 from protocol.errors import ErrorCode
 from protocol.records.batch import HEADER_SIZE, assemble_batch, build_batch, parse_header
 from protocol.records.compression import compress

@@ -9,7 +9,7 @@ from kbroker.common import Buffer, KafkaError, TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
-from kbroker.simulation.runtime.clock import SimClock
+from kbroker.simulation.runtime.environment import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.log.log_health import LogHealth

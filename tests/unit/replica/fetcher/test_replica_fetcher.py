@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.replica.fetcher.replica_fetcher import BYTES_PER_CLOCK_READ
-from kbroker.simulation.runtime.clock import SimClock
+from kbroker.simulation.runtime.environment import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from protocol.errors import ErrorCode

@@ -9,12 +9,11 @@ from typing import Any, TypeVar
 
 from kbroker.simulation.checker import check, render
 from kbroker.simulation.checker.history import Action, History, Loss, Operation, Outcome, Read
-from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfig
-from kbroker.simulation.clients.consumer.member import Member, MemberConfig
-from kbroker.simulation.clients.producer.producer import Producer, ProducerConfig
-from kbroker.simulation.clients.workloads.records import ValueSource
+from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig
+from kbroker.simulation.clients.group_member import Member, MemberConfig
+from kbroker.simulation.clients.producer import Producer, ProducerConfig
+from kbroker.simulation.clients.records import ValueSource
 from tests.unit.support.simulated_broker import HOST, PORT, Machine, broker_test
 
 A = TypeVar("A", bound=Action)
@@ -65,9 +64,6 @@ class Program:
         member = Member(consumer, self.history, name, "g", ["t"], self.random(f"{name}/group"), config)
         self.members.append(member)
         return member
-
-    def admin(self, name: str = "admin", **options: Any) -> Admin:
-        return Admin(self.cluster(name, **options), self.history, name)
 
     def send(self, producer: Producer, tp: tuple[str, int], count: int = 1) -> "asyncio.Future[Operation]":
         return producer.send(tp, self.values.allocate(count))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kbroker.simulation.clients.workloads.incarnations import NO_OFFSET, BrokenDeletion, Incarnation
+from kbroker.simulation.clients.workloads.recreation import NO_OFFSET, BrokenDeletion, Incarnation
 
 
 def topic() -> Incarnation:

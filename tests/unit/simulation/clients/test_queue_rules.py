@@ -2,10 +2,16 @@
 
 import pytest
 
-from kbroker.simulation.clients.queues.closing_rules import ForwardedRecords
-from kbroker.simulation.clients.queues.queue_rules import BrokenQueue, DelayedRecords, KeyedRecords, SeenRecord
-from kbroker.simulation.clients.queues.retained_rules import PendingDelayedRecord, RetainedDelayedRecords
-from kbroker.simulation.clients.queues.view_workload import check_view
+from kbroker.simulation.clients.workloads.queue_rules import (
+    BrokenQueue,
+    DelayedRecords,
+    ForwardedRecords,
+    KeyedRecords,
+    PendingDelayedRecord,
+    RetainedDelayedRecords,
+    SeenRecord,
+)
+from kbroker.simulation.clients.workloads.queue_topics import check_view
 
 # Value 1 is immediate, 2 is due at a time, 3 after a delay; 4 was not acknowledged.
 IMMEDIATE, DUE, DELAYED = SeenRecord(0, 1, 100), SeenRecord(3, 2, 205, 200, 1), SeenRecord(4, 3, 205, 200, 2)

@@ -4,15 +4,14 @@ from random import Random
 
 import pytest
 
-from kbroker.simulation.clients.workloads.records import (
+from kbroker.simulation.clients.records import (
     CorruptRecordError,
     RecordShape,
-    ValueSource,
     build_records,
     read_batches,
     value_of,
 )
-from protocol.records.batch import TRANSACTIONAL, assemble_batch, build_batch
+from protocol.records.batch import TRANSACTIONAL, build_batch
 from protocol.records.control import EndTransactionMarker, build_end_marker
 
 
@@ -26,43 +25,10 @@ def marker(base_offset: int, producer_id: int, *, committed: bool) -> bytes:
     return base_offset.to_bytes(8, "big") + bytes(built[8:])
 
 
-def test_values_are_unique() -> None:
-    values = ValueSource(5)
-    assert values.allocate(2) + values.allocate(1) == (5, 6, 7)
-
-
-def test_records_hold_their_values() -> None:
-    made = build_records(range(100), 7, RecordShape(max_padding=300, keys=4), Random(2))
-    assert [value_of(value) for _, _, value, _ in made] == list(range(100))
-    assert len({key for _, key, _, _ in made}) == 4
-    assert max(len(value or b"") for _, _, value, _ in made) > 200
-
-
 @pytest.mark.parametrize("content", [None, b"", b"....", b"12x", b"..12"])
 def test_foreign_content_is_rejected(content: bytes | None) -> None:
     with pytest.raises(ValueError, match=r"."):
         value_of(content)
-
-
-@pytest.mark.parametrize("codec", range(5))
-def test_batches_are_read_from_a_position(codec: int) -> None:
-    data = batch(10, 1, 2, 3, codec=codec) + batch(13, 4, 5, codec=codec, epoch=4)
-    fetched = read_batches(data, 11, (), 100)
-    assert (fetched.reads, fetched.next_offset, fetched.epoch) == ([(11, 2), (12, 3), (13, 4), (14, 5)], 15, 4)
-    fetched = read_batches(data, 10, (), 2)
-    assert (fetched.reads, fetched.next_offset) == ([(10, 1), (11, 2)], 12)
-    assert read_batches(b"", 10, (), 100).next_offset == 10
-
-
-def test_offset_gaps_of_compaction_are_skipped() -> None:
-    emptied = assemble_batch(b"", count=0, last_offset_delta=4, base_timestamp=0, max_timestamp=0, base_offset=3)
-    fetched = read_batches(batch(0, 9) + bytes(emptied), 0, (), 100)
-    assert (fetched.reads, fetched.next_offset) == ([(0, 9)], 8)
-
-
-def test_control_batches_are_skipped() -> None:
-    fetched = read_batches(batch(0, 9) + marker(1, 7, committed=True), 0, (), 100)
-    assert (fetched.reads, fetched.next_offset) == ([(0, 9)], 2)
 
 
 def test_aborted_batches_are_skipped() -> None:

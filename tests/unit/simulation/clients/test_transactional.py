@@ -5,14 +5,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from kbroker.simulation.checker.history import Commit, EndTransaction, Outcome, TopicPartition
+from kbroker.simulation.checker.history import EndTransaction, Outcome, TopicPartition
 from kbroker.simulation.clients.connections.coordinator import AbortableError, FatalError
 from kbroker.simulation.clients.connections.versions import Caps, draw_older_transactional_versions
-from kbroker.simulation.clients.consumer.consumer import ConsumerConfig
-from kbroker.simulation.clients.consumer.group_offsets import Membership, StandaloneGroupOffsets
-from kbroker.simulation.clients.consumer.member import Member, MemberConfig
-from kbroker.simulation.clients.producer.transactional import VERSION_2, TransactionalConfig, TransactionalProducer
-from kbroker.simulation.clients.producer.transactional_offsets import send_offsets
+from kbroker.simulation.clients.consumer import ConsumerConfig
+from kbroker.simulation.clients.group_member import Member, MemberConfig
+from kbroker.simulation.clients.group_offsets import Membership, StandaloneGroupOffsets
+from kbroker.simulation.clients.transactional import VERSION_2, TransactionalConfig, TransactionalProducer
+from kbroker.simulation.clients.transactional_offsets import send_offsets
 from kbroker.simulation.clients.workloads.quiescence import wait_until_no_open_transaction
 from kbroker.simulation.clients.workloads.stale_client import StaleClient
 from tests.unit.simulation.clients.program import Program, client_test
@@ -72,74 +72,6 @@ def outcomes(program: Program) -> list[Outcome]:
 
 @VERSIONS
 @transactional_test
-async def test_only_committed_records_are_read(program: Program, version: int) -> None:
-    transactional = producer(program, version)
-    await transactional.init()
-    assert transactional.version == version
-    for number, commit in enumerate((True, False, True)):
-        transactional.begin(number)
-        await asyncio.gather(*(write(program, transactional, tp) for tp in (P, Q)))
-        assert await all_read(program, [P]) == [[] if number == 0 else [0, 1]]
-        await (transactional.commit() if commit else transactional.abort())
-        await wait_until_quiescent(program)
-    assert await all_read(program) == [[0, 1, 8, 9], [2, 3, 10, 11]]
-    assert await all_read(program, committed=False) == [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10, 11]]
-    assert outcomes(program) == [Outcome.OK] * 3
-
-
-@transactional_test
-async def test_each_version_2_transaction_bumps_the_epoch(program: Program) -> None:
-    for version, epochs in ((2, [0, 1, 2, 3]), (1, [4, 4, 4, 4])):
-        transactional = producer(program, version, f"p{version}")
-        await transactional.init()
-        seen = [transactional.identity[1]]
-        for number in range(3):
-            transactional.begin(number + 10 * version)
-            await write(program, transactional, P, 1)
-            await transactional.commit()
-            seen.append(transactional.identity[1])
-        assert seen == epochs
-
-
-@VERSIONS
-@transactional_test
-async def test_init_aborts_the_open_transaction_and_fences(program: Program, version: int) -> None:
-    old, new = await begun(program, version, "old"), producer(program, version, "new")
-    await new.init()
-    new.begin(1)
-    await write(program, new)
-    late = await write(program, old, Q)
-    assert late.outcome is Outcome.FAILED
-    # In version 1 the fenced producer gets the error earlier, from AddPartitionsToTxn.
-    with pytest.raises(AbortableError if version == VERSION_2 else FatalError):
-        await old.commit()
-    with pytest.raises(FatalError):
-        await old.abort()
-    await new.commit()
-    await wait_until_quiescent(program)
-    assert await all_read(program) == [[2, 3], []]
-
-
-@VERSIONS
-@transactional_test
-async def test_lost_commit_response_is_retried(program: Program, version: int) -> None:
-    transactional = await begun(program, version)
-    program.cut_responses()
-    committing = asyncio.create_task(transactional.commit())
-    await asyncio.sleep(1)
-    program.reset_connections()
-    program.heal()
-    await committing
-    assert outcomes(program) == [Outcome.OK]
-    transactional.begin(1)
-    await write(program, transactional)
-    await transactional.commit()
-    await wait_until_quiescent(program)
-    assert await all_read(program, [P]) == [[0, 1, 2, 3]]
-
-
-@VERSIONS
-@transactional_test
 async def test_end_without_a_response_is_fatal(program: Program, version: int) -> None:
     transactional = await begun(program, version, coordinator_timeout_s=3.0)
     other = producer(program, version, "other")
@@ -186,19 +118,6 @@ async def test_transaction_is_aborted_after_its_timeout(program: Program, versio
     assert await all_read(program, [P]) == [[]]
 
 
-@VERSIONS
-@transactional_test
-async def test_broker_crash_in_the_middle_of_a_transaction(program: Program, version: int) -> None:
-    transactional = await begun(program, version)
-    await program.machine.crash()
-    await program.machine.start()
-    assert await all_read(program) == [[], []]
-    await write(program, transactional, Q)
-    await transactional.commit()
-    await wait_until_quiescent(program)
-    assert await all_read(program) == [[0, 1], [2, 3]]
-
-
 def consuming_member(program: Program) -> Member:
     return program.member("m", MemberConfig(commits=False), consumer_config=ConsumerConfig(committed_only=True))
 
@@ -206,28 +125,6 @@ def consuming_member(program: Program) -> Member:
 async def read_some(reader: Member) -> None:
     while not await reader.poll():
         pass
-
-
-@VERSIONS
-@transactional_test
-async def test_offsets_are_committed_with_the_transaction(program: Program, version: int) -> None:
-    source = program.producer("source")
-    await program.send(source, P, 3)
-    transactional, reader = producer(program, version), consuming_member(program)
-    await transactional.init()
-    for number, commit in enumerate((False, True)):
-        await read_some(reader)
-        transactional.begin(number)
-        membership, positions = reader.membership_and_positions()
-        assert positions[P][0] == 3
-        await write(program, transactional, Q, 1)
-        await send_offsets(transactional, "g", membership, positions)
-        await (transactional.commit() if commit else transactional.abort())
-        await wait_until_quiescent(program)
-        assert await committed_offset(program) == (3 if commit else -1)
-        await reader.reset_to_committed()
-    assert [commit.offsets[P] for commit in program.actions(Commit)] == [3, 3]
-    await reader.leave()
 
 
 async def committed_offset(program: Program) -> int:

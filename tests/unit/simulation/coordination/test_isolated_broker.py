@@ -8,9 +8,9 @@ import pytest
 from kbroker.api.k02_list_offsets import CONSUMER, LATEST
 from kbroker.simulation.checker.history import History
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.consumer.consumer import Consumer
-from kbroker.simulation.clients.producer.producer import Producer
-from kbroker.simulation.clients.workloads.records import ValueSource
+from kbroker.simulation.clients.consumer import Consumer
+from kbroker.simulation.clients.producer import Producer
+from kbroker.simulation.clients.records import ValueSource
 from kbroker.simulation.coordination.service import SESSION_MS
 from kbroker.simulation.runtime.machine import PORT
 from protocol.errors import ErrorCode

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from kbroker.simulation.disk.disk import SimDisk
-from kbroker.simulation.runtime.clock import SimClock
+from kbroker.simulation.runtime.environment import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
 
 

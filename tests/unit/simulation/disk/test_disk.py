@@ -10,7 +10,7 @@ import pytest
 from kbroker.runtime.disk import Disk
 from kbroker.runtime.real_disk import RealDisk
 from kbroker.simulation.disk.disk import SimDisk
-from kbroker.simulation.runtime.clock import SimClock
+from kbroker.simulation.runtime.environment import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
 
 
@@ -165,30 +165,3 @@ def test_a_full_disk_writes_a_part(loop):
     assert disk.usage("file") == (10, 6)
     disk.unlink("file")
     assert disk.usage("file") == (10, 10)
-
-
-def test_modification_times_are_virtual(loop):
-    clock = SimClock(loop)
-    disk = SimDisk(clock, Random(1))
-    file = disk.open("file", create=True)
-    loop.call_later(3600, loop.stop)
-    loop.run_forever()
-    file.append(b"x")
-    assert disk.mtime_ms("file") == clock.now_ms()
-
-
-def test_the_seed_determines_the_order_of_a_directory_and_the_page_cache_misses(loop):
-    def run(seed: int) -> tuple[list[list[str]], list[bool]]:
-        disk = SimDisk(SimClock(loop), Random(seed))
-        disk.makedirs("a/b")
-        disk.makedirs("a/c")
-        disk.cold = 0.5
-        file = disk.open("file", create=True)
-        file.append(b"content")
-        hits = [file.pread_nowait(7, 0) == b"content" for _ in range(100)]
-        return [disk.listdir("a") for _ in range(20)], hits
-
-    assert run(1) == run(1) != run(2)
-    orders, hits = run(1)
-    assert {tuple(order) for order in orders} == {("b", "c"), ("c", "b")}
-    assert 20 < sum(hits) < 80

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.simulation.disk.disk import SimDisk
-from kbroker.simulation.disk.inode import SECTOR
-from kbroker.simulation.runtime.clock import SimClock
+from kbroker.simulation.disk.file import SECTOR
+from kbroker.simulation.runtime.environment import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
 
 DIRECTORIES = ("/a", "/a/b")

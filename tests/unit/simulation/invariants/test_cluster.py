@@ -27,7 +27,7 @@ from kbroker.metadata.store.znodes import (
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.invariants.cluster import ClusterInvariants
-from kbroker.simulation.runtime.clock import SimClock
+from kbroker.simulation.runtime.environment import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.storage.metadata_files import write_topic_id
 from tests.unit.simulation.invariants.replica_files import DIRECTORY, ReplicaFiles

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.invariants.log_checker import LogChecker
-from kbroker.simulation.runtime.clock import SimClock
+from kbroker.simulation.runtime.environment import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager

@@ -8,8 +8,7 @@ from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionReg
 from kbroker.metadata.reassignments import stored_plan
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanState, SkipReason, StoredMove, StoredPlan
 from kbroker.metadata.store import znodes
-from kbroker.simulation.invariants.controller_state import ControllerState
-from kbroker.simulation.invariants.plans import Plans
+from kbroker.simulation.invariants.controller_state import ControllerState, Plans
 
 TOPIC_ID = bytes([1]) * 16
 MOVES = (StoredMove("t", TOPIC_ID, 0, (1, 2), (3, 2)),)

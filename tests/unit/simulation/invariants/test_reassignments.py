@@ -3,7 +3,7 @@
 import pytest
 
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.simulation.invariants.reassignments import Reassignments
+from kbroker.simulation.invariants.controller_state import Reassignments
 
 KEY = (b"topic", 0)
 

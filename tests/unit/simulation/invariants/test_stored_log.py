@@ -3,8 +3,8 @@
 from random import Random
 
 from kbroker.simulation.disk.disk import SimDisk
-from kbroker.simulation.invariants.stored_log import StoredLog
-from kbroker.simulation.runtime.clock import SimClock
+from kbroker.simulation.disk.log_files import StoredLog
+from kbroker.simulation.runtime.environment import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
 from tests.unit.simulation.invariants.replica_files import DIRECTORY, ReplicaFiles
 

@@ -19,7 +19,7 @@ from kbroker.replica.fetch import follower_fetch, partition_reads
 from kbroker.replica.fetcher.fetched_partitions import PartitionFetchState
 from kbroker.replica.logs.disk_reports import WriteHealthReporter
 from kbroker.replica.partition_state import PartitionState
-from kbroker.simulation.scenarios.disk_space_faults import fill, fill_several, flap
+from kbroker.simulation.scenarios.cluster_faults import fill, fill_several, flap
 from kbroker.simulation.scenarios.faults import Fault
 from kbroker.storage.log.log_state import LogOwner
 from kbroker.storage.recovery.truncation import LogTruncator

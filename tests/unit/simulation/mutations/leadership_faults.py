@@ -6,7 +6,7 @@ from random import Random
 
 from kbroker.metadata.store.data_tree import DataTree
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.consumer.offset_lookup import LATEST, list_offset
+from kbroker.simulation.clients.group_offsets import LATEST, list_offset
 from kbroker.simulation.coordination.service import SESSION_MS
 from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.runtime.machine import PORT, Machine

@@ -16,7 +16,7 @@ from kbroker.queues.delay.delivery import DelayedDelivery
 from kbroker.queues.delay.pending_records import PendingRecords
 from kbroker.replica.fetch import partition_reads
 from kbroker.replica.fetch.read_filter import Filtered, FilterSequence, HiddenRanges
-from kbroker.simulation.clients.queues.keyed_workload import KEYED
+from kbroker.simulation.clients.workloads.queue_topics import KEYED
 from kbroker.simulation.scenarios.simulation import Simulation
 from kbroker.storage.log.log import Log
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager

@@ -7,7 +7,7 @@ from typing import Any
 
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.disk.log_files import read_batches, segment_files
-from kbroker.simulation.network.faults import ANY
+from kbroker.simulation.network.link import ANY
 from kbroker.simulation.scenarios.faults import CLOCK, DISK, LOST_FILES, NETWORK, NODE, POWER, ROT, Fault
 from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.simulation import Simulation

@@ -17,9 +17,9 @@ from kbroker.coordinator.transaction.transaction_shard import TransactionShard
 from kbroker.metadata.producer_id_manager import BLOCK_SIZE, ProducerIdManager
 from kbroker.replica.fetch import partition_reads
 from kbroker.replica.logs import log_manager
-from kbroker.simulation.clients.consumer.group_offsets import Membership
-from kbroker.simulation.clients.consumer.member import Member
-from kbroker.simulation.clients.producer import transactional_offsets
+from kbroker.simulation.clients import transactional_offsets
+from kbroker.simulation.clients.group_member import Member
+from kbroker.simulation.clients.group_offsets import Membership
 from kbroker.simulation.scenarios.simulation import Simulation
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.producers.producer_table import ENTRY, FrozenProducers

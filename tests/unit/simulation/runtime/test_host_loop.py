@@ -13,45 +13,6 @@ host_test = simulated(SimulatedHosts, [1])
 
 
 @host_test
-async def test_run_returns_results_and_exceptions(s):
-    one, other = s.host("one"), s.host("other")
-
-    async def running_loop() -> asyncio.AbstractEventLoop:
-        await asyncio.sleep(0.1)
-        return asyncio.get_running_loop()
-
-    async def fail() -> None:
-        await asyncio.sleep(1)
-        raise ValueError("expected")
-
-    assert await one.run(running_loop()) is one
-    assert await other.run(running_loop()) is other
-    assert asyncio.get_running_loop() is s.loop
-    assert s.loop.time() == pytest.approx(0.2)
-    with pytest.raises(ValueError, match="expected"):
-        await one.run(fail())
-
-
-@host_test
-async def test_a_paused_host_runs_its_callbacks_in_order_when_it_resumes(s):
-    host = s.host("one")
-    calls = []
-    for second in (1, 2, 3):
-        host.call_later(second, lambda at=second: calls.append((at, s.loop.time())))
-    await asyncio.sleep(1.5)
-    host.pause()
-    host.call_soon(calls.append, "soon")
-    offloaded = host.offload(calls.append, "thread")
-    await asyncio.sleep(5)
-    assert calls == [(1, 1.0)]
-    host.resume()
-    await asyncio.sleep(0)
-    assert calls == [(1, 1.0), "soon", "thread", (2, 6.5), (3, 6.5)]
-    await asyncio.sleep(1)
-    assert offloaded.done()
-
-
-@host_test
 async def test_a_killed_host_runs_nothing_more(s):
     host = s.host("one")
     steps = []
@@ -79,18 +40,6 @@ async def test_a_killed_host_runs_nothing_more(s):
     host.resume()
     await asyncio.sleep(5)
     assert steps == ["started"]
-
-
-def test_a_threads_result_waits_for_the_disk():
-    loop = SimLoop(1)
-    host = HostLoop(loop, "one", Random(1), busy_ns=lambda: iter((1_000_000_000, 0, 2_000_000_000)))
-
-    async def work() -> None:
-        await host.offload(lambda: None)
-
-    loop.run_until_complete(host.run(work()))
-    assert 3.0 < loop.time() < 3.01
-    loop.close()
 
 
 def test_an_unhandled_exception_names_its_host():

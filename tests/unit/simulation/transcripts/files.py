@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from random import Random
 from typing import cast
 
-from kbroker.simulation.disk.faults import Operation
+from kbroker.simulation.disk.device import Operation
 from kbroker.simulation.disk.log_files import durable_end, read_batches
 from kbroker.simulation.runtime.machine import DATA
 from kbroker.storage.log.indexes import OffsetIndex, TimeIndex

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from random import Random
 
 from kbroker.simulation.coordination.service import SimCoordination
-from kbroker.simulation.runtime.crash import MachineCrashed
+from kbroker.simulation.disk.device import MachineCrashed
 from tests.unit.simulation.transcripts.files import path_of
 from tests.unit.simulation.transcripts.play import CLIENT, NAME, SEED, SETTLE_S, Play
 from tests.unit.simulation.transcripts.table import Table, configs_of, options, seconds

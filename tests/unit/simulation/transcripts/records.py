@@ -5,7 +5,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from kbroker.simulation.runtime.clock import EPOCH_MS
+from kbroker.simulation.runtime.environment import EPOCH_MS
 from protocol.messages.k02_list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from kbroker.runtime.disk import Disk
+from kbroker.simulation.disk.device import MachineCrashed
 from kbroker.simulation.disk.disk import SimDisk
-from kbroker.simulation.runtime.crash import MachineCrashed
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.log.log import Log
 from kbroker.storage.log.log_reads import read_blocking

@@ -1,0 +1,357 @@
+"""Group fencing: generations increase, a partition has one owner per generation, commits of old members are rejected.
+
+What Kafka permits:
+
+- A power loss removes generations with the suffix of __consumer_offsets: the group continues from the last durable
+  one, and the same generation numbers are used again, for other members. So a Loss begins a new era for all groups,
+  and operations that began in one era and ended in another are not checked. If all acknowledged records are durable,
+  there is one era. A kill loses nothing: a generation is written before the members receive it.
+- A group without members and offsets is removed after a while (GroupCoordinator's cleanup, every 10 minutes), and
+  then starts again at generation 1.
+- A static member that rejoins replaces its previous instance in the same generation, with its partitions; the previous
+  one is fenced (KIP-345).
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import NamedTuple, cast
+
+from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name
+from kbroker.simulation.checker.history import (
+    Commit,
+    Join,
+    Loss,
+    OffsetFetch,
+    Operation,
+    OperationOf,
+    Outcome,
+    TopicPartition,
+)
+from kbroker.simulation.checker.index import NEVER, Index, effect_end
+
+# A group in one era; the era is the number of losses before it.
+_Group = tuple[str, int]
+
+
+def group_fencing_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
+    """Report backward generations, double assignments and stale commits. `durable`: a Loss removes no generations."""
+    eras = [] if durable else [loss.begun for loss in index.losses]
+    joins: dict[_Group, list[OperationOf[Join]]] = {}
+    for join in index.joins:
+        era = _era(eras, join)
+        if era is not None and join.outcome is Outcome.OK:
+            joins.setdefault((join.action.group, era), []).append(join)
+    commits: dict[_Group, list[OperationOf[Commit]]] = {}
+    for commit in index.commits:
+        era = _era(eras, commit)
+        if era is not None and commit.action.generation >= 0 and commit.outcome is Outcome.OK:
+            commits.setdefault((commit.action.group, era), []).append(commit)
+    first_commits = _first_commits(index)
+    for group, group_joins in joins.items():
+        lives = _lives(group_joins, first_commits.get(group[0]))
+        for life in lives:
+            yield from _backward_generations(life)
+            yield from _double_assignments(life)
+        yield from _stale_commits(lives[-1], commits.get(group, []))
+
+
+def _era(eras: list[int], operation: Operation) -> int | None:
+    """Return the era of an operation; None if it began in one era and ended in another."""
+    if operation.ended is None:
+        return None
+    era = bisect_left(eras, operation.begun)
+    return era if bisect_left(eras, operation.ended) == era else None
+
+
+def _first_commits(index: Index) -> dict[str, int]:
+    """Return the step of each group's first commit, before which the group has no offsets."""
+    steps: dict[str, int] = {}
+    for operation in index.commits:
+        if operation.outcome is not Outcome.FAILED:
+            steps.setdefault(operation.action.group, operation.begun)
+    return steps
+
+
+def _lives(joins: list[OperationOf[Join]], first_commit: int | None) -> list[list[OperationOf[Join]]]:
+    """Split the joins of a group where it was removed and created again: it goes back to an earlier generation although
+    it has no offsets yet. All commits belong to the last part."""
+    lives: list[list[OperationOf[Join]]] = [[]]
+    for operation in sorted(joins, key=lambda join: join.begun):
+        may_be_removed = first_commit is None or operation.begun < first_commit
+        if may_be_removed and any(_precedes(join, operation) for join in lives[-1]):
+            lives.append([])
+        lives[-1].append(operation)
+    return lives
+
+
+def _precedes(join: OperationOf[Join], other: OperationOf[Join]) -> bool:
+    """Return whether a join ended before the other began, although it has a later generation."""
+    return (join.ended or 0) < other.begun and _generation(join) > _generation(other)
+
+
+def _backward_generations(joins: list[OperationOf[Join]]) -> Iterator[Anomaly]:
+    """Report joins with a lower generation than a join that ended before they began."""
+    ended = iter(sorted(joins, key=lambda join: join.ended or 0))
+    following = next(ended, None)
+    latest: OperationOf[Join] | None = None
+    for operation in sorted(joins, key=lambda join: join.begun):
+        while following is not None and (following.ended or 0) < operation.begun:
+            if latest is None or _generation(following) >= _generation(latest):
+                latest = following
+            following = next(ended, None)
+        if latest is not None and _precedes(latest, operation):
+            yield anomaly(
+                "backward generation",
+                f"{operation.action.group} was in generation {_generation(latest)}; then {operation.action.member} "
+                f"joined generation {_generation(operation)}.",
+                latest,
+                operation,
+            )
+
+
+def _generation(operation: OperationOf[Join | Commit]) -> int:
+    return operation.action.generation
+
+
+def _double_assignments(joins: list[OperationOf[Join]]) -> Iterator[Anomaly]:
+    """Report partitions with two owners (members or static instances) in one generation."""
+    holders: dict[tuple[int, TopicPartition], OperationOf[Join]] = {}
+    for operation in joins:
+        join = operation.action
+        for tp in join.partitions:
+            holder = holders.setdefault((join.generation, tp), operation)
+            if _identity(holder.action) != _identity(join):
+                yield anomaly(
+                    "double assignment",
+                    f"In generation {join.generation} of {join.group} both {holder.action.member} and {join.member} "
+                    f"have {partition_name(tp)}.",
+                    holder,
+                    operation,
+                )
+
+
+def _identity(join: Join) -> str:
+    return f"member {join.member}" if join.instance is None else f"instance {join.instance}"
+
+
+def _stale_commits(joins: list[OperationOf[Join]], commits: list[OperationOf[Commit]]) -> Iterator[Anomaly]:
+    """Report successful commits of members that were fenced before the commit began: another member had joined a later
+    generation, or replaced the same static instance."""
+    ended = sorted(joins, key=lambda join: join.ended or 0)
+    instances = {join.action.member: join.action.instance for join in joins}
+    latest: OperationOf[Join] | None = None
+    successors: dict[tuple[int, str], OperationOf[Join]] = {}
+    at = 0
+    for operation in sorted(commits, key=lambda commit: commit.begun):
+        while at < len(ended) and (ended[at].ended or 0) < operation.begun:
+            join = ended[at].action
+            if latest is None or join.generation >= _generation(latest):
+                latest = ended[at]
+            if join.instance is not None:
+                successors[join.generation, join.instance] = ended[at]
+            at += 1
+        commit = operation.action
+        newer = latest if latest is not None and _generation(latest) > commit.generation else None
+        instance = instances.get(commit.member)
+        if newer is None and instance is not None:
+            successor = successors.get((commit.generation, instance))
+            if successor is not None and successor.action.member != commit.member:
+                newer = successor
+        if newer is not None:
+            yield anomaly(
+                "stale commit",
+                f"{commit.member} of generation {commit.generation} of {commit.group} committed offsets although "
+                f"{newer.action.member} had joined generation {newer.action.generation}.",
+                newer,
+                operation,
+            )
+
+
+# Committed offsets: each group and partition is one linearizable register.
+#
+# A read (OffsetFetch) must return a commit that was not overwritten before the read began: a concurrent commit, a
+# commit without a response, or the last commit that was acknowledged before the read began. A commit that was read must
+# not be undone. With several replicas a read before the final reads may be stale: it comes from a coordinator that does
+# not know yet that it was replaced. After a Loss the durable commit, which its `commit_floors` names, or a newer one
+# must remain. The checker does not support histories in which offsets expire or groups are deleted.
+
+Key = tuple[str, TopicPartition]
+
+NOTHING = -1
+
+
+class Write(NamedTuple):
+    """A commit for one partition. It took effect between steps `begun` and `end`; if `end` is NEVER, it may take effect
+    at any later time, or never."""
+
+    offset: int
+    begun: int
+    end: int
+    operation: Operation | None
+
+
+@dataclass(slots=True)
+class CommittedOffsetHistory:
+    """The commits, reads and losses of one group and partition, in history order."""
+
+    writes: list[Write] = field(default_factory=list)
+    reads: list[OperationOf[OffsetFetch]] = field(default_factory=list)
+    losses: list[OperationOf[Loss]] = field(default_factory=list)
+
+
+def commit_histories(index: Index) -> dict[Key, CommittedOffsetHistory]:
+    """Split the history by group and partition. Commits of a transaction take effect when it is committed."""
+    histories: dict[Key, CommittedOffsetHistory] = {}
+    for operation in index.commits:
+        commit = operation.action
+        effect = _effect_interval(index, operation, commit)
+        if effect is not None:
+            for tp, offset in commit.offsets.items():
+                register = histories.setdefault((commit.group, tp), CommittedOffsetHistory())
+                register.writes.append(Write(offset, *effect, operation))
+    for fetch in index.offset_fetches:
+        if fetch.outcome is Outcome.OK:
+            for tp in fetch.action.offsets:
+                histories.setdefault((fetch.action.group, tp), CommittedOffsetHistory()).reads.append(fetch)
+    for loss in index.losses:
+        for key in loss.action.commit_floors:
+            histories.setdefault(key, CommittedOffsetHistory()).losses.append(loss)
+    for register in histories.values():
+        register.writes.sort(key=lambda write: write.begun)
+    return histories
+
+
+def _effect_interval(index: Index, operation: Operation, commit: Commit) -> tuple[int, int] | None:
+    if operation.outcome is Outcome.FAILED:
+        return None
+    if commit.transaction is None:
+        return operation.begun, effect_end(operation)
+    ends = [end for end in index.transaction_ends.get(commit.transaction, []) if end.outcome is not Outcome.FAILED]
+    commits = [end for end in ends if end.action.commit]
+    if not commits or any(end.outcome is Outcome.OK for end in ends if end not in commits):
+        return None
+    is_certain = operation.outcome is Outcome.OK
+    return commits[0].begun, min(effect_end(end) for end in commits) if is_certain else NEVER
+
+
+def committed_offset_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
+    """Report reads that break the rules above. `durable`: what remains after a Loss must satisfy the same rules."""
+    for (group, tp), register in commit_histories(index).items():
+        fresh_from = (NEVER if index.history.final is None else index.history.final) if index.replicated else 0
+        yield from _CommittedOffsetChecker(group, tp, register, durable, fresh_from).run()
+
+
+class _CommittedOffsetChecker:
+    """Checks one group and partition, event by event.
+
+    `_overwritten`: commits that ended before this step are overwritten. An acknowledged commit advances it to the
+    commit's beginning. A read advances `_last_read` in the same way, for all offsets but the one that it returned. A
+    Loss moves `_overwritten` back to the beginning of the durable commit. Reads that began before `fresh_from` may be
+    stale.
+    """
+
+    def __init__(
+        self, group: str, tp: TopicPartition, register: CommittedOffsetHistory, durable: bool, fresh_from: int
+    ) -> None:
+        self._group, self._place, self._durable, self._fresh_from = group, tp, durable, fresh_from
+        self._register = register
+        # No offset is committed at first.
+        self._by_offset: dict[int, list[Write]] = {NOTHING: [Write(NOTHING, 0, 0, None)]}
+        for write in register.writes:
+            self._by_offset.setdefault(write.offset, []).append(write)
+        self._overwritten = 0
+        self._overwriter: Operation | None = None
+        self._last_read = 0
+        self._last_read_offset = NOTHING
+        self._last_loss = 0
+        # The beginning of the commit that was durable at the last Loss.
+        self._durable_from = 0
+        # The state when each pending read began; a Loss during the read moves it back.
+        self._at_begin: dict[int, tuple[int, int, int, Operation | None]] = {}
+
+    def run(self) -> Iterator[Anomaly]:
+        for _, kind, _, event in _events(self._register):
+            if isinstance(event, Write):
+                # A commit that began before a Loss and ended after it may have been acknowledged before the Loss.
+                if event.begun > self._last_loss and event.begun > self._overwritten:
+                    self._overwritten, self._overwriter = event.begun, event.operation
+            elif kind == _LOSS:
+                yield from self._lose(cast(OperationOf[Loss], event))
+            elif kind == _BEGIN:
+                self._at_begin[event.number] = (
+                    self._overwritten,
+                    self._last_read,
+                    self._last_read_offset,
+                    self._overwriter,
+                )
+            else:
+                yield from self._read(cast(OperationOf[OffsetFetch], event))
+
+    def _lose(self, loss: OperationOf[Loss]) -> Iterator[Anomaly]:
+        floor = loss.action.commit_floors[self._group, self._place]
+        kept = self._possible(floor, loss.begun, self._overwritten, self._last_read, self._last_read_offset)
+        if self._durable and not kept:
+            yield anomaly(
+                "unflushed acknowledgement",
+                f"{self._name()} was acknowledged before it was durable: at the power loss "
+                f"{_offset_text(floor)} was durable.",
+                self._overwriter,
+                loss,
+            )
+        # If several commits have this offset, assume that the first one is durable, unless an earlier Loss removed it.
+        # Except after bit rot, what was durable at an earlier Loss still is.
+        before = [write for write in self._by_offset.get(floor, []) if write.begun < loss.begun]
+        durable = next((write for write in before if write.end >= self._durable_from), before[0] if before else None)
+        self._durable_from = self._overwritten = min(self._overwritten, 0 if durable is None else durable.begun)
+        self._overwriter = None if durable is None else durable.operation
+        self._last_read, self._last_read_offset, self._last_loss = 0, NOTHING, loss.begun
+        for number in self._at_begin:
+            overwritten = min(self._at_begin[number][0], self._overwritten)
+            self._at_begin[number] = (overwritten, 0, NOTHING, self._overwriter)
+
+    def _read(self, read: OperationOf[OffsetFetch]) -> Iterator[Anomaly]:
+        offset = read.action.offsets[self._place]
+        overwritten, last_read, last_read_offset, overwriter = self._at_begin.pop(read.number)
+        end = NEVER if read.ended is None else read.ended
+        if self._possible(offset, end, overwritten, last_read, last_read_offset):
+            if read.begun > max(self._last_read, self._last_loss):
+                self._last_read, self._last_read_offset = read.begun, offset
+            return
+        if read.begun < self._fresh_from and self._possible(offset, end, 0, 0, NOTHING):
+            return
+        writers = [write.operation for write in self._by_offset.get(offset, []) if write.begun < end]
+        if writers:
+            kind, text = "lost commit", "although a later commit had been acknowledged or read"
+        else:
+            kind, text = "unknown commit", "which was never committed"
+        yield anomaly(
+            kind, f"{self._name()} was read as {_offset_text(offset)}, {text}.", *writers[-1:], overwriter, read
+        )
+
+    def _possible(self, offset: int, end: int, overwritten: int, last_read: int, last_read_offset: int) -> bool:
+        """Return whether this offset may be the committed one before step `end`. The newest commit is tried first,
+        since it is usually the match."""
+        oldest = overwritten if offset == last_read_offset else max(overwritten, last_read)
+        return any(write.begun < end and write.end >= oldest for write in reversed(self._by_offset.get(offset, [])))
+
+    def _name(self) -> str:
+        return f"The committed offset of {self._group} for {partition_name(self._place)}"
+
+
+_BEGIN, _LOSS, _WRITE, _END = range(4)
+
+
+def _events(register: CommittedOffsetHistory) -> Iterator[tuple[int, int, int, Write | Operation]]:
+    """Return (step, kind, number, event), in order: beginnings and ends of reads, losses, acknowledged commits."""
+    begins = ((read.begun, _BEGIN, read.number, read) for read in register.reads)
+    ends = ((NEVER if read.ended is None else read.ended, _END, read.number, read) for read in register.reads)
+    losses = ((loss.begun, _LOSS, loss.number, loss) for loss in register.losses)
+    writes = ((write.end, _WRITE, i, write) for i, write in enumerate(register.writes) if write.end != NEVER)
+    events: list[tuple[int, int, int, Write | Operation]] = [*begins, *ends, *losses, *writes]
+    return iter(sorted(events, key=itemgetter(0, 1, 2)))
+
+
+def _offset_text(offset: int) -> str:
+    return "nothing" if offset == NOTHING else f"offset {offset}"

@@ -1,1 +1,0 @@
-"""Consumers and group members of the simulation."""

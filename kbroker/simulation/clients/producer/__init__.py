@@ -1,1 +1,0 @@
-"""Producers of the simulation: plain, idempotent, transactional."""

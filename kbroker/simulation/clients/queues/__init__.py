@@ -1,1 +1,0 @@
-"""Workloads on topics with delayed delivery, idempotency keys, views, and partitions that close."""

@@ -30,10 +30,6 @@ class PeerFrameBuffers:
         # The smallest is the first.
         self._kept: list[bytearray] = []
 
-    @property
-    def kept_bytes(self) -> int:
-        return sum(map(len, self._kept))
-
     def take(self, size: int) -> memoryview:
         """Return a buffer of `size` bytes. It is reused when all views of it are gone."""
         if size <= RECEIVE_BYTES:

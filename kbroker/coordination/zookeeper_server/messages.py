@@ -141,7 +141,6 @@ class ZooKeeperError(IntEnum):
     NODE_EXISTS = -110
     NOT_EMPTY = -111
     SESSION_EXPIRED = -112
-    AUTH_FAILED = -115
 
 
 _ERROR_CODES: dict[type[CoordinationError], ZooKeeperError] = {

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 
-from kbroker.metadata.store.data_tree import DataTree
+from kbroker.coordination.data_tree import DataTree
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.group_offsets import LATEST, list_offset
 from kbroker.simulation.coordination.service import SESSION_MS

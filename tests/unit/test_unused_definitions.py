@@ -1,7 +1,7 @@
 """Every function, class, method, attribute and constant of kbroker, protocol and scripts has a use in the code.
 
 A definition is dead if only its own body and tests name it. In use are also what a foreign base class calls (asyncio,
-kazoo), what a decorator registers (typer), and the public names of kbroker.retry. For `scripts` and the fakes of the
+kazoo), what a decorator registers (typer), the public names of kbroker.retry, and what the data of the configs names. For `scripts` and the fakes of the
 simulation, the tests of the broker are users. Names of modules are resolved through imports; methods and attributes are
 compared by name alone, so a dead one with a common name is not found. The fields of protocol and kbroker.config are
 rows of Kafka's lists, and need no user.
@@ -9,6 +9,7 @@ rows of Kafka's lists, and need no user.
 
 import ast
 import importlib
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -24,6 +25,8 @@ ROWS = ("protocol/", "kbroker/config/")
 # The fakes in the first directory, and programs in the second, have users in the tests of other directories.
 TESTED_FROM_OUTSIDE = {"kbroker/simulation/": "tests/unit/simulation/", "scripts/": "tests/unit/benchmark/"}
 PUBLIC = ("kbroker/retry/__init__.py",)
+# The functions that it names are called.
+CONFIGS_WITHOUT_EFFECT = "kbroker/config/definitions/no_effect.json"
 # Definitions without a use, and why they stay.
 ALLOWED = {
     "kbroker/metadata/image.py: BrokerEndpoint.security_protocol": "part of the registration, for later versions",
@@ -81,6 +84,8 @@ class Names:
         self._uses: dict[Key, list[tuple[str, int]]] = defaultdict(list)
         for file, tree in trees.items():
             self._read(file, module_of(file), tree)
+        for name in re.findall(r'"(\w+)"', (ROOT / CONFIGS_WITHOUT_EFFECT).read_text()):
+            self._uses[None, name].append((CONFIGS_WITHOUT_EFFECT, 0))
 
     def uses(self, definition: Definition) -> Iterator[str]:
         """Yield the file of each use outside the definition's own body."""

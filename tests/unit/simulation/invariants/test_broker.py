@@ -11,7 +11,9 @@ from kbroker.simulation.invariants.log_checker import LogChecker
 
 
 def partition(high_watermark: int) -> Any:
-    log = SimpleNamespace(log_start_offset=0, log_end_offset=9, truncations=0, is_truncating=False, offline=None)
+    log = SimpleNamespace(
+        log_start_offset=0, log_end_offset=9, truncations=0, is_truncating=False, health=SimpleNamespace(offline=None)
+    )
     return SimpleNamespace(
         tp=TopicPartition("t", 0), topic_id=b"id", log=log, high_watermark=high_watermark,
         last_stable_offset=high_watermark, leader_epoch=1, first_offset=0, is_leader=False, is_closed=False,

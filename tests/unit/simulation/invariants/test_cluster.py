@@ -54,7 +54,7 @@ class FakePartition:
     def __post_init__(self) -> None:
         self.log = SimpleNamespace(
             config=SimpleNamespace(is_compacted=self.is_compacted),
-            offline=None,
+            health=SimpleNamespace(offline=None),
             log_start_offset=0,
             log_end_offset=self.log_end_offset,
             recovery_point=self.high_watermark,

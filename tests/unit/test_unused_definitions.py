@@ -1,10 +1,10 @@
 """Every function, class, method, attribute and constant of kbroker, protocol and scripts has a use in the code.
 
 A definition is dead if only its own body and tests name it. In use are also what a foreign base class calls (asyncio,
-kazoo), what a decorator registers (typer), the public names of kbroker.retry, and what the data of the configs names. For `scripts` and the fakes of the
-simulation, the tests of the broker are users. Names of modules are resolved through imports; methods and attributes are
-compared by name alone, so a dead one with a common name is not found. The fields of protocol and kbroker.config are
-rows of Kafka's lists, and need no user.
+kazoo), what a decorator registers (typer), the public names of kbroker.retry, and what the data of the configs names.
+For `scripts` and the fakes of the simulation, the tests of the broker are users. Names of modules are resolved through
+imports; methods and attributes are compared by name alone, so a dead one with a common name is not found. The fields of
+protocol and kbroker.config are rows of Kafka's lists, and need no user.
 """
 
 import ast

@@ -98,9 +98,7 @@ async def commit(client: Client, topic: str, partition: int, offset: int) -> Non
     await client.request(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
     part = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
     request = OffsetCommitRequest(
-        group_id="g",
-        generation_id_or_member_epoch=-1,
-        topics=[OffsetCommitRequestTopic(name=topic, partitions=[part])],
+        group_id="g", generation_id_or_member_epoch=-1, topics=[OffsetCommitRequestTopic(name=topic, partitions=[part])]
     )
     code: int = ErrorCode.NOT_COORDINATOR
     while code:

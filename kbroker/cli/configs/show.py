@@ -8,7 +8,7 @@ import typer
 
 from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.errors import CliError, usage_error
-from kbroker.cli.common.options import AsJson
+from kbroker.cli.common.options import AsJson, option
 from kbroker.cli.common.output import print_json, print_table
 from kbroker.cli.start.command import Advertise, ConfigFile, DataDir, Listen, Properties
 from kbroker.cli.start.options import DEFAULT_ORIGIN, StartOptions, load_properties, origins_text
@@ -49,10 +49,9 @@ def show(
     listen: Listen = None,
     advertise: Advertise = None,
     properties: Properties = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also show configs at their defaults.")] = False,
+    everything: Annotated[bool, option("--all", "Also show configs at their defaults.")] = False,
     bootstrap: Annotated[
-        str | None,
-        typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help="Show the configs of this running broker."),
+        str | None, option("--bootstrap -b HOST:PORT", "Show the configs of this running broker.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -85,9 +84,10 @@ def start_configs(static: StaticConfigs) -> list[ConfigValue]:
 def running_configs(bootstrap: str, static: StaticConfigs) -> list[ConfigValue]:
     """Return the configs of a running broker, with origins from `static` where the values agree."""
     from kbroker.cli.configs.requests import Resource, describe_configs
+    from kbroker.client.admin import describe_cluster
 
     with admin_client(bootstrap) as client:
-        broker_id = _broker_id((broker["broker_id"] for broker in client.describe_cluster()["brokers"]), static)
+        broker_id = _broker_id((broker.broker_id for broker in describe_cluster(client).brokers), static)
         resource = Resource("broker", str(broker_id))
         configs = describe_configs(client, [resource])[resource]
     return [

@@ -4,9 +4,8 @@ import json
 from functools import cache, partial
 from random import Random
 
-from kbroker.cli.log.file_readers import find_reader
-from kbroker.cli.log.formatting import format_item
-from kbroker.cli.log.items import DumpSelection
+from kbroker.cli.log.dump import find_reader
+from kbroker.cli.log.items import DumpSelection, format_item
 from kbroker.common import TopicPartition
 from kbroker.coordination.data_tree import DataTree
 from kbroker.coordination.interface import Create, Op, Set

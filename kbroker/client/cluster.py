@@ -229,8 +229,8 @@ class ClusterClient:
 
     def any_broker(self) -> BrokerConnection:
         """Return a connection to any broker that can be reached. Raises BrokerUnreachable."""
-        is_open = [address for address, connection in self._connections.items() if connection.is_open]
-        return self._first_reachable(dict.fromkeys([*is_open, *self._bootstrap, *self._addresses.values()]))
+        used = [address for address, connection in self._connections.items() if connection.is_open]
+        return self._first_reachable(dict.fromkeys([*used, *self._bootstrap, *self._addresses.values()]))
 
     def any_node(self) -> tuple[int, BrokerConnection]:
         """Return the node id of a broker that can be reached, and a connection to it. Raises OSError."""
@@ -249,7 +249,7 @@ class ClusterClient:
 
     def _connect(self, address: Address) -> BrokerConnection:
         connection = self._connections.get(address)
-        if connection is None or not connection.is_open:
+        if connection is None or not connection.is_usable():
             connection = self._connections[address] = BrokerConnection(
                 address, client_id=self._client_id, timeout_s=self._timeout_s, connect_timeout_s=self._connect_timeout_s
             )

@@ -95,6 +95,19 @@ class BrokerConnection:
         self.send(request)
         return self.receive(response_type, timeout_s)
 
+    def is_usable(self) -> bool:
+        """Return whether the connection is open. Closes one that the broker has closed, as it does with idle ones."""
+        if self.is_open and self._socket is not None and not self._protocol.in_flight:
+            self._socket.settimeout(0)
+            try:
+                if not self._socket.recv(1, socket.MSG_PEEK):
+                    self.close()
+            except BlockingIOError:
+                pass
+            except OSError:
+                self.close()
+        return self.is_open
+
     def close(self) -> None:
         self.is_open = False
         if self._socket is not None:

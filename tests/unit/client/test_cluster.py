@@ -1,6 +1,7 @@
 """Requests to any broker, to several at once, to leaders, coordinators and the controller."""
 
 from collections.abc import Callable, Iterator
+from time import monotonic
 
 import pytest
 
@@ -27,6 +28,7 @@ from protocol.messages.k09_offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from protocol.messages.k10_find_coordinator import Coordinator, FindCoordinatorResponse
+from protocol.messages.k19_create_topics import CreateTopicsResponse
 from protocol.messages.k20_delete_topics import DeletableTopicResult, DeleteTopicsResponse
 from protocol.messages.k60_describe_cluster import DescribeClusterResponse
 from protocol.messages.k10003_describe_broker import DescribeBrokerRequest, DescribeBrokerResponse
@@ -86,6 +88,19 @@ def test_a_request_that_changes_something_is_sent_once(start: Start) -> None:
     with pytest.raises(BrokerUnreachable):
         admin.create_topics(client, {"t": admin.TopicSpec()})
     assert (len(first.requests), len(second.requests)) == (2, 0)
+
+
+def test_a_connection_that_the_broker_has_closed_is_opened_again(start: Start) -> None:
+    client, (broker,) = start(1)
+    broker.closes_idle = True
+    broker.handlers[ApiKey.CREATE_TOPICS] = lambda _: CreateTopicsResponse()
+    client.metadata([])
+    (connection,) = client._connections.values()
+    deadline = monotonic() + 10
+    while connection.is_usable() and monotonic() < deadline:
+        pass
+    assert admin.create_topics(client, {"t": admin.TopicSpec()}) == []
+    assert broker.connections == 2
 
 
 def test_all_brokers_at_once_and_those_that_respond(start: Start) -> None:

@@ -28,6 +28,8 @@ class SocketBroker:
         self.handlers: dict[int, Handler] = dict(handlers or {})
         self.requests: list[Any] = []
         self.connections = 0
+        # Whether it closes connections after one response.
+        self.closes_idle = False
         self._versions = [
             ApiVersion(api_key=key, min_version=api.min_version, max_version=max_versions.get(key, api.max_version))
             for key, api in APIS.items()
@@ -59,10 +61,13 @@ class SocketBroker:
     def _serve(self, connection: socket.socket) -> None:
         with suppress(OSError), connection, connection.makefile("rb") as stream:
             while len(size := stream.read(SIZE_BYTES)) == SIZE_BYTES:
+                handled = len(self.requests)
                 response = self._respond(stream.read(int.from_bytes(size, "big")))
                 if response is None:
                     return
                 connection.sendall(response)
+                if self.closes_idle and len(self.requests) > handled:
+                    return
 
     def _respond(self, frame: bytes) -> bytes | None:
         header = decode_request_header(frame)

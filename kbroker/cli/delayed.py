@@ -11,7 +11,7 @@ from kbroker.cli.common.client import CLIENT_ERRORS, admin_client, error_code_te
 from kbroker.cli.common.completion import complete_topics
 from kbroker.cli.common.errors import CliError, print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
-from kbroker.cli.common.output import Cell, confirm, paginated, print_json, print_note, print_table
+from kbroker.cli.common.output import Cell, confirm, paginated, print_json, print_note, print_rows, print_table
 from kbroker.cli.common.values import INT32, INT64, count_text, format_duration, format_timestamp
 from kbroker.cli.records.formats import bytes_to_json, printable
 from kbroker.client.admin import chunks, topic_configs
@@ -240,11 +240,8 @@ def count(
         }
         for index, response in counts.items()
     ]
-    if as_json:
-        print_json(rows)
-        return
     columns = ("partition", "pending", "in transactions", "next due")
-    print_table(columns, [[*list(row.values())[:3], _time(row["next_due_ms"])] for row in rows])
+    print_rows(as_json, rows, columns, [[*list(row.values())[:3], _time(row["next_due_ms"])] for row in rows])
 
 
 def _time(due_ms: int | None) -> str | None:

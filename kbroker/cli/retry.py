@@ -9,7 +9,7 @@ from kbroker.cli.common.client import admin_client, partition_leaders, topic_err
 from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, argument, option
-from kbroker.cli.common.output import Cell, paginated, print_json, print_table
+from kbroker.cli.common.output import Cell, paginated, print_rows
 from kbroker.cli.common.values import DURATION_UNITS_MS, INT32, parse_duration_ms
 from kbroker.client.admin import TopicSpec, create_topics, describe_topics, topic_configs
 from kbroker.client.cluster import ClusterClient
@@ -131,10 +131,7 @@ def list_policies(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTST
         [p.topic, p.group, p.attempts, ",".join(map(duration_text, p.delays_ms)), p.retry_topic, p.dead_letter_topic]
         for p in policies
     ]
-    if as_json:
-        print_json([dataclasses.asdict(policy) for policy in policies])
-    else:
-        print_table(columns, rows)
+    print_rows(as_json, [dataclasses.asdict(policy) for policy in policies], columns, rows)
 
 
 def duration_text(duration_ms: int) -> str:

@@ -21,7 +21,7 @@ from kbroker.cli.common.options import (
     pipeline_errors,
     spark_session_for,
 )
-from kbroker.cli.common.output import ProgressBar, print_json, print_note
+from kbroker.cli.common.output import DIM, RED, ProgressBar, colored, print_json, print_note
 from kbroker.cli.common.values import count_text, format_size, parse_date, parse_integer, parse_time_ms
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 MAX_PRINTED = 100
 # Larger than all offsets and times.
 _UNBOUNDED = 2**62
-
-_RED, _DIM, _RESET = "\x1b[31m", "\x1b[2m", "\x1b[0m"
 
 
 def verify(
@@ -165,11 +163,9 @@ def _write_report(path: str, text: str) -> None:
 def _print_result(report: "VerificationReport", report_file: str | None) -> None:
     from kbroker.pipeline.archive.verification.findings import format_finding
 
-    has_colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     for finding in [*report.differences, *report.notes][:MAX_PRINTED]:
         text = format_finding(finding) if finding.is_difference else f"note: {format_finding(finding)}"
-        color = _RED if finding.is_difference else _DIM
-        print(f"{color}{text}{_RESET}" if has_colors else text)
+        print(colored(text, RED if finding.is_difference else DIM))
     if len(report.findings) > MAX_PRINTED:
         complete = f"{report_file} contains all" if report_file else "--report FILE writes all"
         print(f"and {len(report.findings) - MAX_PRINTED} more; {complete}")

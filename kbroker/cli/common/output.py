@@ -36,6 +36,22 @@ def print_note(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+RED, GREEN, YELLOW, BOLD, DIM = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[1m", "\x1b[2m"
+
+
+def colored(text: str, color: str) -> str:
+    """Return text in a color for standard output; unchanged without a terminal, or with NO_COLOR."""
+    return f"{color}{text}\x1b[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
+
+
+def print_rows(as_json: bool, document: object, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """Print a JSON document, or else the same as a table."""
+    if as_json:
+        print_json(document)
+    else:
+        print_table(columns, rows)
+
+
 def print_heading(text: str, detail: str = "") -> None:
     """Print a line above a table, bold on a terminal."""
     if sys.stdout.isatty():

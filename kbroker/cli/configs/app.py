@@ -1,7 +1,6 @@
 """`kbroker configs`: get, set, unset and list configs of topics, brokers, groups, client metrics and loggers."""
 
 import difflib
-import os
 import shutil
 import sys
 import textwrap
@@ -14,7 +13,7 @@ from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.completion import complete_config_words, complete_kinds
 from kbroker.cli.common.errors import CliError, print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, argument, option
-from kbroker.cli.common.output import paginated, print_json, print_table
+from kbroker.cli.common.output import BOLD, colored, paginated, print_json, print_table
 from kbroker.cli.common.values import parse_config_changes
 from kbroker.cli.configs.requests import (
     ALL_BROKERS,
@@ -126,12 +125,8 @@ def _paragraph(config: Config) -> str:
         f"{synonym['name']}={HIDDEN if config['sensitive'] else synonym['value']}"
         for synonym in config["synonyms"]
     ]
-    first_line = f"{_bold(config['name'])}={value_text(config)}  ({', '.join(facts)})"
+    first_line = f"{colored(config['name'], BOLD)}={value_text(config)}  ({', '.join(facts)})"
     return "\n".join([first_line, *([documentation] if documentation else []), *synonyms])
-
-
-def _bold(text: str) -> str:
-    return f"\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
 
 
 @app.command("set")

@@ -9,7 +9,7 @@ import typer
 from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import AsJson, option
-from kbroker.cli.common.output import print_json, print_table
+from kbroker.cli.common.output import print_rows
 from kbroker.cli.start.command import Advertise, ConfigFile, DataDir, Listen, Properties
 from kbroker.cli.start.options import DEFAULT_ORIGIN, StartOptions, load_properties, origins_text
 from kbroker.config import BrokerConfig, ConfigError
@@ -63,10 +63,8 @@ def show(
     static, _ = load_properties(options, os.environ)
     configs = start_configs(static) if bootstrap is None else running_configs(bootstrap, static)
     selected = [config for config in configs if everything or config.origin != DEFAULT_ORIGIN]
-    if as_json:
-        print_json([{"name": config.name, "value": config.value, "from": config.origin} for config in selected])
-    else:
-        print_table(("config", "value", "from"), selected)
+    document = [{"name": config.name, "value": config.value, "from": config.origin} for config in selected]
+    print_rows(as_json, document, ("config", "value", "from"), selected)
 
 
 def start_configs(static: StaticConfigs) -> list[ConfigValue]:

@@ -10,7 +10,15 @@ from kbroker.cli.common.client import admin_client, client_settings, kafka_pytho
 from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
-from kbroker.cli.common.output import Cell, ProgressBar, confirm, paginated, print_json, print_note, print_table
+from kbroker.cli.common.output import (
+    Cell,
+    ProgressBar,
+    confirm,
+    paginated,
+    print_note,
+    print_rows,
+    print_table,
+)
 from kbroker.cli.common.values import INT32, count_text, format_timestamp, is_relative_time, parse_time_ms
 from kbroker.cli.dlq.redrive import LetterFilter, Redrive, dead_letter, parse_header_filters
 from kbroker.cli.records.formats import to_json
@@ -47,10 +55,8 @@ def list_topics(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRA
     with admin_client(bootstrap) as client:
         topics = _dead_letter_topics(topics_with_configs(client))
         sizes = {topic: sum(end - begin for begin, end in _bounds(client, topic).values()) for topic in topics}
-    if as_json:
-        print_json([{"topic": topic, "records": size} for topic, size in sizes.items()])
-    else:
-        print_table(("topic", "records"), [[topic, size] for topic, size in sizes.items()])
+    document = [{"topic": topic, "records": size} for topic, size in sizes.items()]
+    print_rows(as_json, document, ("topic", "records"), sizes.items())
 
 
 def _dead_letter_topics(configs: Mapping[str, Mapping[str, str]]) -> list[str]:

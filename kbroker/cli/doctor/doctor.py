@@ -8,7 +8,7 @@ import typer
 
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.options import AsJson
-from kbroker.cli.common.output import print_json
+from kbroker.cli.common.output import GREEN, RED, YELLOW, colored, print_json
 from kbroker.cli.common.values import count_text, format_size
 from kbroker.cli.doctor.cluster_checks import check_cluster
 from kbroker.cli.doctor.host import OK, PROBLEM, WARNING, Check, CheckContext, CheckResult, Host
@@ -250,13 +250,10 @@ def run_checks(options: StartOptions, host: Host, disk: Disk) -> Iterator[CheckR
 
 def _print_results(results: Sequence[CheckResult]) -> None:
     """Print one line per result, and a second line for advice."""
-    has_colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    colors = {"ok": "\x1b[32m", WARNING: "\x1b[33m", PROBLEM: "\x1b[31m"} if has_colors else {}
-    off = "\x1b[0m" if has_colors else ""
+    colors = {OK: GREEN, WARNING: YELLOW, PROBLEM: RED}
     width = max(len(result.check) for result in results)
     for result in results:
-        status = f"{colors.get(result.status, '')}{result.status:<7}{off}"
-        print(f"{status}  {result.check:<{width}}  {result.message}")
+        print(f"{colored(f'{result.status:<7}', colors[result.status])}  {result.check:<{width}}  {result.message}")
         if result.advice:
             print(f"{'':7}  {'':{width}}  -> {result.advice}")
     problems = sum(result.status == PROBLEM for result in results)

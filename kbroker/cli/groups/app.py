@@ -9,7 +9,7 @@ from kbroker.cli.common.client import admin_client, error_code_text
 from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.errors import CliError, print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
-from kbroker.cli.common.output import Cell, confirm, paginated, print_heading, print_json, print_table
+from kbroker.cli.common.output import Cell, confirm, paginated, print_heading, print_json, print_rows, print_table
 from kbroker.cli.common.values import count_text, parse_topic_partitions
 from kbroker.cli.groups.reset_offsets import reset_offsets
 from kbroker.client import groups as group_requests
@@ -56,10 +56,7 @@ def list_groups(
         for group in sorted(groups, key=lambda group: group.group_id)
         if not states or group.group_state.lower() in states
     ]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(("group", "state", "type", "protocol"), [list(row.values()) for row in rows])
+    print_rows(as_json, rows, ("group", "state", "type", "protocol"), [list(row.values()) for row in rows])
 
 
 @app.command("describe")

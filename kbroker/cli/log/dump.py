@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from kbroker.cli.common.errors import CliError, exception_text, print_error, usage_error
-from kbroker.cli.common.output import ProgressBar
+from kbroker.cli.common.output import RED, ProgressBar, colored
 from kbroker.cli.common.values import parse_integer
 from kbroker.cli.log.items import DumpFile, DumpItem, DumpSelection, Fields, Reader, damage_item, format_item
 from kbroker.cli.log.segments import read_segment
@@ -264,7 +264,6 @@ class Dump:
         self._selection = selection
         self._max_items = max_items
         self._as_json = as_json
-        self._colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         self._found_damage = False
 
     def run(self, paths: list[str]) -> bool:
@@ -334,4 +333,5 @@ class Dump:
         elif item.kind == "more":
             print("... more items are not shown (--max)")
         else:
-            print(format_item(item, self._colors))
+            line = format_item(item)
+            print(colored(line, RED) if item.kind == "damage" else line)

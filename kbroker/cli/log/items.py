@@ -63,10 +63,7 @@ def damage_item(damage: Damage) -> DumpItem:
     return DumpItem("damage", {**fields, "reason": damage.reason}, damage.position)
 
 
-_RED, _OFF = "\x1b[31m", "\x1b[0m"
-
-
-def format_item(item: DumpItem, colors: bool) -> str:
+def format_item(item: DumpItem) -> str:
     """Return an item as one line, without the line end."""
     fields = item.fields
     match item.kind:
@@ -80,8 +77,7 @@ def format_item(item: DumpItem, colors: bool) -> str:
         case "control":
             return f"      {fields['type']}  coordinator epoch {fields['coordinator_epoch']}"
         case "damage":
-            line = _damage(fields)
-            return f"{_RED}{line}{_OFF}" if colors else line
+            return _damage(fields)
         case "incomplete":
             return f"@{fields['position']}  {count_text(fields['size'], 'byte')} of an incomplete batch"
         case "line":

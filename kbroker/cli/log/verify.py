@@ -1,7 +1,6 @@
 """`kbroker log verify`: check a data directory, and dry-run what the next start would repair."""
 
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -10,7 +9,7 @@ from struct import error as StructError
 from typing import Any, NamedTuple
 
 from kbroker.cli.common.errors import CliError, print_error, usage_error
-from kbroker.cli.common.output import ProgressBar, print_json
+from kbroker.cli.common.output import DIM, RED, ProgressBar, colored, print_json
 from kbroker.cli.common.values import count_text
 from kbroker.cli.log.dump import find_reader
 from kbroker.cli.log.items import DumpSelection
@@ -25,8 +24,6 @@ from kbroker.storage.inspect.recovery_dry_run import OverlayDisk, dry_run_recove
 
 # Findings printed per file; the others are counted. A segment under a wrong name has one per batch.
 MAX_FINDINGS_PER_FILE = 20
-
-_RED, _DIM, _OFF = "\x1b[31m", "\x1b[2m", "\x1b[0m"
 
 
 class VerifyReport:
@@ -88,11 +85,8 @@ class VerifyReport:
         print_json(fields)
 
     def print_text(self) -> None:
-        colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         for finding in self._findings:
-            line = _finding_line(finding)
-            color = _RED if finding.is_problem else _DIM
-            print(f"{color}{line}{_OFF}" if colors else line)
+            print(colored(_finding_line(finding), RED if finding.is_problem else DIM))
         for path, count in self._omitted().items():
             print(f"and {count_text(count, 'more finding')} in {path}")
         for repair in self.repairs:

@@ -5,12 +5,11 @@ The record batches in a Produce request or Fetch response are the items of `kbro
 
 import base64
 import json
-import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 from kbroker.cli.common.errors import usage_error
+from kbroker.cli.common.output import RED, colored
 from kbroker.cli.common.values import count_text
 from kbroker.cli.log.items import DumpItem, damage_item, format_item
 from kbroker.cli.log.segments import batch_fields, control_item, record_fields
@@ -78,7 +77,6 @@ def _batch_records(content: bytes, batch: BatchAt) -> Iterator[DumpItem]:
         yield damage_item(Damage(batch.position, header.size, None, str(error)))
 
 
-_RED, _OFF = "\x1b[31m", "\x1b[0m"
 _MAX_BYTES_SHOWN = 64
 _API_KEY_FIELDS = ("request_api_key", "api_key")
 
@@ -86,8 +84,7 @@ _API_KEY_FIELDS = ("request_api_key", "api_key")
 class FrameText:
     """Formats the frames of one capture; `found_damage`: whether one of them is damaged, or a batch in it."""
 
-    def __init__(self, colors: bool) -> None:
-        self._colors = colors
+    def __init__(self) -> None:
         self.found_damage = False
 
     def lines(self, frame: ParsedFrame) -> Iterator[str]:
@@ -120,7 +117,7 @@ class FrameText:
             yield _line(field.start, len(field.path) + 1, f"{field.path[-1]}: {_value_text(field)}")
             if field.kind == "records":
                 for item in _items(frame, field):
-                    text = format_item(item, False).strip()
+                    text = format_item(item).strip()
                     depth = len(field.path) + (2 if item.kind in ("batch", "incomplete") else 3)
                     if item.kind == "damage":
                         yield self._damage(text)
@@ -129,7 +126,7 @@ class FrameText:
 
     def _damage(self, text: str) -> str:
         self.found_damage = True
-        return f"{_RED}{text}{_OFF}" if self._colors else text
+        return colored(text, RED)
 
     def to_json(self, frame: ParsedFrame) -> str:
         """Return a frame as one line of JSON."""
@@ -260,7 +257,7 @@ def _api_key(text: str) -> int:
 
 def print_frames(data: bytes, response_types: ResponseTypes | None, as_json: bool) -> bool:
     """Print all frames of a capture; returns whether one is damaged."""
-    text = FrameText(sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+    text = FrameText()
     for number, frame in enumerate(parse_capture(data, response_types)):
         if as_json:
             print(text.to_json(frame))

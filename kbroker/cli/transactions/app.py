@@ -9,7 +9,7 @@ from kbroker.cli.common.client import admin_client, error_code_text, partition_l
 from kbroker.cli.common.completion import complete_topics, complete_transactional_ids
 from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, argument, option
-from kbroker.cli.common.output import paginated, print_json, print_table
+from kbroker.cli.common.output import paginated, print_json, print_rows, print_table
 from kbroker.cli.common.values import (
     INT32,
     INT64,
@@ -62,10 +62,8 @@ def list_(
     )
     with admin_client(bootstrap) as client:
         listings = list_transactions(client, selection)
-    if as_json:
-        print_json([listing._asdict() for listing in listings])
-    else:
-        print_table(("transactional id", "state", "producer id", "coordinator"), listings)
+    columns = ("transactional id", "state", "producer id", "coordinator")
+    print_rows(as_json, [listing._asdict() for listing in listings], columns, listings)
 
 
 def parse_state(text: str) -> str:
@@ -159,10 +157,7 @@ def producers(
         leaders = partition_leaders(client, list(dict.fromkeys(selection.topic for selection in selections)))
         selected = select_partitions(leaders, selections)
         rows = describe_producers(client, selected if broker is None else dict.fromkeys(selected, broker))
-    if as_json:
-        print_json([row._asdict() for row in rows])
-    else:
-        print_table(PRODUCER_COLUMNS, [_producer_row(row) for row in rows])
+    print_rows(as_json, [row._asdict() for row in rows], PRODUCER_COLUMNS, map(_producer_row, rows))
 
 
 def _producer_row(row: PartitionProducer) -> list[Any]:

@@ -101,7 +101,7 @@ def _dump_file(path: str, selection: DumpSelection, data: bytes) -> None:
     assert reader_and_source is not None
     _, reader, source = reader_and_source
     for item in reader(source, selection):
-        line = format_item(item, False)
+        line = format_item(item)
         assert line.replace("\t", " ").isprintable(), line
         json.dumps(item.fields)
         assert 0 <= item.bytes_read <= len(data)

@@ -37,9 +37,9 @@ COMMANDS = {
     "produce": CommandSource("kbroker.cli.records.produce", "produce", "Produce records to a topic."),
     "consume": CommandSource("kbroker.cli.records.consume", "consume", "Print records of topics."),
     "groups": CommandSource("kbroker.cli.groups.app", "app", "List, describe, reset and delete consumer groups."),
-    "retry": CommandSource("kbroker.cli.retry.app", "app", "Create and list the retry topics of topics and groups."),
+    "retry": CommandSource("kbroker.cli.retry", "app", "Create and list the retry topics of topics and groups."),
     "dlq": CommandSource("kbroker.cli.dlq.app", "app", "List, show, redrive and purge dead letters."),
-    "delayed": CommandSource("kbroker.cli.delayed.app", "app", "List, count, cancel and deliver delayed records."),
+    "delayed": CommandSource("kbroker.cli.delayed", "app", "List, count, cancel and deliver delayed records."),
     "transactions": CommandSource(
         "kbroker.cli.transactions.app", "app", "List and describe transactions, find and end hanging ones."
     ),

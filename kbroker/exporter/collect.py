@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.config.broker.broker_config import INTER_BROKER
 from kbroker.exporter.metrics_page import MetricsPage, labels
-from kbroker.exporter.queues import collect_queues
 from kbroker.exporter.replication import (
     ITEMS_PER_STEP,
     add_replicas,
@@ -29,13 +28,14 @@ from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from kbroker.api.context import Services
-    from kbroker.exporter.election_counter import ElectionCounter
+    from kbroker.exporter.replication import ElectionCounter
     from kbroker.queues.queue_extensions import QueueExtensions
     from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
     from kbroker.replica.partition import Partition
     from kbroker.runtime.metrics import RequestStats
     from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
     from kbroker.server.socket_server import SocketServer
+
 
 # In Kafka's names of Fetch metrics.
 CONSUMER, FOLLOWER = "Consumer", "Follower"
@@ -287,3 +287,34 @@ def _add_offsets(
     labelled = f'{start},topic="{topic}"}}'
     page.add("kafka_consumergroup_current_offset_sum", sum(committed.values()), labelled)
     page.add("kafka_consumergroup_lag_sum", lags, labelled)
+
+
+def collect_queues(queues: QueueExtensions, page: MetricsPage, now_ms: int) -> Iterator[None]:
+    """Add the led partitions of topics with these features, and the totals. `now_ms`: the wall clock."""
+    loading = 0
+    for number, (partition, delivery) in enumerate(list(queues.delayed.deliveries().items())):
+        if number % ITEMS_PER_STEP == 0:
+            yield
+        if not delivery.is_loaded:
+            loading += 1
+            continue
+        labelled = f'{{partition="{partition.tp.partition}",topic="{partition.tp.topic}"}}'
+        due_ms = delivery.state.pending.first_due_ms()
+        page.add("kbroker_delay_pending_records", delivery.state.count, labelled)
+        page.add("kbroker_delay_overdue_seconds", 0 if due_ms is None else max(now_ms - due_ms, 0) / 1000, labelled)
+        if due_ms is not None:
+            page.add("kbroker_delay_next_due_timestamp_seconds", due_ms / 1000, labelled)
+    page.add("kbroker_delay_loading_partitions", loading)
+    delay = queues.delayed.metrics
+    page.add("kbroker_delay_delivered_records_total", delay.delivered_records)
+    page.add("kbroker_delay_delivered_early_records_total", delay.delivered_early)
+    page.add("kbroker_delay_cancelled_records_total", delay.cancelled)
+    page.add("kbroker_delay_moved_records_total", delay.moved_records)
+    page.add("kbroker_delay_lateness_seconds_total", delay.lateness_ms / 1000)
+    page.add("kbroker_delay_max_lateness_seconds", delay.max_lateness_ms / 1000)
+    for number, (partition, count) in enumerate(queues.key_counts().items()):
+        if number % ITEMS_PER_STEP == 0:
+            yield
+        page.add("kbroker_dedup_keys", count, f'{{partition="{partition.tp.partition}",topic="{partition.tp.topic}"}}')
+    page.add("kbroker_dedup_duplicate_records_total", queues.dedup_metrics.duplicates)
+    page.add("kbroker_dedup_evicted_keys_total", queues.dedup_metrics.evicted)

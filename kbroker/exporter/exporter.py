@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from kbroker.common import format_address
 from kbroker.config.validators import parse_host_port
 from kbroker.exporter.collect import MetricSources, collect_metrics
-from kbroker.exporter.election_counter import ElectionCounter
 from kbroker.exporter.http_server import HttpResponse, HttpServer, text_response
 from kbroker.exporter.metrics_page import CONTENT_TYPE, MetricsPage
+from kbroker.exporter.replication import ElectionCounter
 from kbroker.metadata.image import WriteHealth
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.metrics import Histogram

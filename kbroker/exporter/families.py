@@ -1,26 +1,33 @@
-"""The table of all metric families. `python -m kbroker.exporter.families > docs/metrics.md` generates their page.
+"""All metric families (families.txt). `python -m kbroker.exporter.families > docs/metrics.md` generates their page.
 
 The names with kafka_ are those of Kafka's JMX metrics with the usual rules of the Prometheus JMX exporter, and those of
 kafka_exporter (topics, offsets, consumer groups). Metrics that Kafka does not have begin with kbroker_. process_* and
 python_* come from prometheus_client.
 """
 
-from kbroker.exporter.family_tables.groups_families import GROUPS_FAMILIES
-from kbroker.exporter.family_tables.kbroker_families import KBROKER_FAMILIES
-from kbroker.exporter.family_tables.logs_families import LOGS_FAMILIES
-from kbroker.exporter.family_tables.queue_families import QUEUE_FAMILIES
-from kbroker.exporter.family_tables.replication_families import REPLICATION_FAMILIES
-from kbroker.exporter.family_tables.traffic_families import REQUESTS_FAMILIES
+from pathlib import Path
+from typing import NamedTuple
 
-FAMILIES = (
-    *REQUESTS_FAMILIES,
-    *REPLICATION_FAMILIES,
-    *LOGS_FAMILIES,
-    *GROUPS_FAMILIES,
-    *KBROKER_FAMILIES,
-    *QUEUE_FAMILIES,
-)
 
+class Family(NamedTuple):
+    """`kind`: counter, gauge or histogram. `labels`: their names, separated by commas.
+
+    `help`: for the page of a scrape, and docs/metrics.md.
+    """
+
+    name: str
+    kind: str
+    labels: str
+    help: str
+
+
+def _read_families() -> tuple[Family, ...]:
+    """Read the table: a family in each line."""
+    lines = Path(__file__).with_name("families.txt").read_text().splitlines()
+    return tuple(Family(*(cell.strip() for cell in line.split("|"))) for line in lines)
+
+
+FAMILIES = _read_families()
 BY_NAME = {family.name: family for family in FAMILIES}
 
 _END = "\nRead on: [operations.md](operations.md#monitoring) says which of them to alert on.\n"

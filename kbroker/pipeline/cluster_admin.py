@@ -1,58 +1,117 @@
 """A client for topics, configs, offsets and groups, for which Spark's Kafka connector has no functions.
 
-It wraps kafka-python's admin client. Times are milliseconds since 1970. All failures are raised as PipelineError, as
-BrokerUnavailableError if waiting for the broker may help.
+Times are milliseconds since 1970. All failures are raised as PipelineError, as BrokerUnavailableError if waiting for
+the broker may help.
 """
 
-import logging
 import re
-import socket
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any
-from uuid import UUID
+from functools import wraps
+from time import monotonic, sleep
+from typing import ParamSpec, TypeVar
 
+from kbroker.client import cluster as client
+from kbroker.client.admin import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    TopicSpec,
+    create_topics,
+    describe_topics,
+    list_offsets,
+    topic_configs,
+)
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.groups import commit_offsets, committed_offsets, list_groups
+from kbroker.client.requests import Address, BrokerError
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.manifest.model import GroupOffsets, TopicInfo
 from kbroker.pipeline.errors import PipelineError
+from protocol.client import UnsupportedVersionError
+from protocol.errors import ErrorCode, error_name
 
-CONNECT_TIMEOUT_S = 5.0
-BOOTSTRAP_TIMEOUT_MS = 10_000
-REQUEST_TIMEOUT_MS = 30_000
-MAX_NAMES = 200  # topics or groups in one request
+P = ParamSpec("P")
+R = TypeVar("R")
+
+CLIENT_ID = "kbroker-pipeline"
+# The leaders of a new topic are awaited for this time.
+LEADERS_FOR_S, LEADERS_EVERY_S = 10.0, 0.1
 
 
 class BrokerUnavailableError(PipelineError):
     """No broker can be reached, or a request has no response in time."""
 
 
-class ClusterAdmin:
-    """A connection to the cluster at `bootstrap` (HOST:PORT,...).
+def parse_bootstrap(bootstrap: str) -> list[Address]:
+    """Parse HOST:PORT,... Raises PipelineError."""
+    servers = [server.strip() for server in bootstrap.split(",") if server.strip()]
+    if not servers:
+        raise PipelineError("expected HOST:PORT of a broker, not an empty address")
+    addresses = []
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        if not (host and port.isascii() and port.isdigit()) or int(port) > 65535:
+            raise PipelineError(f"expected HOST:PORT of a broker, not {server!r}")
+        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    return addresses
 
-    It is opened by `with` or by the first request, and after a failure again by the next one. One thread may use it
-    at a time.
+
+def require_reachable(bootstrap: str) -> None:
+    """Raise BrokerUnavailableError if no address accepts a connection."""
+    try:
+        client.require_reachable(parse_bootstrap(bootstrap))
+    except OSError as error:
+        raise BrokerUnavailableError(str(error)) from None
+
+
+def cluster_client(bootstrap: str) -> ClusterClient:
+    """Return an unconnected client. Raises PipelineError for an address that cannot be parsed."""
+    return ClusterClient(parse_bootstrap(bootstrap), client_id=CLIENT_ID)
+
+
+def as_pipeline_errors(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function to raise the errors of a ClusterClient as PipelineError."""
+
+    @wraps(function)
+    def wrapped(*args: P.args, **named: P.kwargs) -> R:
+        try:
+            return function(*args, **named)
+        except BrokerError as error:
+            raise PipelineError(f"the broker rejected the request: {error}") from error
+        except UnsupportedVersionError as error:
+            raise PipelineError(str(error)) from error
+        except OSError as error:
+            raise PipelineError(f"the broker cannot be reached: {error}") from error
+
+    return wrapped
+
+
+class ClusterAdmin:
+    """A client of the cluster at `bootstrap` (HOST:PORT,...). One thread may use it at a time.
+
+    After a failure the next request opens new connections.
     """
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        self._client: Any = None
+        self._client: ClusterClient | None = None
 
     def __enter__(self) -> "ClusterAdmin":
-        self._connect()
+        with self._request() as connected:
+            connected.any_broker()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; another request opens a new one."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        """Close the connections; another request opens new ones."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
     def describe_topics(
         self, names: Iterable[str] | None = None, pattern: str | Callable[[str], bool] | None = None
@@ -62,10 +121,26 @@ class ClusterAdmin:
         `pattern`: a regular expression that must match the whole name, or a function. Topics that do not exist are
         omitted, and so are internal topics unless they are named.
         """
-        topics = self._describe_topics(names, pattern)
-        configs = self._describe_configs(list(topics))
+        unique_names = None if names is None else list(dict.fromkeys(names))
+        if unique_names == []:
+            return {}
+        matches = re.compile(pattern).fullmatch if isinstance(pattern, str) else pattern
+        with self._request("DescribeTopics") as connected:
+            described = describe_topics(connected, unique_names)
+        topics = {}
+        for topic in described:
+            if unique_names is None and (topic.is_internal or (matches is not None and not matches(topic.name))):
+                continue
+            if not topic.error_code:
+                topics[topic.name] = topic
+            elif topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise PipelineError(f"topic {topic.name}: {error_name(topic.error_code)}")
+        with self._request("DescribeConfigs") as connected:
+            configs = topic_configs(connected, list(topics), set_only=True)
         return {
-            name: TopicInfo(_format_topic_id(topic["topic_id"]), len(topic["partitions"]), configs.get(name, {}))
+            name: TopicInfo(
+                _topic_id_text(topic.topic_id), len(topic.partitions), dict(sorted(configs.get(name, {}).items()))
+            )
             for name, topic in sorted(topics.items())
         }
 
@@ -80,182 +155,94 @@ class ClusterAdmin:
             raise PipelineError(f"topics do not exist: {', '.join(missing)}")
         return topics
 
-    def _describe_topics(
-        self, names: Iterable[str] | None, pattern: str | Callable[[str], bool] | None
-    ) -> dict[str, Mapping[str, Any]]:
-        unique_names = None if names is None else list(dict.fromkeys(names))
-        if unique_names == []:
-            return {}
-        matches = re.compile(pattern).fullmatch if isinstance(pattern, str) else pattern
-        with self._request("DescribeTopics") as client:
-            described = client.describe_topics(unique_names)
-        topics = {}
-        for topic in described:
-            name, error_code = topic["name"], topic["error_code"]
-            if unique_names is None and (topic["is_internal"] or (matches is not None and not matches(name))):
-                continue
-            if not error_code:
-                topics[name] = topic
-            elif error_code != _error_code("UnknownTopicOrPartitionError"):
-                raise PipelineError(f"topic {name}: {_error_name(error_code)}")
-        return topics
-
     def effective_configs(self, config: str, names: Iterable[str]) -> dict[str, str]:
         """Return the value of one config by topic, the broker's default where a topic does not set it."""
-        configs = self._describe_configs(list(names), config)
+        with self._request("DescribeConfigs") as connected:
+            configs = topic_configs(connected, list(names), [config])
         return {name: values[config] for name, values in configs.items() if config in values}
-
-    def _describe_configs(self, names: list[str], only: str = "") -> dict[str, dict[str, str]]:
-        """Return the configs that are set on the topics; with `only`, the effective value of this config."""
-        if not names:
-            return {}
-        from kafka.admin import ConfigResource
-
-        keys, config_filter = ({only: ""}, "all") if only else (None, "modified")
-        configs: dict[str, dict[str, str]] = {}
-        for chunk in _chunks(names):
-            resources = [ConfigResource("TOPIC", name, keys) for name in chunk]
-            with self._request("DescribeConfigs") as client:
-                described = client.describe_configs(resources, config_filter=config_filter)["topic"]
-            for name, values in described.items():
-                configs[name] = {key: config["value"] for key, config in sorted(values.items())}
-        return configs
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log start offset of each partition."""
-        from kafka.admin import OffsetSpec
-
-        return self._list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
+        return self._list_offsets(partitions, EARLIEST)
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], committed_only: bool = False
     ) -> dict[TopicPartition, int]:
         """Return the high watermark of each partition, with `committed_only` its last stable offset."""
-        from kafka.admin import OffsetSpec
-
-        return self._list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), committed_only)
+        return self._list_offsets(partitions, LATEST, READ_COMMITTED if committed_only else READ_UNCOMMITTED)
 
     def offsets_for_time(self, partitions: Iterable[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
         """Return the offset of the first record with this timestamp or a later one, else the end offset."""
-        offsets = self._list_offsets(dict.fromkeys(partitions, time_ms))
+        offsets = self._list_offsets(partitions, time_ms)
         ends = self.end_offsets(partition for partition, offset in offsets.items() if offset < 0)
         return {**offsets, **ends}
 
     def _list_offsets(
-        self, specs: Mapping[TopicPartition, Any], committed_only: bool = False
+        self, partitions: Iterable[TopicPartition], timestamp: int, isolation_level: int = READ_UNCOMMITTED
     ) -> dict[TopicPartition, int]:
-        if not specs:
+        timestamps = dict.fromkeys(partitions, timestamp)
+        if not timestamps:
             return {}
-        from kafka import IsolationLevel
-        from kafka import TopicPartition as KafkaTopicPartition
-
-        level = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
-        kafka_specs = {KafkaTopicPartition(*partition): spec for partition, spec in specs.items()}
-        with self._request("ListOffsets") as client:
-            listed = client.list_partition_offsets(kafka_specs, isolation_level=level)
-        return {TopicPartition(at.topic, at.partition): found.offset for at, found in listed.items()}
+        with self._request("ListOffsets") as connected:
+            return list_offsets(connected, timestamps, isolation_level)
 
     def committed_offsets(self, topics: Iterable[str]) -> GroupOffsets:
         """Return the committed offsets of every group for these topics, without groups that have none."""
         selected = set(topics)
-        with self._request("ListGroups") as client:
-            groups = sorted(group["group_id"] for group in client.list_groups())
         result: dict[str, dict[str, dict[int, int]]] = {}
-        for chunk in _chunks(groups):
-            with self._request("OffsetFetch") as client:
-                fetched = client.list_group_offsets(chunk)
-            for group, offsets in fetched.items():
-                for at, committed in offsets.items():
-                    if committed.offset >= 0 and at.topic in selected:
-                        result.setdefault(group, {}).setdefault(at.topic, {})[at.partition] = committed.offset
+        with self._request("OffsetFetch") as connected:
+            for group in sorted(group.group_id for group in list_groups(connected)):
+                for at, offset in committed_offsets(connected, group).items():
+                    if at.topic in selected:
+                        result.setdefault(group, {}).setdefault(at.topic, {})[at.partition] = offset
         return result
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
         """Create a topic and wait until its partitions have leaders. Raises PipelineError if it exists."""
-        topic = {"num_partitions": partitions, "replication_factor": -1, "configs": dict(configs or {})}
-        with self._request("CreateTopics") as client:
-            (result,) = client.create_topics({name: topic}, raise_errors=False)["topics"]
-            if result["error_code"]:
-                reason = (result["error_message"] or _error_name(result["error_code"])).rstrip(".")
+        with self._request("CreateTopics") as connected:
+            [result] = create_topics(connected, {name: TopicSpec(partitions, configs=configs or {})})
+            if result.error_code:
+                reason = (result.error_message or error_name(result.error_code)).rstrip(".")
                 raise PipelineError(f"topic {name} cannot be created: {reason}")
-            client.wait_for_topics([name])
+            deadline = monotonic() + LEADERS_FOR_S
+            while True:
+                [topic] = describe_topics(connected, [name])
+                if len(topic.partitions) == partitions and all(row.leader_id >= 0 for row in topic.partitions):
+                    return
+                if monotonic() > deadline:
+                    raise BrokerUnavailableError(f"topic {name} has no leaders after {LEADERS_FOR_S:g} s")
+                sleep(LEADERS_EVERY_S)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets of a group that has no members."""
-        from kafka import TopicPartition as KafkaTopicPartition
-        from kafka.structs import OffsetAndMetadata
-
-        to_commit = {KafkaTopicPartition(*at): OffsetAndMetadata(offset, "", -1) for at, offset in offsets.items()}
-        with self._request("OffsetCommit") as client:
-            for at, error in client.alter_group_offsets(group, to_commit).items():
-                if error.errno:
-                    raise PipelineError(
-                        f"group {group}: the offset of {at.topic}-{at.partition} cannot be committed: "
-                        f"{_error_name(error.errno)}"
-                    )
+        with self._request("OffsetCommit") as connected:
+            for at, code in commit_offsets(connected, group, offsets).items():
+                if code:
+                    raise PipelineError(f"group {group}: the offset of {at} cannot be committed: {error_name(code)}")
 
     @contextmanager
-    def _request(self, api: str) -> Iterator[Any]:
-        """Yield kafka-python's admin client for one request; convert its errors, and close it after one."""
-        from kafka.errors import BrokerResponseError, KafkaError
-
-        client = self._connect()
+    def _request(self, api: str = "") -> Iterator[ClusterClient]:
+        """Yield a client for one request; convert its errors, and close it after one."""
+        if self._client is None:
+            self._client = cluster_client(self.bootstrap)
         try:
-            yield client
+            yield self._client
         except PipelineError:
             raise
-        except BrokerResponseError as error:
+        except (BrokerError, UnsupportedVersionError) as error:
             self.close()
-            # kafka-python considers this error retriable, but a deleted topic does not come back.
-            is_deleted = error.errno == _error_code("UnknownTopicOrPartitionError")
-            error_type = BrokerUnavailableError if error.retriable and not is_deleted else PipelineError
-            raise error_type(f"{api} failed at the broker at {self.bootstrap}: {_error_text(error)}") from error
-        except (KafkaError, OSError) as error:
-            self.close()
-            raise BrokerUnavailableError(
-                f"no response to {api} from the broker at {self.bootstrap}: {_error_text(error)}"
-            ) from error
-
-    def _connect(self) -> Any:
-        if self._client is None:
-            servers = require_reachable(self.bootstrap)
-            from kafka.admin import KafkaAdminClient
-            from kafka.errors import KafkaError
-
-            logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
-            try:
-                self._client = KafkaAdminClient(
-                    bootstrap_servers=servers,
-                    client_id="kbroker-pipeline",
-                    bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS,
-                    request_timeout_ms=REQUEST_TIMEOUT_MS,
-                )
-            except (KafkaError, OSError) as error:
-                raise BrokerUnavailableError(
-                    f"no response from the broker at {self.bootstrap}: {_error_text(error)}"
-                ) from error
-        return self._client
-
-
-def require_reachable(bootstrap: str) -> list[str]:
-    """Return the addresses as a list if one of them accepts a connection. Raises BrokerUnavailableError.
-
-    Without this check, kafka-python and the Java client retry a refused connection silently until they time out.
-    """
-    servers = [server.strip() for server in bootstrap.split(",") if server.strip()]
-    if not servers:
-        raise PipelineError("expected HOST:PORT of a broker, not an empty address")
-    errors = []
-    for server in servers:
-        host, _, port = server.rpartition(":")
-        if not host or not port.isdigit() or int(port) > 65535:
-            raise PipelineError(f"expected HOST:PORT of a broker, not {server!r}")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
-            return servers
+            # A deleted topic does not come back, though Kafka's clients try again.
+            is_retriable = (
+                isinstance(error, BrokerError)
+                and error.code.retriable
+                and error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+            error_type = BrokerUnavailableError if is_retriable else PipelineError
+            raise error_type(f"{api} failed at the broker at {self.bootstrap}: {error}") from error
         except OSError as error:
-            errors.append(f"{server}: {error.strerror or error}")
-    raise BrokerUnavailableError(f"cannot connect to {'; '.join(errors)}")
+            self.close()
+            subject = f"no response to {api}" if api else "no response"
+            raise BrokerUnavailableError(f"{subject} from the broker at {self.bootstrap}: {error}") from error
 
 
 def all_partitions(topics: Mapping[str, TopicInfo]) -> list[TopicPartition]:
@@ -263,29 +250,6 @@ def all_partitions(topics: Mapping[str, TopicInfo]) -> list[TopicPartition]:
     return [TopicPartition(name, number) for name, info in sorted(topics.items()) for number in range(info.partitions)]
 
 
-def _format_topic_id(raw: Any) -> str:
+def _topic_id_text(topic_id: bytes) -> str:
     """Return a topic id as Kafka's tools print it: URL-safe base64 without padding; empty if there is none."""
-    data = UUID(str(raw or UUID(int=0))).bytes
-    return urlsafe_b64encode(data).decode().rstrip("=") if any(data) else ""
-
-
-def _chunks(names: list[str]) -> Iterator[list[str]]:
-    for start in range(0, len(names), MAX_NAMES):
-        yield names[start : start + MAX_NAMES]
-
-
-def _error_code(error_class: str) -> int:
-    import kafka.errors
-
-    return int(getattr(kafka.errors, error_class).errno)
-
-
-def _error_name(code: int) -> str:
-    from protocol.errors import error_name
-
-    return error_name(code)
-
-
-def _error_text(error: BaseException) -> str:
-    detail = ": ".join(str(argument) for argument in error.args if argument)
-    return detail.rstrip(".") or type(error).__name__
+    return urlsafe_b64encode(topic_id).decode().rstrip("=") if any(topic_id) else ""

@@ -1,7 +1,6 @@
 """Retries and dead letters for Python consumers: docs/retry.md."""
 
-from kbroker.retry.async_consumer import AsyncRetryingConsumer
-from kbroker.retry.consumer import RetryingConsumer
+from kbroker.retry.consumer import AsyncRetryingConsumer, RetryingConsumer
 from kbroker.retry.policy import PolicyError, RetryPolicy
 from kbroker.retry.records import OutgoingRecord, original_timestamp_ms
 from kbroker.retry.stored_policy import read_policy, read_policy_async

@@ -59,10 +59,9 @@ class Archived:
 
 def archive(spark: Any, bootstrap: str, topic: str, directory: Path, most_records: int = 2_000_000) -> Archived:
     """Archive the records that a topic has now."""
-    from kbroker.pipeline.archive.ingest.options import IngestOptions, create_subscription
-    from kbroker.pipeline.archive.ingest.reporting import Reporter
+    from kbroker.pipeline.archive.ingest.cluster_retry import StopEvent
+    from kbroker.pipeline.archive.ingest.options import IngestOptions, Reporter, create_subscription
     from kbroker.pipeline.archive.ingest.run import archive_topics
-    from kbroker.pipeline.archive.ingest.stop import StopEvent
     from kbroker.pipeline.storage.location import open_storage
 
     options = IngestOptions(bootstrap, create_subscription([topic], None), once=True, max_batch_records=most_records)
@@ -189,7 +188,7 @@ def alone(archiving: Archiving, peer: Peer, rounds: int) -> list[Alone]:
 def compacted(spark: Any, directory: Path) -> float:
     """Return the seconds of `archive compact`."""
     from kbroker.pipeline.archive.archive import Archive
-    from kbroker.pipeline.archive.compaction.compaction import compact
+    from kbroker.pipeline.archive.compaction import compact
     from kbroker.pipeline.storage.location import open_storage
 
     begin = time.perf_counter()

@@ -17,6 +17,7 @@ ROOT = Path(kbroker.__file__).parent.parent
 LAYERS = (
     "protocol",
     "common",
+    "client",
     "runtime",
     "config",
     "storage",
@@ -35,44 +36,35 @@ LAYERS = (
 
 # Outside the layers: programs that reach brokers over the network, as any client does.
 CLIENTS = {
-    "cli": {"cli", "pipeline", "retry", "common", "config", "protocol"},
+    "cli": {"cli", "pipeline", "retry", "client", "common", "config", "protocol"},
     "retry": {"retry", "config"},
-    "pipeline": {"pipeline", "common", "config", "protocol"},
+    "pipeline": {"pipeline", "client", "common", "config", "protocol"},
     "__main__": {"cli"},
 }
 # `kbroker start` is the one command that runs a broker; `kbroker log` and `kbroker doctor` read a broker's files, and
-# `kbroker tools frame` shows record batches in the same way.
+# `kbroker tools frame` shows record batches in the same way. Plans of moves are made by pure functions of
+# kbroker.metadata, which the brokers can use too.
 CLIENT_EXCEPTIONS = {
-    # Plans of moves are made by pure functions, which the brokers can use too.
+    "kbroker/cli/cluster/brokers.py": {"metadata"},
     "kbroker/cli/cluster/layout_reader.py": {"metadata"},
     "kbroker/cli/cluster/plan_report.py": {"metadata"},
-    "kbroker/cli/cluster/plans/commands.py": {"metadata"},
-    "kbroker/cli/cluster/plans/plan_file.py": {"metadata"},
-    "kbroker/cli/cluster/plans/replication_factor.py": {"metadata"},
-    "kbroker/cli/cluster/plans/requests.py": {"metadata"},
-    "kbroker/cli/cluster/plans/run_plan.py": {"metadata"},
-    "kbroker/cli/cluster/plans/write_rates.py": {"metadata"},
-    "kbroker/cli/start/start.py": {"broker", "runtime"},
-    "kbroker/cli/start/cluster/broker_process.py": {"broker"},
-    "kbroker/cli/start/cluster/broker_settings.py": {"storage"},
-    "kbroker/cli/start/cluster/cluster_directory.py": {"storage"},
-    "kbroker/cli/start/cluster/local_cluster.py": {"broker", "coordination", "metadata", "runtime", "storage"},
-    "kbroker/cli/start/cluster/orphans.py": {"runtime", "storage"},
-    "kbroker/cli/log/dump.py": {"runtime"},
-    "kbroker/cli/log/items.py": {"runtime", "storage"},
-    "kbroker/cli/log/coordination_files.py": {"coordination", "metadata", "storage"},
-    "kbroker/cli/log/file_readers.py": {"runtime", "storage"},
-    "kbroker/cli/log/app.py": {"runtime"},
-    "kbroker/cli/log/internal_topics.py": {"storage"},
-    "kbroker/cli/log/segments.py": {"runtime", "storage"},
-    "kbroker/cli/log/verify.py": {"coordination", "metadata", "runtime", "storage"},
-    "kbroker/cli/log/verify_report.py": {"storage"},
-    "kbroker/cli/doctor/doctor.py": {"runtime"},
+    "kbroker/cli/cluster/plan_requests.py": {"metadata"},
+    "kbroker/cli/cluster/run_plan.py": {"metadata"},
     "kbroker/cli/doctor/cluster_checks.py": {"metadata"},
     "kbroker/cli/doctor/cluster_reader.py": {"coordination", "metadata"},
-    "kbroker/cli/doctor/check.py": {"runtime", "storage"},
+    "kbroker/cli/doctor/doctor.py": {"runtime"},
+    "kbroker/cli/doctor/host.py": {"runtime", "storage"},
     "kbroker/cli/doctor/storage_checks.py": {"runtime", "storage"},
-    "kbroker/cli/tools/frame_records.py": {"storage"},
+    "kbroker/cli/log/app.py": {"runtime"},
+    "kbroker/cli/log/dump.py": {"coordination", "runtime", "storage"},
+    "kbroker/cli/log/items.py": {"runtime", "storage"},
+    "kbroker/cli/log/segments.py": {"runtime", "storage"},
+    "kbroker/cli/log/verify.py": {"coordination", "runtime", "storage"},
+    "kbroker/cli/start/broker_process.py": {"broker", "runtime", "storage"},
+    "kbroker/cli/start/directories.py": {"storage"},
+    "kbroker/cli/start/local_cluster.py": {"broker", "coordination", "runtime", "storage"},
+    "kbroker/cli/start/start.py": {"broker", "runtime"},
+    "kbroker/cli/tools/frame.py": {"storage"},
 }
 
 MACHINE = {
@@ -100,7 +92,7 @@ MACHINE = {
     "uvloop",
 }
 # Only these (the edge) import those modules. All others receive the clock, disk and network as parameters.
-EDGE_PACKAGES = {"broker", "exporter", "interbroker", "server", "simulation", *CLIENTS}
+EDGE_PACKAGES = {"broker", "client", "exporter", "interbroker", "server", "simulation", *CLIENTS}
 EDGE_FILES = {
     "kbroker/coordination/zookeeper/client.py",
     "kbroker/coordination/zookeeper/open_session.py",
@@ -125,6 +117,7 @@ RUNNING_LOOP = {"asyncio": {"Future", "Lock", "sleep"}}
 # Decisions over plain state: no event loop, disk or clock, not even as a parameter.
 # A directory stands for all files in it.
 PURE = (
+    "kbroker/client/requests.py",
     "kbroker/config/",
     "kbroker/coordinator/group/classic/",
     "kbroker/coordinator/group/group.py",
@@ -153,22 +146,17 @@ PURE = (
     "kbroker/coordination/zookeeper_server/messages.py",
     "kbroker/metadata/store/znodes.py",
     "kbroker/pipeline/aggregate/definition.py",
-    "kbroker/pipeline/archive/compaction/plan.py",
+    "kbroker/pipeline/archive/compaction_plan.py",
     "kbroker/pipeline/archive/ingest/batch_ranges.py",
-    "kbroker/pipeline/archive/ingest/consistency.py",
-    "kbroker/pipeline/archive/ingest/rate_limit.py",
     "kbroker/pipeline/archive/layout.py",
     "kbroker/pipeline/archive/manifest/codec.py",
     "kbroker/pipeline/archive/manifest/model.py",
-    "kbroker/pipeline/archive/offset_ranges.py",
     "kbroker/pipeline/archive/report.py",
     "kbroker/pipeline/archive/schema.py",
-    "kbroker/pipeline/archive/spark_offsets.py",
     "kbroker/pipeline/archive/verification/checks.py",
     "kbroker/pipeline/archive/verification/findings.py",
-    "kbroker/pipeline/archive/verification/scope.py",
     "kbroker/pipeline/errors.py",
-    "kbroker/pipeline/replay/partitioner.py",
+    "kbroker/pipeline/replay/routing.py",
     "kbroker/pipeline/spark/session_conf.py",
     "kbroker/queues/closing/forwarded_batches.py",
     "kbroker/queues/dedup/empty_batch_filter.py",

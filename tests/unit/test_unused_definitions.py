@@ -37,13 +37,6 @@ ALLOWED = {
 # The same, but they should go.
 FOUND = {
     "kbroker/broker.py: Broker._assigned",
-    "kbroker/cli/cluster/plans/broker_message.py: BrokerRequest.API_VERSION",
-    "kbroker/cli/cluster/plans/broker_message.py: BrokerRequest.expect_response",
-    "kbroker/cli/cluster/plans/broker_message.py: BrokerRequest.get_response_class",
-    "kbroker/cli/cluster/plans/broker_message.py: BrokerRequest.parse_header",
-    "kbroker/cli/cluster/plans/broker_message.py: BrokerRequest.with_header",
-    "kbroker/cli/common/progress.py: ProgressBar.is_shown",
-    "kbroker/pipeline/archive/ingest/checkpoint.py: BatchOffsets.begins",
     "kbroker/retry/batch.py: PollBatch.succeeded",
     "kbroker/runtime/disk.py: DiskFile.appendv",
     "kbroker/runtime/event_log.py: LOG_FORMATS",

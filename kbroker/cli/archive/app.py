@@ -3,8 +3,7 @@
 import typer
 
 from kbroker.cli.archive.compact import compact
-from kbroker.cli.archive.describe import describe
-from kbroker.cli.archive.list import list_archives
+from kbroker.cli.archive.describe import describe, list_archives
 from kbroker.cli.archive.run import run
 from kbroker.cli.archive.verify import verify
 

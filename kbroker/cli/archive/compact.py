@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kbroker.cli.archive.options import Directory, TopicNames, open_storages
+from kbroker.cli.archive.describe import Directory, TopicNames, open_storages
 from kbroker.cli.common.errors import print_error, usage_error
-from kbroker.cli.common.formatting import count_text, format_size
-from kbroker.cli.common.options import AsJson
-from kbroker.cli.common.output import Cell, print_json, print_table
-from kbroker.cli.common.parsing import parse_date, parse_duration_ms, parse_integer, parse_size
-from kbroker.cli.common.progress import ProgressBar
-from kbroker.cli.common.spark_options import Jars, Master, SparkConf, spark_session_for
+from kbroker.cli.common.options import AsJson, Jars, Master, SparkConf, option, spark_session_for
+from kbroker.cli.common.output import Cell, ProgressBar, print_json, print_table
+from kbroker.cli.common.values import count_text, format_size, parse_date, parse_duration_ms, parse_integer, parse_size
 
 if TYPE_CHECKING:
-    from kbroker.pipeline.archive.compaction.compaction import ArchiveCompactionResult
-    from kbroker.pipeline.archive.compaction.plan import MergeBin
+    from kbroker.pipeline.archive.compaction import ArchiveCompactionResult
+    from kbroker.pipeline.archive.compaction_plan import MergeBin
 
 MIN_TARGET_BYTES, MAX_TARGET_BYTES = 4096, 2**40
 
@@ -26,16 +23,12 @@ MIN_TARGET_BYTES, MAX_TARGET_BYTES = 4096, 2**40
 def compact(
     directory: Directory,
     topic: TopicNames = None,
-    date: Annotated[
-        list[str] | None, typer.Option("--date", metavar="YYYY-MM-DD", help="Include this date only; repeatable.")
-    ] = None,
-    target_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="Size of merged files, such as 128MiB or 1GiB.")
-    ] = "128MiB",
+    date: Annotated[list[str] | None, option("--date YYYY-MM-DD", "Include this date only; repeatable.")] = None,
+    target_size: Annotated[str, option("SIZE", "Size of merged files, such as 128MiB or 1GiB.")] = "128MiB",
     keep_replaced: Annotated[
-        str, typer.Option(metavar="SECONDS", help="Delete replaced files only after SECONDS, or a duration like 10m.")
+        str, option("SECONDS", "Delete replaced files only after SECONDS, or a duration like 10m.")
     ] = "0",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Print what would be done, and change nothing.")] = False,
     as_json: AsJson = False,
     master: Master = None,
     jars: Jars = None,
@@ -50,8 +43,8 @@ def compact(
     Example: kbroker archive compact /data/archive --target-size 256MiB
     """
     from kbroker.pipeline.archive.archive import Archive
-    from kbroker.pipeline.archive.compaction.compaction import CompactionOptions, clean_up, compact
-    from kbroker.pipeline.archive.compaction.plan import plan_merges
+    from kbroker.pipeline.archive.compaction import CompactionOptions, clean_up, compact
+    from kbroker.pipeline.archive.compaction_plan import plan_merges
     from kbroker.pipeline.archive.leftovers import find_foreign_files, find_leftovers
     from kbroker.pipeline.storage.location import open_storage
 

@@ -4,69 +4,58 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from kbroker.cli.common.completion import complete_topics
 from kbroker.cli.common.errors import print_error, usage_error
-from kbroker.cli.common.formatting import count_text
-from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
+from kbroker.cli.common.options import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    BrokerWait,
+    Jars,
+    Master,
+    SparkConf,
+    argument,
+    option,
+    pipeline_errors,
+    spark_session_for,
+)
 from kbroker.cli.common.output import print_json, print_note
-from kbroker.cli.common.parsing import INT64, parse_duration_ms, parse_time_ms
-from kbroker.cli.common.spark_options import BrokerWait, Jars, Master, SparkConf, pipeline_errors, spark_session_for
 from kbroker.cli.common.stop_signals import StopSignals
+from kbroker.cli.common.values import INT64, count_text, parse_duration_ms, parse_time_ms
 
 if TYPE_CHECKING:
-    from kbroker.pipeline.archive.ingest.options import IngestOptions, StartPosition
-    from kbroker.pipeline.archive.ingest.reporting import IngestSummary
-    from kbroker.pipeline.archive.ingest.stop import StopEvent
+    from kbroker.pipeline.archive.ingest.cluster_retry import StopEvent
+    from kbroker.pipeline.archive.ingest.options import IngestOptions, IngestSummary, StartPosition
 
-Directory = Annotated[
-    str, typer.Argument(metavar="DIR", show_default=False, help="A path or URI; created if it does not exist.")
-]
-Topics = Annotated[
-    list[str] | None, typer.Argument(metavar="[TOPIC]...", show_default=False, autocompletion=complete_topics)
-]
+Directory = Annotated[str, argument("DIR", "A path or URI; created if it does not exist.")]
+Topics = Annotated[list[str] | None, argument("[TOPIC]...", complete=complete_topics)]
 
 
 def run(
     directory: Directory,
     topics: Topics = None,
     pattern: Annotated[
-        str | None,
-        typer.Option(metavar="REGEX", help="Archive all topics whose name matches, including ones created later."),
+        str | None, option("REGEX", "Archive all topics whose name matches, including ones created later.")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Stop when the records that exist now are archived.")] = False,
-    every: Annotated[str, typer.Option(metavar="DURATION", help="Commit a batch at this interval.")] = "10s",
+    once: Annotated[bool, option("--once", "Stop when the records that exist now are archived.")] = False,
+    every: Annotated[str, option("DURATION", "Commit a batch at this interval.")] = "10s",
     committed_only: Annotated[
-        bool,
-        typer.Option(
-            "--committed-only", help="Skip records of open and aborted transactions; fixed when DIR is created."
-        ),
+        bool, option("--committed-only", "Skip records of open and aborted transactions; fixed when DIR is created.")
     ] = False,
     start: Annotated[
-        str,
-        typer.Option(
-            "--from", metavar="POSITION", help="Start new topics at earliest, latest, a time, or a duration ago."
-        ),
+        str, option("--from POSITION", "Start new topics at earliest, latest, a time, or a duration ago.")
     ] = "earliest",
     max_records: Annotated[
-        int,
-        typer.Option(
-            "--max-records-per-batch", metavar="RECORDS", min=1, max=INT64, help="Commit at most RECORDS in a batch."
-        ),
+        int, option("--max-records-per-batch RECORDS", "Commit at most RECORDS in a batch.", min=1, max=INT64)
     ] = 2_000_000,
     rate: Annotated[
-        float | None,
-        typer.Option(metavar="RECORDS", help="Archive at most RECORDS per second.", show_default="no limit"),
+        float | None, option("RECORDS", "Archive at most RECORDS per second.", show_default="no limit")
     ] = None,
     checkpoint: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Directory of Spark's checkpoint.", show_default="DIR/_checkpoint"),
+        str | None, option("DIR", "Directory of Spark's checkpoint.", show_default="DIR/_checkpoint")
     ] = None,
     broker_wait: BrokerWait = "5m",
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print a line per batch, even without a terminal.")
-    ] = False,
+    verbose: Annotated[bool, option("--verbose -v", "Print a line per batch, even without a terminal.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     master: Master = None,
@@ -79,8 +68,8 @@ def run(
 
     Example: kbroker archive run /data/archive orders payments --once
     """
+    from kbroker.pipeline.archive.ingest.cluster_retry import StopEvent
     from kbroker.pipeline.archive.ingest.options import IngestOptions, create_subscription
-    from kbroker.pipeline.archive.ingest.stop import StopEvent
     from kbroker.pipeline.errors import PipelineError
 
     try:
@@ -116,7 +105,7 @@ def run(
 def _run(
     session: Any, directory: str, checkpoint: str | None, options: "IngestOptions", stop: "StopEvent", verbose: bool
 ) -> "IngestSummary":
-    from kbroker.pipeline.archive.ingest.reporting import Reporter
+    from kbroker.pipeline.archive.ingest.options import Reporter
     from kbroker.pipeline.archive.ingest.run import archive_topics
     from kbroker.pipeline.storage.location import open_storage
 

@@ -10,61 +10,55 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kbroker.cli.common.errors import CliError, usage_error
-from kbroker.cli.common.formatting import count_text, format_size
-from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson
-from kbroker.cli.common.output import print_json, print_note
-from kbroker.cli.common.parsing import parse_date, parse_integer, parse_time_ms
-from kbroker.cli.common.progress import ProgressBar
-from kbroker.cli.common.spark_options import Jars, Master, SparkConf, pipeline_errors, spark_session_for
+from kbroker.cli.common.options import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Jars,
+    Master,
+    SparkConf,
+    argument,
+    option,
+    pipeline_errors,
+    spark_session_for,
+)
+from kbroker.cli.common.output import DIM, RED, ProgressBar, colored, print_json, print_note
+from kbroker.cli.common.values import count_text, format_size, parse_date, parse_integer, parse_time_ms
 
 if TYPE_CHECKING:
-    from kbroker.pipeline.archive.verification.findings import VerificationReport
-    from kbroker.pipeline.archive.verification.scope import VerificationScope
+    from kbroker.pipeline.archive.verification.findings import VerificationReport, VerificationScope
 
 # The number of findings that are printed; --report and --json contain all.
 MAX_PRINTED = 100
 # Larger than all offsets and times.
 _UNBOUNDED = 2**62
 
-_RED, _DIM, _RESET = "\x1b[31m", "\x1b[2m", "\x1b[0m"
-
 
 def verify(
-    directory: Annotated[str, typer.Argument(metavar="DIR", show_default=False)],
+    directory: Annotated[str, argument("DIR")],
     bootstrap: Annotated[
         str | None,
-        typer.Option(
-            "--bootstrap",
-            "-b",
+        option(
+            "--bootstrap -b HOST:PORT,...",
+            "One or more brokers of the cluster to compare with.",
             envvar="KBROKER_BOOTSTRAP",
-            metavar="HOST:PORT,...",
-            help="One or more brokers of the cluster to compare with.",
             show_default=DEFAULT_BOOTSTRAP,
         ),
     ] = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Check the archive only, without comparing it with a broker.")
+        bool, option("--offline", "Check the archive only, without comparing it with a broker.")
     ] = False,
     require_broker: Annotated[
-        bool, typer.Option("--require-broker", help="Report a difference if a topic does not exist at the broker.")
+        bool, option("--require-broker", "Report a difference if a topic does not exist at the broker.")
     ] = False,
-    topic: Annotated[
-        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Verify this topic only; repeatable.")
-    ] = None,
+    topic: Annotated[list[str] | None, option("--topic TOPIC", "Verify this topic only; repeatable.")] = None,
     date: Annotated[
-        list[str] | None,
-        typer.Option("--date", metavar="YYYY-MM-DD", help="Verify records of this date (UTC) only; repeatable."),
+        list[str] | None, option("--date YYYY-MM-DD", "Verify records of this date (UTC) only; repeatable.")
     ] = None,
     start: Annotated[
-        str | None,
-        typer.Option("--from", metavar="POSITION", help="Start at an offset, a time, @MS or a duration ago."),
+        str | None, option("--from POSITION", "Start at an offset, a time, @MS or a duration ago.")
     ] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", metavar="POSITION", help="Stop before this offset or time.")
-    ] = None,
-    report: Annotated[
-        str | None, typer.Option("--report", metavar="FILE", help="Write the complete report as JSON to this file.")
-    ] = None,
+    end: Annotated[str | None, option("--to POSITION", "Stop before this offset or time.")] = None,
+    report: Annotated[str | None, option("--report FILE", "Write the complete report as JSON to this file.")] = None,
     as_json: AsJson = False,
     master: Master = None,
     jars: Jars = None,
@@ -133,8 +127,8 @@ def _require_archive_and_broker(directory: str, address: str) -> None:
 def _parse_scope(
     topics: Sequence[str], dates: Sequence[str], start: str | None, end: str | None
 ) -> "VerificationScope":
-    from kbroker.pipeline.archive.offset_ranges import OffsetRange
-    from kbroker.pipeline.archive.verification.scope import VerificationScope
+    from kbroker.pipeline.archive.layout import OffsetRange
+    from kbroker.pipeline.archive.verification.findings import VerificationScope
 
     first = ("", -_UNBOUNDED) if start is None else _parse_bound(start)
     last = ("", _UNBOUNDED) if end is None else _parse_bound(end)
@@ -169,11 +163,9 @@ def _write_report(path: str, text: str) -> None:
 def _print_result(report: "VerificationReport", report_file: str | None) -> None:
     from kbroker.pipeline.archive.verification.findings import format_finding
 
-    has_colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     for finding in [*report.differences, *report.notes][:MAX_PRINTED]:
         text = format_finding(finding) if finding.is_difference else f"note: {format_finding(finding)}"
-        color = _RED if finding.is_difference else _DIM
-        print(f"{color}{text}{_RESET}" if has_colors else text)
+        print(colored(text, RED if finding.is_difference else DIM))
     if len(report.findings) > MAX_PRINTED:
         complete = f"{report_file} contains all" if report_file else "--report FILE writes all"
         print(f"and {len(report.findings) - MAX_PRINTED} more; {complete}")

@@ -6,25 +6,35 @@ from typing import Any
 
 import typer
 
-from kbroker.cli.cluster.broker_state import broker_state
-from kbroker.cli.cluster.cluster_problems import print_problems, read_problems
-from kbroker.cli.cluster.plans.run_plan import now_ms
-from kbroker.cli.cluster.roll.command import roll
-from kbroker.cli.cluster.self_healing import healing_json, print_healing, read_healing
-from kbroker.cli.common.client import admin_client, read_again
-from kbroker.cli.common.formatting import count_text
+from kbroker.cli.cluster.cluster_state import (
+    broker_state,
+    healing_json,
+    print_healing,
+    print_problems,
+    read_cluster,
+    read_healing,
+    read_problems,
+)
+from kbroker.cli.cluster.roll import roll
+from kbroker.cli.cluster.run_plan import now_ms
+from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from kbroker.cli.common.output import Cell, print_heading, print_json, print_table
-from kbroker.cli.common.partitions.list_offsets import Partition
-from kbroker.cli.common.partitions.partition_health import (
+from kbroker.cli.common.partitions import (
     CONDITIONS,
+    NO_REASSIGNMENT,
+    UNKNOWN_LAG,
     PartitionHealth,
+    ReplicaLag,
     min_isr_by_topic,
     partition_health,
+    reassignments_if_known,
+    replica_lag,
 )
-from kbroker.cli.common.partitions.reassignments import NO_REASSIGNMENT, reassignments_if_known
-from kbroker.cli.common.partitions.replica_lag import UNKNOWN_LAG, ReplicaLag, replica_lag
+from kbroker.cli.common.values import count_text
+from kbroker.client.requests import Partition
 from kbroker.common import format_address
+from protocol.messages.k60_describe_cluster import DescribeClusterResponse
 
 app = typer.Typer()
 
@@ -45,19 +55,18 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
     Example: kbroker cluster status --bootstrap 127.0.0.1:9092
     """
     with admin_client(bootstrap) as client:
-        cluster = read_again(client.describe_cluster)
-        topics = [topic for topic in read_again(lambda: client.describe_topics(None)) if not topic["error_code"]]
-        min_isr = min_isr_by_topic(client, [topic["name"] for topic in topics])
+        cluster, topics = read_cluster(client)
+        min_isr = min_isr_by_topic(client, [topic.name for topic in topics])
         lags = lag_by_broker(replica_lag(client, topics))
         moving = reassignments_if_known(client)
         partitions = [
             partition_health(
                 partition,
-                min_isr[topic["name"]],
-                moving.get((topic["name"], partition["partition_index"]), NO_REASSIGNMENT).adding,
+                min_isr[topic.name],
+                moving.get((topic.name, partition.partition_index), NO_REASSIGNMENT).adding,
             )
             for topic in topics
-            for partition in topic["partitions"]
+            for partition in topic.partitions
         ]
         summary = cluster_summary(cluster, len(topics), partitions, lags)
         healing = read_healing(client, summary["brokers"])
@@ -87,26 +96,23 @@ def lag_by_broker(lags: Mapping[Partition, ReplicaLag]) -> dict[int, int | None]
 
 
 def cluster_summary(
-    cluster: Mapping[str, Any],
-    topics: int,
-    partitions: Sequence[PartitionHealth],
-    lags: Mapping[int, int | None],
+    cluster: DescribeClusterResponse, topics: int, partitions: Sequence[PartitionHealth], lags: Mapping[int, int | None]
 ) -> dict[str, Any]:
-    """Return the JSON of a cluster. `cluster`: the response of DescribeCluster. `lags`: see lag_by_broker."""
+    """Return the JSON of a cluster. `lags`: see lag_by_broker."""
     leads = Counter(part.leader for part in partitions)
     prefers = Counter(part.replicas[0] for part in partitions if part.replicas)
     hosts = Counter(node_id for part in partitions for node_id in part.replicas)
     in_sync = Counter(node_id for part in partitions for node_id in part.isr)
-    known = {broker["broker_id"]: broker for broker in cluster["brokers"]}
+    known = {broker.broker_id: broker for broker in cluster.brokers}
     brokers = []
     for node_id in sorted({*known, *hosts}):
         broker = known.get(node_id)
         brokers.append(
             {
                 "broker": node_id,
-                "address": format_address(broker["host"], broker["port"]) if broker else None,
-                "rack": broker["rack"] if broker else None,
-                "state": broker_state(broker, cluster["controller_id"]),
+                "address": format_address(broker.host, broker.port) if broker else None,
+                "rack": broker.rack if broker else None,
+                "state": broker_state(broker, cluster.controller_id),
                 "leads": leads[node_id],
                 "preferred": prefers[node_id],
                 "replicas": hosts[node_id],
@@ -116,8 +122,8 @@ def cluster_summary(
         )
     counts = {name: sum(map(is_met, partitions)) for name, is_met in CONDITIONS.items()}
     return {
-        "cluster_id": cluster["cluster_id"],
-        "controller": cluster["controller_id"],
+        "cluster_id": cluster.cluster_id,
+        "controller": cluster.controller_id,
         "brokers": brokers,
         "topics": topics,
         "partitions": {"total": len(partitions), **counts},

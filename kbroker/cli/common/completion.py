@@ -1,13 +1,13 @@
 """Shell completion: names that a broker knows. Without a broker, or with a slow one, nothing is offered."""
 
 import re
-import socket
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kbroker.cli.common.parsing import parse_host_port
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
 
 TIMEOUT_S = 0.5
 KINDS = ("topic", "broker", "group", "client-metrics", "logger")
@@ -20,30 +20,39 @@ def complete_kinds(incomplete: str) -> list[str]:
 
 def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete topics; internal ones only after the first character."""
-    topics = _query(ctx, lambda client: client.list_topics())
+
+    def query(client: "ClusterClient") -> list[str]:
+        return [topic.name or "" for topic in client.metadata(None).topics]
+
+    topics = _query(ctx, query)
     return _with_prefix((name for name in topics if incomplete or not name.startswith("__")), incomplete)
 
 
 def complete_brokers(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete broker ids."""
-    brokers = _query(ctx, lambda client: [str(broker["broker_id"]) for broker in client.describe_cluster()["brokers"]])
-    return _with_prefix(brokers, incomplete)
+    from kbroker.client.admin import describe_cluster
+
+    def query(client: "ClusterClient") -> list[str]:
+        return [str(broker.broker_id) for broker in describe_cluster(client).brokers]
+
+    return _with_prefix(_query(ctx, query), incomplete)
 
 
 def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete group ids."""
-    groups = _query(ctx, lambda client: [group["group_id"] for group in client.list_groups()])
-    return _with_prefix(groups, incomplete)
+    from kbroker.client.groups import list_groups
+
+    return _with_prefix(_query(ctx, lambda client: [group.group_id for group in list_groups(client)]), incomplete)
 
 
 def complete_transactional_ids(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete transactional ids."""
+    from kbroker.cli.transactions.requests import TransactionFilter, list_transactions
 
-    def transactional_ids(client: Any) -> list[str]:
-        listings = client.list_transactions().values()
-        return [listing.transactional_id for of_broker in listings for listing in of_broker]
+    def query(client: "ClusterClient") -> list[str]:
+        return [listing.transactional_id for listing in list_transactions(client, TransactionFilter())]
 
-    return _with_prefix(_query(ctx, transactional_ids), incomplete)
+    return _with_prefix(_query(ctx, query), incomplete)
 
 
 def complete_topic_configs(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -107,28 +116,14 @@ def _with_prefix(names: Iterable[str], prefix: str) -> list[str]:
     return sorted(name for name in names if name.startswith(prefix))
 
 
-def _query(ctx: typer.Context, query: Callable[[Any], list[str]]) -> list[str]:
+def _query(ctx: typer.Context, query: "Callable[[ClusterClient], list[str]]") -> list[str]:
     """Run a query on the broker that the incomplete command line names; [] if it fails in any way."""
     try:
-        bootstrap = str(ctx.params.get("bootstrap"))
-        server = bootstrap.split(",")[0].strip()
-        socket.create_connection(parse_host_port(server, "--bootstrap"), TIMEOUT_S).close()
-        return query(_open_client(server))
+        from kbroker.cli.common.client import CLIENT_ID, parse_bootstrap
+        from kbroker.client.cluster import ClusterClient
+
+        server = parse_bootstrap(str(ctx.params.get("bootstrap")))[:1]
+        with ClusterClient(server, client_id=CLIENT_ID, timeout_s=TIMEOUT_S) as client:
+            return query(client)
     except Exception:  # an error message would end up in the user's half-written command line
         return []
-
-
-def _open_client(server: str) -> Any:
-    import logging
-
-    logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
-    from kafka.admin import KafkaAdminClient
-
-    timeout_ms = round(TIMEOUT_S * 1000)
-    # Never closed: the process exits after the completion.
-    return KafkaAdminClient(
-        bootstrap_servers=server,
-        client_id="kbroker-cli",
-        bootstrap_timeout_ms=timeout_ms,
-        request_timeout_ms=timeout_ms,
-    )

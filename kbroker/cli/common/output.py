@@ -1,8 +1,25 @@
-"""Standard output of the commands: tables on a terminal, aligned columns in a pipe, JSON with --json."""
+"""What commands print: tables, JSON with --json, notes, progress bars; the pager, and confirmations."""
 
+import inspect
+import io
 import json
+import os
+import shlex
+import shutil
+import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
 
 Cell = str | int | None
 
@@ -17,6 +34,22 @@ def print_json(value: object) -> None:
 def print_note(message: str) -> None:
     """Print a remark on standard error, so that standard output contains only results."""
     print(message, file=sys.stderr, flush=True)
+
+
+RED, GREEN, YELLOW, BOLD, DIM = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[1m", "\x1b[2m"
+
+
+def colored(text: str, color: str) -> str:
+    """Return text in a color for standard output; unchanged without a terminal, or with NO_COLOR."""
+    return f"{color}{text}\x1b[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
+
+
+def print_rows(as_json: bool, document: object, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """Print a JSON document, or else the same as a table."""
+    if as_json:
+        print_json(document)
+    else:
+        print_table(columns, rows)
 
 
 def print_heading(text: str, detail: str = "") -> None:
@@ -74,3 +107,143 @@ def _print_rich_table(columns: Sequence[str], texts: Sequence[Sequence[str]], nu
     for row in texts:
         table.add_row(*(Text(cell, style="dim" if cell == MISSING else "") for cell in row))
     Console().print(table)
+
+
+NoPager = Annotated[bool, typer.Option("--no-pager", help="Do not page long output in a terminal.")]
+
+DEFAULT_PAGER = "less"
+LESS = "FRX"  # exit if the text fits on one screen, pass colors through, leave the text on the screen
+
+
+def paginated(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command so that its output is paged, and add the option --no-pager to it."""
+
+    @wraps(command)
+    def paginated_command(*args: Any, no_pager: bool = False, **options: Any) -> None:
+        with pager(enabled=not no_pager):
+            command(*args, **options)
+
+    signature = inspect.signature(command)
+    option = inspect.Parameter("no_pager", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=NoPager)
+    paginated_command.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), option]
+    )
+    paginated_command.__annotations__ = {**command.__annotations__, "no_pager": NoPager}
+    return paginated_command
+
+
+class _TerminalBuffer(io.StringIO):
+    """Buffered output that claims to be a terminal, so that tables and colors are printed."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@contextmanager
+def pager(*, enabled: bool = True) -> Iterator[None]:
+    """Send the output of the block to a pager if it is longer than the terminal. No effect without a terminal."""
+    command = shlex.split(os.environ.get("PAGER", DEFAULT_PAGER)) if enabled and sys.stdout.isatty() else []
+    if not command or command == ["cat"] or shutil.which(command[0]) is None:
+        yield
+        return
+    terminal = sys.stdout
+    sys.stdout = buffer = _TerminalBuffer()
+    try:
+        yield
+    finally:
+        sys.stdout = terminal
+        text = buffer.getvalue()
+        if text.count("\n") < shutil.get_terminal_size().lines:
+            terminal.write(text)
+        else:
+            # check=False: leaving the pager with q or Ctrl-C is not a failure of the command.
+            subprocess.run(command, input=text.encode(errors="replace"), env={"LESS": LESS, **os.environ}, check=False)
+
+
+SHOW_AFTER_S = 1.0
+
+
+class ProgressBar:
+    """A progress bar that appears after a second of work, and only on a terminal.
+
+    `total` is in the unit of `advance`, None if it is unknown; `shows_bytes` prints amounts as sizes.
+    """
+
+    def __init__(
+        self,
+        description: str,
+        total: int | None,
+        *,
+        shows_bytes: bool = False,
+        enabled: bool = True,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._stream = stream or sys.stderr
+        self._description = description
+        self._total = total
+        self._shows_bytes = shows_bytes
+        self._clock = clock
+        self._done = 0
+        self._bar: tuple[Progress, TaskID] | None = None
+        self._show_at = clock() + SHOW_AFTER_S if enabled and self._stream.isatty() else None
+
+    def __enter__(self) -> "ProgressBar":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar[0].stop()
+
+    @property
+    def may_be_shown(self) -> bool:
+        """Whether the amount of work done is of use: not outside a terminal."""
+        return self._show_at is not None
+
+    def advance(self, amount: int) -> None:
+        """Add to the amount of work done."""
+        self._done += amount
+        if self._show_at is None:
+            return
+        if self._bar is None:
+            if self._clock() < self._show_at:
+                return
+            self._bar = self._show()
+        progress, task = self._bar
+        progress.update(task, completed=self._done)
+
+    def advance_to(self, done: int) -> None:
+        """Set the amount of work done."""
+        self.advance(done - self._done)
+
+    def _show(self) -> "tuple[Progress, TaskID]":
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        amount = (DownloadColumn(), TransferSpeedColumn()) if self._shows_bytes else (MofNCompleteColumn(),)
+        progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            *amount,
+            TimeRemainingColumn(),
+            console=Console(file=self._stream),
+            transient=True,
+        )
+        progress.start()
+        return progress, progress.add_task(self._description, total=self._total)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask for confirmation when run in a terminal; raises typer.Abort when it is refused. Scripts are not asked."""
+    if not yes and sys.stdin.isatty() and sys.stderr.isatty():
+        typer.confirm(question, abort=True, err=True)

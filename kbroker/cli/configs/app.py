@@ -1,7 +1,6 @@
 """`kbroker configs`: get, set, unset and list configs of topics, brokers, groups, client metrics and loggers."""
 
 import difflib
-import os
 import shutil
 import sys
 import textwrap
@@ -10,13 +9,12 @@ from typing import Annotated
 
 import typer
 
-from kbroker.cli.common.client import admin_client, read_again
+from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.completion import complete_config_words, complete_kinds
 from kbroker.cli.common.errors import CliError, print_error, usage_error
-from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from kbroker.cli.common.output import print_json, print_table
-from kbroker.cli.common.pager import paginated
-from kbroker.cli.common.parsing import parse_config_changes
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, argument, option
+from kbroker.cli.common.output import BOLD, colored, paginated, print_json, print_table
+from kbroker.cli.common.values import parse_config_changes
 from kbroker.cli.configs.requests import (
     ALL_BROKERS,
     DEFAULT_SOURCE,
@@ -29,32 +27,20 @@ from kbroker.cli.configs.requests import (
     list_resources,
     parse_kind,
 )
+from kbroker.client.admin import describe_cluster
 
 HIDDEN = "(hidden)"
 DOCUMENTATION_WIDTH = 100
 
 app = typer.Typer()
 
-Kind = Annotated[
-    str,
-    typer.Argument(
-        metavar="KIND",
-        help="topic, broker, group, client-metrics or logger.",
-        show_default=False,
-        autocompletion=complete_kinds,
-    ),
-]
+Kind = Annotated[str, argument("KIND", "topic, broker, group, client-metrics or logger.", complete=complete_kinds)]
 NameAndConfigs = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="NAME [CONFIG...]",
-        help="Name of the resource, and names of configs.",
-        show_default=False,
-        autocompletion=complete_config_words,
-    ),
+    argument("NAME [CONFIG...]", "Name of the resource, and names of configs.", complete=complete_config_words),
 ]
-AllBrokers = Annotated[bool, typer.Option("--default", help="The defaults of all brokers, instead of a NAME.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Validate the change on the broker, but do not make it.")]
+AllBrokers = Annotated[bool, option("--default", "The defaults of all brokers, instead of a NAME.")]
+DryRun = Annotated[bool, option("--dry-run", "Validate the change on the broker, but do not make it.")]
 
 
 def parse_resource(kind: str, words: Sequence[str], default: bool) -> tuple[Resource, list[str]]:
@@ -76,11 +62,11 @@ def get(
     kind: Kind,
     words: NameAndConfigs = None,
     default: AllBrokers = False,
-    include_defaults: Annotated[bool, typer.Option("--all", "-a", help="Also show configs at their defaults.")] = False,
+    include_defaults: Annotated[bool, option("--all -a", "Also show configs at their defaults.")] = False,
     documented: Annotated[
-        bool, typer.Option("--describe", "-d", help="Show types, documentation and the values that this one overrides.")
+        bool, option("--describe -d", "Show types, documentation and the values that this one overrides.")
     ] = False,
-    values: Annotated[bool, typer.Option("--values", help="Print values only, one per line.")] = False,
+    values: Annotated[bool, option("--values", "Print values only, one per line.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -139,12 +125,8 @@ def _paragraph(config: Config) -> str:
         f"{synonym['name']}={HIDDEN if config['sensitive'] else synonym['value']}"
         for synonym in config["synonyms"]
     ]
-    first_line = f"{_bold(config['name'])}={value_text(config)}  ({', '.join(facts)})"
+    first_line = f"{colored(config['name'], BOLD)}={value_text(config)}  ({', '.join(facts)})"
     return "\n".join([first_line, *([documentation] if documentation else []), *synonyms])
-
-
-def _bold(text: str) -> str:
-    return f"\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
 
 
 @app.command("set")
@@ -152,21 +134,14 @@ def set_(
     kind: Kind,
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="NAME [CONFIG=VALUE...]",
-            help="Name of the resource, and configs to set.",
-            show_default=False,
-            autocompletion=complete_config_words,
-        ),
+        argument("NAME [CONFIG=VALUE...]", "Name of the resource, and configs to set.", complete=complete_config_words),
     ] = None,
     default: AllBrokers = False,
     append: Annotated[
-        list[str] | None,
-        typer.Option("--append", metavar="CONFIG=VALUE", help="Append to a config that is a list; repeatable."),
+        list[str] | None, option("--append CONFIG=VALUE", "Append to a config that is a list; repeatable.")
     ] = None,
     subtract: Annotated[
-        list[str] | None,
-        typer.Option("--subtract", metavar="CONFIG=VALUE", help="Remove from a config that is a list; repeatable."),
+        list[str] | None, option("--subtract CONFIG=VALUE", "Remove from a config that is a list; repeatable.")
     ] = None,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -191,7 +166,7 @@ def unset(
     kind: Kind,
     words: NameAndConfigs = None,
     default: AllBrokers = False,
-    unset_all: Annotated[bool, typer.Option("--all", "-a", help="Unset everything that is set for it.")] = False,
+    unset_all: Annotated[bool, option("--all -a", "Unset everything that is set for it.")] = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -233,10 +208,7 @@ def _print_changed(resource: Resource, action: str, names: Iterable[str], dry_ru
 def list_(
     kind: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[KIND]", help="topic, broker, group or client-metrics; without it, all of them.",
-            show_default=False, autocompletion=complete_kinds,
-        ),
+        argument("[KIND]", "topic, broker, group or client-metrics; without it, all of them.", complete=complete_kinds),
     ] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -250,10 +222,9 @@ def list_(
     if "logger" in kinds:
         raise usage_error("loggers always have a level: show them with `kbroker configs get logger BROKER_ID`")
     with admin_client(bootstrap) as client:
-        brokers = [broker["broker_id"] for broker in read_again(client.describe_cluster)["brokers"]]
-        brokers = sorted(brokers) if "broker" in kinds else []
+        brokers = sorted(broker.broker_id for broker in describe_cluster(client).brokers) if "broker" in kinds else []
         described = describe_broker_configs(client, brokers)
-        described |= read_again(lambda: describe_configs(client, list_resources(client, kinds)))
+        described |= describe_configs(client, list_resources(client, kinds))
     listed = [
         (resource, config) for resource, configs in described.items() for config in own_configs(resource, configs)
     ]

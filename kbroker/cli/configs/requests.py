@@ -1,28 +1,31 @@
-"""Requests that describe, alter and list configs of any resource, to Apache Kafka as well.
+"""Requests that describe, alter and list configs of any resource, to Apache Kafka as well."""
 
-kafka-python's own methods for this cannot request documentation, cannot address all brokers (the broker resource
-with an empty name), and drop the error of a resource.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from kbroker.cli.common.client import (
-    chunks,
-    error_code_text,
-    send_request,
-    send_to_brokers,
-    topic_error_text,
-)
+from kbroker.cli.common.client import error_code_text, raise_error, topic_error_text
 from kbroker.cli.common.errors import CliError, usage_error
-from kbroker.cli.common.progress import ProgressBar
+from kbroker.cli.common.output import ProgressBar
+from kbroker.client import admin
+from kbroker.client.admin import (
+    MAX_RESOURCES,
+    ConfigChanges,
+    DescribedConfigs,
+    TypedResource,
+    chunks,
+    describe_configs_request,
+    describe_topics,
+    described_configs,
+)
+from kbroker.client.cluster import ClusterClient
+from protocol.client import UnsupportedVersionError
+from protocol.messages.k32_describe_configs import DescribeConfigsResourceResult, DescribeConfigsResponse
+from protocol.messages.k74_list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 
 RESOURCE_TYPES = {"topic": 2, "broker": 4, "logger": 8, "client-metrics": 16, "group": 32}
 KINDS = {number: kind for kind, number in RESOURCE_TYPES.items()}
-OPERATIONS = {"SET": 0, "DELETE": 1, "APPEND": 2, "SUBTRACT": 3}
 # A broker that does not respond within this time is probably down.
-TIMEOUT_MS = 5_000
-MAX_RESOURCES = 200  # per request; the response has some forty configs for each
+TIMEOUT_S = 5.0
 
 # By the number of a config's source: Kafka's name, and the text in tables.
 SOURCES = {
@@ -40,7 +43,6 @@ DEFAULT_SOURCE = "DEFAULT_CONFIG"
 TYPE_NAMES = ("unknown", "boolean", "string", "int", "short", "long", "double", "list", "class", "password")
 
 Config = dict[str, Any]
-Changes = Mapping[str, tuple[str, str | None]]
 
 
 class Resource(NamedTuple):
@@ -51,6 +53,19 @@ class Resource(NamedTuple):
 
     def __str__(self) -> str:
         return "all brokers" if self == ALL_BROKERS else f"{self.kind} {self.name}"
+
+    @property
+    def typed(self) -> TypedResource:
+        return TypedResource(RESOURCE_TYPES[self.kind], self.name)
+
+    @property
+    def broker_id(self) -> int | None:
+        """The broker that requests must be sent to; None for any broker. Raises CliError."""
+        if self.kind not in ("broker", "logger") or self == ALL_BROKERS:
+            return None
+        if not self.name.isdecimal():
+            raise usage_error(f"the name of a {self.kind} is a broker id, not {self.name!r}")
+        return int(self.name)
 
 
 ALL_BROKERS = Resource("broker", "")
@@ -65,31 +80,32 @@ def parse_kind(text: str) -> str:
 
 
 def describe_configs(
-    client: Any, resources: Sequence[Resource], *, documented: bool = False
+    client: ClusterClient, resources: Sequence[Resource], *, documented: bool = False
 ) -> dict[Resource, list[Config]]:
     """Return all configs of each resource, sorted by name. Raises CliError for the first error."""
     described: dict[Resource, list[Config]] = {}
     with ProgressBar("reading configs", len(resources)) as progress:
         for chunk in _requestable(resources):
-            response = send_request(client, _describe_request(chunk, documented), _broker_id(chunk[0]))
-            described |= _described(response)
+            typed = [resource.typed for resource in chunk]
+            results = admin.describe_configs(client, typed, documented=documented, broker=chunk[0].broker_id)
+            described |= _described(results)
             progress.advance(len(chunk))
     return described
 
 
-def describe_broker_configs(client: Any, broker_ids: Sequence[int]) -> dict[Resource, list[Config]]:
+def describe_broker_configs(client: ClusterClient, broker_ids: Sequence[int]) -> dict[Resource, list[Config]]:
     """Return all configs of the brokers that respond. Raises CliError for the first error that one returns."""
-    requests = [(broker, _describe_request([Resource("broker", str(broker))], False)) for broker in broker_ids]
+    requests = [(broker, describe_configs_request([Resource("broker", str(broker)).typed])) for broker in broker_ids]
     described: dict[Resource, list[Config]] = {}
-    for _, response in send_to_brokers(client, requests, TIMEOUT_MS):
-        described |= _described(response)
+    for _, response in client.request_all(requests, DescribeConfigsResponse, TIMEOUT_S):
+        described |= _described(described_configs(response))
     return described
 
 
-def _described(response: Any) -> dict[Resource, list[Config]]:
+def _described(results: Iterable[DescribedConfigs]) -> dict[Resource, list[Config]]:
     described = {}
-    for result in response.results:
-        resource = Resource(KINDS[result.resource_type], result.resource_name)
+    for result in results:
+        resource = Resource(KINDS[result.resource.type], result.resource.name)
         if result.error_code:
             raise CliError(_resource_error_text(resource, result.error_code, result.error_message))
         described[resource] = sorted(map(_config, result.configs), key=lambda config: config["name"])
@@ -98,36 +114,16 @@ def _described(response: Any) -> dict[Resource, list[Config]]:
 
 def _requestable(resources: Sequence[Resource]) -> list[Sequence[Resource]]:
     """Split resources into requests. The configs of one broker can only be requested from that broker."""
-    alone = [[resource] for resource in resources if _broker_id(resource) is not None]
-    return [*alone, *chunks([resource for resource in resources if _broker_id(resource) is None], MAX_RESOURCES)]
+    alone = [[resource] for resource in resources if resource.broker_id is not None]
+    return [*alone, *chunks([resource for resource in resources if resource.broker_id is None], MAX_RESOURCES)]
 
 
-def _broker_id(resource: Resource) -> int | None:
-    """Return the broker that a request must be sent to; None for any broker."""
-    if resource.kind not in ("broker", "logger") or resource == ALL_BROKERS:
-        return None
-    if not resource.name.isdecimal():
-        raise usage_error(f"the name of a {resource.kind} is a broker id, not {resource.name!r}")
-    return int(resource.name)
-
-
-def _describe_request(resources: Sequence[Resource], documented: bool) -> Any:
-    from kafka.protocol.admin import DescribeConfigsRequest
-
-    return DescribeConfigsRequest(
-        resources=[(RESOURCE_TYPES[resource.kind], resource.name, None) for resource in resources],
-        include_synonyms=True,
-        include_documentation=documented,
-        min_version=1,
-    )
-
-
-def _config(entry: Any) -> Config:
+def _config(entry: DescribeConfigsResourceResult) -> Config:
     return {
         "name": entry.name,
         "value": entry.value,
         "source": SOURCES.get(entry.config_source, ("UNKNOWN", "unknown"))[0],
-        "type": TYPE_NAMES[number] if (number := entry.config_type or 0) < len(TYPE_NAMES) else TYPE_NAMES[0],
+        "type": TYPE_NAMES[entry.config_type if entry.config_type < len(TYPE_NAMES) else 0],
         "sensitive": entry.is_sensitive,
         "read_only": entry.read_only,
         "synonyms": [
@@ -143,19 +139,14 @@ def _config(entry: Any) -> Config:
 
 
 def alter_configs(
-    client: Any, resource: Resource, changes: Changes, *, dry_run: bool = False, at_any: bool = False
+    client: ClusterClient, resource: Resource, changes: ConfigChanges, *, dry_run: bool = False, at_any: bool = False
 ) -> None:
     """Make all changes, (operation, value) by config name, or none. Raises CliError if the broker rejects them.
 
     With `at_any`, the request for a broker may go to another one.
     """
-    from kafka.protocol.admin import IncrementalAlterConfigsRequest
-
-    configs = [(name, OPERATIONS[operation], value) for name, (operation, value) in changes.items()]
-    request = IncrementalAlterConfigsRequest(
-        resources=[(RESOURCE_TYPES[resource.kind], resource.name, configs)], validate_only=dry_run
-    )
-    [result] = send_request(client, request, None if at_any else _broker_id(resource)).responses
+    broker = None if at_any else resource.broker_id
+    result = admin.alter_configs(client, resource.typed, changes, validate_only=dry_run, broker=broker)
     if result.error_code:
         raise CliError(_resource_error_text(resource, result.error_code, result.error_message))
 
@@ -166,25 +157,21 @@ def _resource_error_text(resource: Resource, code: int, message: str | None) -> 
     return f"{resource}: {error_code_text(code, message)}"
 
 
-def list_resources(client: Any, kinds: Sequence[str]) -> list[Resource]:
+def list_resources(client: ClusterClient, kinds: Sequence[str]) -> list[Resource]:
     """Return all resources of these kinds that can have configs, those of single brokers excepted."""
     resources = [ALL_BROKERS] if "broker" in kinds else []
     if "topic" in kinds:
-        resources += [Resource("topic", topic["name"]) for topic in client.describe_topics(None)]
+        resources += [Resource("topic", topic.name) for topic in describe_topics(client)]
     others = [kind for kind in ("group", "client-metrics") if kind in kinds]
     return sorted(resources) + sorted(_list_config_resources(client, others) if others else [])
 
 
-def _list_config_resources(client: Any, kinds: Sequence[str]) -> list[Resource]:
-    from kafka.errors import IncompatibleBrokerVersion
-    from kafka.protocol.admin import ListConfigResourcesRequest
-
-    request = ListConfigResourcesRequest(resource_types=[RESOURCE_TYPES[kind] for kind in kinds], min_version=1)
+def _list_config_resources(client: ClusterClient, kinds: Sequence[str]) -> list[Resource]:
+    request = ListConfigResourcesRequest(resource_types=[RESOURCE_TYPES[kind] for kind in kinds])
     try:
-        response = send_request(client, request)
-    except IncompatibleBrokerVersion:
+        response = client.request(request, ListConfigResourcesResponse)
+    except UnsupportedVersionError:
         # Brokers before Kafka 4.1 cannot list them.
         return []
-    if response.error_code:
-        raise CliError(error_code_text(response.error_code))
+    raise_error(response.error_code)
     return [Resource(KINDS[listed.resource_type], listed.resource_name) for listed in response.config_resources]

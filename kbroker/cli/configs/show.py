@@ -8,8 +8,8 @@ import typer
 
 from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.errors import CliError, usage_error
-from kbroker.cli.common.options import AsJson
-from kbroker.cli.common.output import print_json, print_table
+from kbroker.cli.common.options import AsJson, option
+from kbroker.cli.common.output import print_rows
 from kbroker.cli.start.command import Advertise, ConfigFile, DataDir, Listen, Properties
 from kbroker.cli.start.options import DEFAULT_ORIGIN, StartOptions, load_properties, origins_text
 from kbroker.config import BrokerConfig, ConfigError
@@ -49,10 +49,9 @@ def show(
     listen: Listen = None,
     advertise: Advertise = None,
     properties: Properties = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also show configs at their defaults.")] = False,
+    everything: Annotated[bool, option("--all", "Also show configs at their defaults.")] = False,
     bootstrap: Annotated[
-        str | None,
-        typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help="Show the configs of this running broker."),
+        str | None, option("--bootstrap -b HOST:PORT", "Show the configs of this running broker.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -64,10 +63,8 @@ def show(
     static, _ = load_properties(options, os.environ)
     configs = start_configs(static) if bootstrap is None else running_configs(bootstrap, static)
     selected = [config for config in configs if everything or config.origin != DEFAULT_ORIGIN]
-    if as_json:
-        print_json([{"name": config.name, "value": config.value, "from": config.origin} for config in selected])
-    else:
-        print_table(("config", "value", "from"), selected)
+    document = [{"name": config.name, "value": config.value, "from": config.origin} for config in selected]
+    print_rows(as_json, document, ("config", "value", "from"), selected)
 
 
 def start_configs(static: StaticConfigs) -> list[ConfigValue]:
@@ -85,9 +82,10 @@ def start_configs(static: StaticConfigs) -> list[ConfigValue]:
 def running_configs(bootstrap: str, static: StaticConfigs) -> list[ConfigValue]:
     """Return the configs of a running broker, with origins from `static` where the values agree."""
     from kbroker.cli.configs.requests import Resource, describe_configs
+    from kbroker.client.admin import describe_cluster
 
     with admin_client(bootstrap) as client:
-        broker_id = _broker_id((broker["broker_id"] for broker in client.describe_cluster()["brokers"]), static)
+        broker_id = _broker_id((broker.broker_id for broker in describe_cluster(client).brokers), static)
         resource = Resource("broker", str(broker_id))
         configs = describe_configs(client, [resource])[resource]
     return [

@@ -6,20 +6,26 @@ from typing import Annotated, Any
 
 import typer
 
-from kbroker.cli.common.client import admin_client, client_errors, client_settings, partition_leaders
+from kbroker.cli.common.client import admin_client, client_settings, kafka_python_errors, partition_leaders
 from kbroker.cli.common.completion import complete_groups, complete_topics
-from kbroker.cli.common.confirm import confirm
 from kbroker.cli.common.errors import CliError, usage_error
-from kbroker.cli.common.formatting import count_text, format_timestamp
-from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes
-from kbroker.cli.common.output import Cell, print_json, print_note, print_table
-from kbroker.cli.common.pager import paginated
-from kbroker.cli.common.parsing import INT32, is_relative_time, parse_time_ms
-from kbroker.cli.common.progress import ProgressBar
-from kbroker.cli.dlq.dead_letters import LetterFilter, dead_letter, parse_header_filters
-from kbroker.cli.dlq.redrive import Redrive
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
+from kbroker.cli.common.output import (
+    Cell,
+    ProgressBar,
+    confirm,
+    paginated,
+    print_note,
+    print_rows,
+    print_table,
+)
+from kbroker.cli.common.values import INT32, count_text, format_timestamp, is_relative_time, parse_time_ms
+from kbroker.cli.dlq.redrive import LetterFilter, Redrive, dead_letter, parse_header_filters
 from kbroker.cli.records.formats import to_json
-from kbroker.cli.retry.app import topics_with_configs
+from kbroker.cli.retry import topics_with_configs
+from kbroker.client.admin import EARLIEST, LATEST, delete_records, list_offsets
+from kbroker.client.cluster import ClusterClient
+from kbroker.common import TopicPartition
 from kbroker.config.definitions.retry import DEAD_LETTER_ENABLE
 from kbroker.config.tag_expression import VIEW_OF
 
@@ -27,32 +33,16 @@ app = typer.Typer()
 
 POLL_MS = 500
 
-DeadLetterTopic = Annotated[
-    str, typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topics, help="Dead-letter topic.")
-]
-Source = Annotated[
-    str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only records that failed in this topic.")
-]
+DeadLetterTopic = Annotated[str, argument("TOPIC", "Dead-letter topic.", complete=complete_topics)]
+Source = Annotated[str | None, option("--topic -t TOPIC", "Only records that failed in this topic.")]
 Group = Annotated[
-    str | None,
-    typer.Option(
-        "--group",
-        "-g",
-        metavar="GROUP",
-        help="Only records that this group failed to process.",
-        autocompletion=complete_groups,
-    ),
+    str | None, option("--group -g GROUP", "Only records that this group failed to process.", complete=complete_groups)
 ]
-Error = Annotated[
-    str | None, typer.Option("--error", metavar="CLASS", help="Only this exception, with or without its module.")
-]
-From = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Only records that failed then or later.")]
-Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only records that failed earlier.")]
-Header = Annotated[
-    list[str] | None,
-    typer.Option("--header", "-H", metavar="NAME[=VALUE]", help="Only records with this header; repeatable."),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")]
+Error = Annotated[str | None, option("--error CLASS", "Only this exception, with or without its module.")]
+From = Annotated[str | None, option("--from TIME", "Only records that failed then or later.")]
+Until = Annotated[str | None, option("--until TIME", "Only records that failed earlier.")]
+Header = Annotated[list[str] | None, option("--header -H NAME[=VALUE]", "Only records with this header; repeatable.")]
+DryRun = Annotated[bool, option("--dry-run", "Print what would be done, and change nothing.")]
 
 
 @app.command("list")
@@ -65,25 +55,20 @@ def list_topics(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRA
     with admin_client(bootstrap) as client:
         topics = _dead_letter_topics(topics_with_configs(client))
         sizes = {topic: sum(end - begin for begin, end in _bounds(client, topic).values()) for topic in topics}
-    if as_json:
-        print_json([{"topic": topic, "records": size} for topic, size in sizes.items()])
-    else:
-        print_table(("topic", "records"), [[topic, size] for topic, size in sizes.items()])
+    document = [{"topic": topic, "records": size} for topic, size in sizes.items()]
+    print_rows(as_json, document, ("topic", "records"), sizes.items())
 
 
-def _dead_letter_topics(configs: Mapping[str, Mapping[str, str | None]]) -> list[str]:
+def _dead_letter_topics(configs: Mapping[str, Mapping[str, str]]) -> list[str]:
     return [topic for topic, values in configs.items() if values.get(DEAD_LETTER_ENABLE) == "true"]
 
 
-def _bounds(client: Any, topic: str) -> dict[Any, tuple[int, int]]:
-    """Return (log start offset, log end offset) by kafka.TopicPartition. Raises CliError for a missing topic."""
-    from kafka import TopicPartition
-    from kafka.admin import OffsetSpec
-
-    partitions = [TopicPartition(*partition) for partition in sorted(partition_leaders(client, [topic]))]
-    begin = client.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
-    end = client.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
-    return {tp: (begin[tp].offset, end[tp].offset) for tp in partitions}
+def _bounds(client: ClusterClient, topic: str) -> dict[TopicPartition, tuple[int, int]]:
+    """Return (log start offset, log end offset) by partition. Raises CliError for a missing topic."""
+    partitions = sorted(partition_leaders(client, [topic]))
+    begin = list_offsets(client, dict.fromkeys(partitions, EARLIEST))
+    end = list_offsets(client, dict.fromkeys(partitions, LATEST))
+    return {tp: (offset, end[tp]) for tp, offset in sorted(begin.items())}
 
 
 def _selection(
@@ -110,9 +95,7 @@ def show(
     start: From = None,
     end: Until = None,
     header: Header = None,
-    max_records: Annotated[
-        int | None, typer.Option("--max", "-n", metavar="N", min=1, max=INT32, help="Stop after N records.")
-    ] = None,
+    max_records: Annotated[int | None, option("--max -n N", "Stop after N records.", min=1, max=INT32)] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -121,20 +104,21 @@ def show(
     Example: kbroker dlq show dlq.orders --group billing --error ValueError
     """
     from kafka import KafkaConsumer
+    from kafka import TopicPartition as KafkaTopicPartition
 
     selection = _selection(source, group, error, start, end, header or [])
     with admin_client(bootstrap) as client:
         bounds = _bounds(client, topic)
-    with client_errors():
+    with kafka_python_errors():
         consumer = KafkaConsumer(
             **client_settings(bootstrap), isolation_level="read_committed", auto_offset_reset="earliest"
         )
         found: list[Any] = []
         try:
-            consumer.assign(list(bounds))
+            consumer.assign([KafkaTopicPartition(*tp) for tp in bounds])
             for tp, (begin, _) in bounds.items():
-                consumer.seek(tp, begin)
-            while any(consumer.position(tp) < last for tp, (_, last) in bounds.items()):
+                consumer.seek(KafkaTopicPartition(*tp), begin)
+            while any(consumer.position(KafkaTopicPartition(*tp)) < last for tp, (_, last) in bounds.items()):
                 for tp, records in consumer.poll(POLL_MS).items():
                     found += [
                         r for r in records if r.offset < bounds[tp][1] and selection.selects(r.headers, r.timestamp)
@@ -172,18 +156,12 @@ def redrive(
     end: Until = None,
     header: Header = None,
     to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="TOPIC", help="Send to this topic.", show_default="the topic where each failed"),
+        str | None, option("--to TOPIC", "Send to this topic.", show_default="the topic where each failed")
     ] = None,
     rate: Annotated[
-        int | None,
-        typer.Option(
-            "--rate", metavar="N", min=1, max=INT32, help="Records per second at most.", show_default="no limit"
-        ),
+        int | None, option("--rate N", "Records per second at most.", min=1, max=INT32, show_default="no limit")
     ] = None,
-    again: Annotated[
-        bool, typer.Option("--again", help="Begin at the first record, even if it was sent before.")
-    ] = False,
+    again: Annotated[bool, option("--again", "Begin at the first record, even if it was sent before.")] = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -207,7 +185,7 @@ def redrive(
             partition_leaders(client, [to])  # raises for a missing one
         sources = {name: source for name, values in configs.items() if (source := values.get(VIEW_OF))}
         total = sum(last - begin for begin, last in _bounds(client, topic).values())
-    with client_errors(), ProgressBar("redriving", total) as progress:
+    with kafka_python_errors(), ProgressBar("redriving", total) as progress:
         work = Redrive(bootstrap, topic, selection, to, (_relative(start), _relative(end)), sources)
         counts = work.run(rate=rate, again=again, dry_run=dry_run, progress=progress.advance)
     action = "would be sent" if dry_run else "sent"
@@ -224,7 +202,7 @@ def _relative(text: str | None) -> str | None:
     return text if text is not None and is_relative_time(text) else None
 
 
-def _require_dead_letter_topic(client: Any, topic: str) -> dict[str, dict[str, str | None]]:
+def _require_dead_letter_topic(client: ClusterClient, topic: str) -> dict[str, dict[str, str]]:
     """Raise CliError if it is none. Returns the configs of all topics."""
     configs = topics_with_configs(client)
     if topic not in _dead_letter_topics(configs):
@@ -237,19 +215,11 @@ def _require_dead_letter_topic(client: Any, topic: str) -> dict[str, dict[str, s
 def purge(
     topic: DeadLetterTopic,
     until: Annotated[
-        str | None,
-        typer.Option(
-            "--until", metavar="TIME", help="Delete the records before the first one that failed then or later."
-        ),
+        str | None, option("--until TIME", "Delete the records before the first one that failed then or later.")
     ] = None,
-    partition: Annotated[
-        int | None,
-        typer.Option("--partition", "-p", metavar="PARTITION", min=0, max=INT32, help="Only this partition."),
-    ] = None,
-    offset: Annotated[
-        int | None, typer.Option("--offset", metavar="OFFSET", min=0, help="Delete the records below it; needs -p.")
-    ] = None,
-    all_records: Annotated[bool, typer.Option("--all", help="Delete all records.")] = False,
+    partition: Annotated[int | None, option("--partition -p PARTITION", "Only this partition.", max=INT32)] = None,
+    offset: Annotated[int | None, option("--offset OFFSET", "Delete the records below it; needs -p.", min=0)] = None,
+    all_records: Annotated[bool, option("--all", "Delete all records.")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -270,8 +240,8 @@ def purge(
             raise CliError(f"topic {topic} has no partition {partition}")
         cut = {tp: last if offset is None else min(offset, last) for tp, (_, last) in bounds.items()}
         if until_ms is not None:
-            at_time = client.list_partition_offsets(dict.fromkeys(bounds, until_ms))
-            cut = {tp: at_time[tp].offset if at_time[tp].offset >= 0 else cut[tp] for tp in bounds}
+            at_time = list_offsets(client, dict.fromkeys(bounds, until_ms))
+            cut = {tp: at_time[tp] if at_time[tp] >= 0 else cut[tp] for tp in bounds}
         cut = {tp: end for tp, end in cut.items() if end > bounds[tp][0]}
         count = sum(end - bounds[tp][0] for tp, end in cut.items())
         if dry_run:
@@ -279,5 +249,5 @@ def purge(
             return
         if count:
             confirm(f"Delete {count_text(count, 'record')} of {topic}?", yes)
-            client.delete_records(cut)
+            delete_records(client, cut)
     print(f"{topic}: {count_text(count, 'record')} deleted")

@@ -103,14 +103,15 @@ async def _read_cluster(settings: ZooKeeperSettings) -> StoredCluster:
 def broker_configs(address: str, node_id: int) -> dict[str, str | None] | None:
     """Return the values of a broker's configs without those that are its own; None if it does not respond."""
     from kbroker.cli.common.client import admin_client
+    from kbroker.client.admin import BROKER, TypedResource, describe_configs
 
     try:
         with admin_client(address) as client:
-            from kafka.admin import ConfigResource
-
-            described = client.describe_configs([ConfigResource("BROKER", str(node_id))], config_filter="all")
+            [described] = describe_configs(client, [TypedResource(BROKER, str(node_id))], broker=node_id)
     except CliError:
         return None
-    configs = described.get("broker", {}).get(str(node_id), {})
-    shared = {name: config for name, config in configs.items() if name not in OWN_CONFIGS}
-    return {name: config["value"] for name, config in shared.items() if not config["is_sensitive"]}
+    return {
+        config.name: config.value
+        for config in described.configs
+        if config.name not in OWN_CONFIGS and not config.is_sensitive
+    }

@@ -1,4 +1,4 @@
-"""Read-only access of `kbroker doctor` to the operating system and to a running broker."""
+"""What `kbroker doctor` checks: this machine and a running broker, read only, and the results."""
 
 import ctypes
 import importlib.util
@@ -7,18 +7,22 @@ import resource
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.cli.common.locks import is_locked
 from kbroker.cli.doctor import cluster_reader
 from kbroker.cli.doctor.cluster_reader import StoredCluster
-from kbroker.common import format_address
+from kbroker.cli.start.directories import is_cluster_directory, is_locked
+from kbroker.common import TopicPartition, format_address
+from kbroker.config import BrokerConfig
+from kbroker.runtime.disk import Disk
+from kbroker.storage import file_names, metadata_files
 
 if TYPE_CHECKING:
     from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
+
 
 CONNECT_TIMEOUT_S = 2.0
 # adjtimex(2) returns this state for a clock that is not synchronized.
@@ -77,25 +81,24 @@ class Host:
 
     def describe_cluster(self, host: str, port: int) -> RunningCluster | None:
         """Return the cluster of the broker at this address, None if no broker responds."""
-        from kbroker.cli.cluster.cluster_problems import read_problems
+        from kbroker.cli.cluster.cluster_state import read_problems
         from kbroker.cli.common.client import admin_client
         from kbroker.cli.common.errors import CliError
+        from kbroker.client.admin import describe_cluster, describe_topics
 
         try:
             with admin_client(format_address(host, port)) as client:
-                cluster = client.describe_cluster()
-                topics = client.describe_topics(None)
+                cluster = describe_cluster(client)
+                topics = describe_topics(client)
                 problems = read_problems(client)
         except CliError:
             return None
-        without_leader = [
-            topic["name"] for topic in topics if any(partition["leader_id"] < 0 for partition in topic["partitions"])
-        ]
-        broker_ids = tuple(sorted(broker["broker_id"] for broker in cluster["brokers"] if not broker.get("is_fenced")))
-        partitions = [partition for topic in topics for partition in topic["partitions"]]
-        under_replicated = sum(len(part["isr_nodes"]) < len(part["replica_nodes"]) for part in partitions)
+        without_leader = [topic.name for topic in topics if any(part.leader_id < 0 for part in topic.partitions)]
+        broker_ids = tuple(sorted(broker.broker_id for broker in cluster.brokers if not broker.is_fenced))
+        partitions = [partition for topic in topics for partition in topic.partitions]
+        under_replicated = sum(len(part.isr_nodes) < len(part.replica_nodes) for part in partitions)
         return RunningCluster(
-            cluster["cluster_id"],
+            cluster.cluster_id,
             broker_ids,
             len(topics),
             tuple(sorted(without_leader)),
@@ -204,3 +207,60 @@ def _write_caches(device: Path) -> Iterator[tuple[str, str]]:
     mode = disk / "queue" / "write_cache"
     if mode.is_file():
         yield disk.name, mode.read_text().strip()
+
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+
+
+class CheckResult(NamedTuple):
+    """One result of a check. `advice` is empty if there is nothing to do."""
+
+    check: str
+    status: str
+    message: str
+    advice: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        return {"check": self.check, "status": self.status, "found": self.message, "advice": self.advice}
+
+
+class CheckContext(NamedTuple):
+    """The input of the checks: a host, a disk, and the configuration of a broker that would run there."""
+
+    host: Host
+    disk: Disk
+    config: BrokerConfig
+
+    @property
+    def data_dir(self) -> str:
+        return self.config.log_dirs[0]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a broker is running on the data directory."""
+        return self.host.is_locked(f"{self.data_dir}/{file_names.LOCK}")
+
+    def partitions(self) -> dict[TopicPartition, str]:
+        """Return partitions with the paths of their directories."""
+        if not self.disk.isdir(self.data_dir) or is_cluster_directory(self.data_dir):
+            return {}
+        parsed = ((file_names.parse_partition_dir(name), name) for name in self.disk.listdir(self.data_dir))
+        return {tp: f"{self.data_dir}/{name}" for tp, name in parsed if tp is not None and not name.endswith("-stray")}
+
+    def existing_parent(self) -> str:
+        """Return the data directory or, before the first start, the directory in which it will be created."""
+        path = self.data_dir
+        while not self.disk.exists(path):
+            parent = path.rpartition("/")[0]
+            path = parent or ("/" if path.startswith("/") else ".")
+        return path
+
+    def meta_properties(self) -> metadata_files.MetaProperties | None:
+        """Return the meta.properties of the data directory; None if missing or damaged."""
+        try:
+            return metadata_files.read_meta_properties(self.disk, self.data_dir)
+        except ValueError:
+            return None
+
+
+Check = Callable[[CheckContext], Iterator[CheckResult]]

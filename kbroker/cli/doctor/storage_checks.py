@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from kbroker.cli.common.formatting import count_text, format_size
-from kbroker.cli.doctor.check import OK, PROBLEM, WARNING, CheckContext, CheckResult
-from kbroker.cli.start.cluster.cluster_directory import is_cluster_directory
+from kbroker.cli.common.values import count_text, format_size
+from kbroker.cli.doctor.host import OK, PROBLEM, WARNING, CheckContext, CheckResult
+from kbroker.cli.start.directories import is_cluster_directory
 from kbroker.runtime.disk import Disk
 from kbroker.storage import checkpoint_files, file_names, metadata_files
 

@@ -5,16 +5,23 @@ from typing import Annotated, Any
 
 import typer
 
-from kbroker.cli.common.client import admin_client, committed_offsets, error_code_text, rephrase_client_error
+from kbroker.cli.common.client import admin_client, error_code_text
 from kbroker.cli.common.completion import complete_groups, complete_topics
-from kbroker.cli.common.confirm import confirm
 from kbroker.cli.common.errors import CliError, print_error, usage_error
-from kbroker.cli.common.formatting import count_text
-from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes
-from kbroker.cli.common.output import Cell, print_heading, print_json, print_table
-from kbroker.cli.common.pager import paginated
-from kbroker.cli.common.parsing import parse_topic_partitions
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
+from kbroker.cli.common.output import Cell, confirm, paginated, print_heading, print_json, print_rows, print_table
+from kbroker.cli.common.values import count_text, parse_topic_partitions
 from kbroker.cli.groups.reset_offsets import reset_offsets
+from kbroker.client import groups as group_requests
+from kbroker.client.admin import LATEST, describe_topics, list_offsets
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.groups import committed_offsets, delete_group, describe_group
+from kbroker.common import TopicPartition
+from protocol.errors import MalformedError
+from protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+from protocol.messages.k15_describe_groups import DescribedGroupMember
+from protocol.schema.codec import decode
+from protocol.schema.message import message_info
 
 # The states of classic, consumer, share and streams groups.
 STATES = (
@@ -23,15 +30,13 @@ STATES = (
 
 app = typer.Typer()
 
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", show_default=False, autocompletion=complete_groups)]
+Groups = Annotated[list[str], argument("GROUP...", complete=complete_groups)]
 
 
 @app.command("list")
 @paginated
 def list_groups(
-    state: Annotated[
-        list[str] | None, typer.Option("--state", metavar="STATE", help="List groups in this state only; repeatable.")
-    ] = None,
+    state: Annotated[list[str] | None, option("--state STATE", "List groups in this state only; repeatable.")] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -40,28 +45,25 @@ def list_groups(
     for unknown in sorted(states - {name.lower() for name in STATES}):
         raise usage_error(f"--state must be one of {', '.join(STATES)}, not {unknown!r}")
     with admin_client(bootstrap) as client:
-        groups = client.list_groups()
+        groups = group_requests.list_groups(client)
     rows = [
         {
-            "group": group["group_id"],
-            "state": group.get("group_state") or None,
-            "type": group.get("group_type") or None,
-            "protocol": group["protocol_type"] or None,
+            "group": group.group_id,
+            "state": group.group_state or None,
+            "type": group.group_type or None,
+            "protocol": group.protocol_type or None,
         }
-        for group in sorted(groups, key=lambda group: group["group_id"])
-        if not states or str(group.get("group_state")).lower() in states
+        for group in sorted(groups, key=lambda group: group.group_id)
+        if not states or group.group_state.lower() in states
     ]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(("group", "state", "type", "protocol"), [list(row.values()) for row in rows])
+    print_rows(as_json, rows, ("group", "state", "type", "protocol"), [list(row.values()) for row in rows])
 
 
 @app.command("describe")
 @paginated
 def describe(
     groups: Groups,
-    members: Annotated[bool, typer.Option("--members", help="Show members instead of offsets.")] = False,
+    members: Annotated[bool, option("--members", "Show members instead of offsets.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -84,14 +86,14 @@ def describe(
         raise typer.Exit(1)
 
 
-def _description(client: Any, group_id: str) -> dict[str, Any]:
-    group = client.describe_groups([group_id])[group_id]
-    if group["error"] is not None:
-        return {"group": group_id, "error": rephrase_client_error(group["error"])}
+def _description(client: ClusterClient, group_id: str) -> dict[str, Any]:
+    group = describe_group(client, group_id)
+    if group.error_code:
+        return {"group": group_id, "error": error_code_text(group.error_code, group.error_message)}
     committed = committed_offsets(client, group_id)
-    members = [member_summary(member) for member in group["members"]]
+    members = [member_summary(member) for member in group.members]
     owners = {
-        (topic, index): member
+        TopicPartition(topic, index): member
         for member in members
         for topic, indexes in member["assignment"].items()
         for index in indexes
@@ -99,45 +101,55 @@ def _description(client: Any, group_id: str) -> dict[str, Any]:
     log_ends = _log_end_offsets(client, set(committed) | set(owners))
     return {
         "group": group_id,
-        "state": group["group_state"],
-        "protocol": group["protocol_type"] or None,
-        "assignor": group["protocol_data"] or None,
+        "state": group.group_state,
+        "protocol": group.protocol_type or None,
+        "assignor": group.protocol_data or None,
         "offsets": lag_table(committed, log_ends, owners),
         "members": members,
         "error": None,
     }
 
 
-def member_summary(member: Mapping[str, Any]) -> dict[str, Any]:
+def member_summary(member: DescribedGroupMember) -> dict[str, Any]:
     """Return the JSON of a member; its assignment is partitions by topic, {} if it cannot be decoded."""
-    assignment = member["member_assignment"]
-    assigned = assignment.get("assigned_partitions", []) if isinstance(assignment, dict) else []
     return {
-        "member_id": member["member_id"],
-        "instance_id": member["group_instance_id"],
-        "client_id": member["client_id"],
-        "host": member["client_host"].removeprefix("/"),
-        "assignment": {topic["topic"]: sorted(topic["partitions"]) for topic in assigned},
+        "member_id": member.member_id,
+        "instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "host": member.client_host.removeprefix("/"),
+        "assignment": _assignment(member.member_assignment),
     }
 
 
-def _log_end_offsets(client: Any, partitions: set[Any]) -> dict[Any, int]:
+def _assignment(data: bytes) -> dict[str, list[int]]:
+    # The assignment begins with its version.
+    version = int.from_bytes(data[:2], "big", signed=True)
+    if len(data) < 2 or version < 0:
+        return {}
+    try:
+        latest = message_info(ConsumerProtocolAssignment).max_version
+        assignment = decode(ConsumerProtocolAssignment, data, min(version, latest), 2)
+    except MalformedError:
+        return {}
+    return {topic.topic: sorted(topic.partitions) for topic in assignment.assigned_partitions}
+
+
+def _log_end_offsets(client: ClusterClient, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
     """Return log end offsets by partition, without deleted topics and partitions that have no leader."""
-    from kafka import TopicPartition
-    from kafka.admin import OffsetSpec
-
     topics = sorted({topic for topic, _ in partitions})
-    specs = {
-        TopicPartition(topic["name"], partition["partition_index"]): OffsetSpec.LATEST
-        for topic in (client.describe_topics(topics) if topics else [])
-        for partition in topic["partitions"]
-        if partition["leader_id"] >= 0 and (topic["name"], partition["partition_index"]) in partitions
+    timestamps = {
+        partition: LATEST
+        for topic in (describe_topics(client, topics) if topics else [])
+        for row in topic.partitions
+        if row.leader_id >= 0 and (partition := TopicPartition(topic.name, row.partition_index)) in partitions
     }
-    return {tp: at.offset for tp, at in client.list_partition_offsets(specs).items()} if specs else {}
+    return list_offsets(client, timestamps)
 
 
 def lag_table(
-    committed: Mapping[Any, int], log_ends: Mapping[Any, int], owners: Mapping[Any, Mapping[str, Any]]
+    committed: Mapping[TopicPartition, int],
+    log_ends: Mapping[TopicPartition, int],
+    owners: Mapping[TopicPartition, Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """Return one row per committed or assigned partition; the lag is None if either offset is unknown."""
     rows = []
@@ -166,8 +178,7 @@ def _print_description(group: Mapping[str, Any], members: bool) -> None:
     print_heading(group["group"], "  ".join(facts))
     if members:
         print_table(
-            ("member", "instance", "client", "host", "partitions"),
-            [_member_row(member) for member in group["members"]],
+            ("member", "instance", "client", "host", "partitions"), [_member_row(member) for member in group["members"]]
         )
     else:
         names = ("topic", "partition", "committed", "end", "lag", "client_id", "host")
@@ -183,32 +194,28 @@ def _member_row(member: Mapping[str, Any]) -> list[Cell]:
 @app.command("delete")
 def delete(groups: Groups, yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """Delete groups that have no members, with their committed offsets."""
-    from kafka import errors
-
     confirm(f"Delete {', '.join(groups)} with all committed offsets?", yes)
     failed = False
     with admin_client(bootstrap) as client:
-        for group, result in client.delete_groups(groups).items():
-            if result == "OK":
+        for group in dict.fromkeys(groups):
+            if code := delete_group(client, group):
+                print_error(f"group {group}: {error_code_text(code)}")
+                failed = True
+            else:
                 print(f"{group}: deleted")
-                continue
-            print_error(f"group {group}: {error_code_text(getattr(errors, result).errno)}")
-            failed = True
     if failed:
         raise typer.Exit(1)
 
 
 @app.command("delete-offsets")
 def delete_offsets(
-    group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False, autocompletion=complete_groups)],
+    group: Annotated[str, argument("GROUP", complete=complete_groups)],
     topic: Annotated[
         list[str],
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC[:PARTITION,...]",
-            help="A topic, or some of its partitions; repeatable.",
-            autocompletion=complete_topics,
+        option(
+            "--topic -t TOPIC[:PARTITION,...]",
+            "A topic, or some of its partitions; repeatable.",
+            complete=complete_topics,
         ),
     ],
     yes: Yes = False,
@@ -223,9 +230,9 @@ def delete_offsets(
         if not selected:
             raise CliError(f"group {group}: nothing is committed for {', '.join(topic)}")
         confirm(f"Delete {count_text(len(selected), 'committed offset')} of {group}?", yes)
-        for (name, index), error in client.delete_group_offsets(group, selected).items():
-            if error.errno:
-                print_error(f"group {group}, {name}-{index}: {error_code_text(error.errno)}")
+        for (name, index), error in group_requests.delete_offsets(client, group, selected).items():
+            if error:
+                print_error(f"group {group}, {name}-{index}: {error_code_text(error)}")
                 failed = True
             else:
                 print(f"{group}, {name}-{index}: deleted")

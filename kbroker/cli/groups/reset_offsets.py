@@ -1,34 +1,134 @@
-"""`kbroker groups reset-offsets`: plan new committed offsets of groups, and commit them with --execute."""
+"""`kbroker groups reset-offsets`: plan new committed offsets of groups, and commit them with --execute.
 
+Plan files have the form of kafka-consumer-groups.
+"""
+
+import csv
+import io
 import time
-from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
-from kbroker.cli.common.client import (
-    admin_client,
-    chunks,
-    committed_offsets,
-    error_code_text,
-    partition_leaders,
-    select_partitions,
-)
+from kbroker.cli.common.client import admin_client, error_code_text, partition_leaders, select_partitions
 from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.errors import CliError, print_error, usage_error
-from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from kbroker.cli.common.output import Cell, print_json, print_note, print_table
-from kbroker.cli.common.parsing import INT64, parse_duration_ms, parse_time_ms, parse_topic_partitions
-from kbroker.cli.common.progress import ProgressBar
-from kbroker.cli.groups.reset_plan import (
-    OffsetReset,
-    Offsets,
-    PlanLine,
-    ResetTarget,
-    format_plan,
-    parse_plan,
-    plan_reset,
-)
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, argument, option
+from kbroker.cli.common.output import Cell, ProgressBar, print_json, print_note, print_table
+from kbroker.cli.common.values import INT64, parse_duration_ms, parse_time_ms, parse_topic_partitions
+from kbroker.client.admin import EARLIEST, LATEST, chunks, list_offsets
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.groups import commit_offsets, committed_offsets, describe_group, list_groups
+from kbroker.common import TopicPartition
+
+Offsets = Mapping[TopicPartition, int]
+
+
+class ResetTarget(NamedTuple):
+    """The target of committed offsets. `value` is an offset, a distance, or milliseconds since the epoch.
+
+    With "file" each partition has its own offset.
+    """
+
+    kind: Literal["earliest", "latest", "current", "offset", "shift", "time", "file"]
+    value: int = 0
+
+
+class OffsetReset(NamedTuple):
+    """The reset of one partition. `old` is None if nothing is committed; `note`: why `new` is not the target."""
+
+    topic: str
+    partition: int
+    old: int | None
+    new: int
+    note: str | None = None
+
+
+def plan_reset(
+    partitions: Sequence[TopicPartition],
+    target: ResetTarget,
+    committed: Offsets,
+    log_start: Offsets,
+    log_end: Offsets,
+    targets: Offsets,
+) -> list[OffsetReset]:
+    """Return the reset of each partition. Offsets are clamped to the log, as in Kafka.
+
+    `targets` are the offsets of a time (negative if no record is that late), or those of a file.
+    """
+    return [_reset(tp, target, committed.get(tp), log_start[tp], log_end[tp], targets.get(tp, -1)) for tp in partitions]
+
+
+def _reset(
+    tp: TopicPartition, target: ResetTarget, old: int | None, log_start: int, log_end: int, target_offset: int
+) -> OffsetReset:
+    def reset(new: int, note: str | None = None) -> OffsetReset:
+        return OffsetReset(tp[0], tp[1], old, new, note)
+
+    match target.kind:
+        case "earliest":
+            return reset(log_start)
+        case "latest":
+            return reset(log_end)
+        case "current":
+            return reset(old) if old is not None else reset(log_end, "nothing is committed, so the log end offset")
+        case "time":
+            if target_offset < 0:
+                return reset(log_end, "no record at or after that time, so the log end offset")
+            return reset(target_offset)
+        case "shift":
+            if old is None:
+                raise CliError(f"cannot shift {tp[0]}-{tp[1]}: nothing is committed for it")
+            offset = old + target.value
+        case "offset":
+            offset = target.value
+        case "file":
+            offset = target_offset
+    if offset > log_end:
+        return reset(log_end, f"{offset} is after the log end offset {log_end}")
+    if offset < log_start:
+        return reset(log_start, f"{offset} is before the log start offset {log_start}")
+    return reset(offset)
+
+
+class PlanLine(NamedTuple):
+    """One line of a plan file. Without a group it applies to the one group of the command line."""
+
+    group: str | None
+    topic: str
+    partition: int
+    offset: int
+
+
+def parse_plan(text: str, path: str) -> list[PlanLine]:
+    """Parse lines of `topic,partition,offset` or of `group,topic,partition,offset`; `path` is for error messages."""
+    lines: list[PlanLine] = []
+    for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
+        if not any(cell.strip() for cell in row):
+            continue
+        cells = [cell.strip() for cell in row]
+        numbers = cells[-2:]
+        if len(cells) not in (3, 4) or not all(cell.isascii() and cell.isdigit() for cell in numbers):
+            raise CliError(f"{path}, line {number}: expected [GROUP,]TOPIC,PARTITION,OFFSET, not {','.join(row)!r}")
+        group = cells[0] if len(cells) == 4 else None
+        if lines and (lines[0].group is None) != (group is None):
+            raise CliError(f"{path}, line {number}: either all lines have a group or none has")
+        lines.append(PlanLine(group, cells[-3], int(numbers[0]), int(numbers[1])))
+    if not lines:
+        raise CliError(f"{path} has no offsets")
+    return lines
+
+
+def format_plan(plans: Iterable[tuple[str, Sequence[OffsetReset]]], with_groups: bool) -> str:
+    """Return plans by group as a file that `parse_plan` and Kafka's tool read."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for group, plan in plans:
+        for reset in plan:
+            writer.writerow([*([group] if with_groups else []), reset.topic, reset.partition, reset.new])
+    return text.getvalue()
+
 
 INACTIVE_STATES = ("Empty", "Dead")
 MAX_PARTITIONS = 500  # per request
@@ -45,52 +145,38 @@ class ResetSelection(NamedTuple):
 
 
 def reset_offsets(
-    groups: Annotated[
-        list[str] | None, typer.Argument(metavar="[GROUP...]", show_default=False, autocompletion=complete_groups)
-    ] = None,
-    all_groups: Annotated[bool, typer.Option("--all-groups", help="Reset every group.")] = False,
+    groups: Annotated[list[str] | None, argument("[GROUP...]", complete=complete_groups)] = None,
+    all_groups: Annotated[bool, option("--all-groups", "Reset every group.")] = False,
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC[:PARTITION,...]",
-            help="Reset this topic, or some of its partitions; repeatable.",
-            autocompletion=complete_topics,
+        option(
+            "--topic -t TOPIC[:PARTITION,...]",
+            "Reset this topic, or some of its partitions; repeatable.",
+            complete=complete_topics,
         ),
     ] = None,
     all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="Reset every topic that the group has committed offsets for.")
+        bool, option("--all-topics", "Reset every topic that the group has committed offsets for.")
     ] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end of the log.")] = False,
-    to_current: Annotated[bool, typer.Option("--to-current", help="To the committed offset.")] = False,
-    to_offset: Annotated[
-        int | None, typer.Option("--to-offset", metavar="OFFSET", min=0, max=INT64, help="To this offset.")
-    ] = None,
+    to_earliest: Annotated[bool, option("--to-earliest", "To the first record.")] = False,
+    to_latest: Annotated[bool, option("--to-latest", "To the end of the log.")] = False,
+    to_current: Annotated[bool, option("--to-current", "To the committed offset.")] = False,
+    to_offset: Annotated[int | None, option("--to-offset OFFSET", "To this offset.", max=INT64)] = None,
     to_datetime: Annotated[
-        str | None,
-        typer.Option(
-            "--to-datetime", metavar="TIME", help="To the first record at or after this time (ISO 8601, default UTC)."
-        ),
+        str | None, option("--to-datetime TIME", "To the first record at or after this time (ISO 8601, default UTC).")
     ] = None,
     by_duration: Annotated[
-        str | None,
-        typer.Option("--by-duration", metavar="DURATION", help="To the first record of the last DURATION, e.g. 1h30m."),
+        str | None, option("--by-duration DURATION", "To the first record of the last DURATION, e.g. 1h30m.")
     ] = None,
     shift_by: Annotated[
-        int | None,
-        typer.Option(
-            "--shift-by", metavar="N", min=-INT64, max=INT64, help="Forward by N offsets, backward if negative."
-        ),
+        int | None, option("--shift-by N", "Forward by N offsets, backward if negative.", min=-INT64, max=INT64)
     ] = None,
     from_file: Annotated[
-        str | None,
-        typer.Option("--from-file", metavar="FILE", help="To the offsets in lines of [GROUP,]TOPIC,PARTITION,OFFSET."),
+        str | None, option("--from-file FILE", "To the offsets in lines of [GROUP,]TOPIC,PARTITION,OFFSET.")
     ] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Commit the offsets; without it, only plan.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan (the default).")] = False,
-    export: Annotated[bool, typer.Option("--export", help="Print the plan as a file for --from-file.")] = False,
+    execute: Annotated[bool, option("--execute", "Commit the offsets; without it, only plan.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Only plan (the default).")] = False,
+    export: Annotated[bool, option("--export", "Print the plan as a file for --from-file.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -130,7 +216,7 @@ def reset_offsets(
 
     with admin_client(bootstrap) as client:
         if all_groups:
-            selected = sorted(group["group_id"] for group in client.list_groups())
+            selected = sorted(group.group_id for group in list_groups(client))
         plans = _plan_groups(client, selected, ResetSelection(targets[0], topic or [], lines))
         if execute:
             for group, plan in plans:
@@ -158,12 +244,12 @@ def _select_groups(groups: Sequence[str], lines: Sequence[PlanLine]) -> list[str
     return list(dict.fromkeys(groups or in_file))
 
 
-def _plan_groups(client: Any, groups: Sequence[str], selection: ResetSelection) -> list[GroupPlan]:
+def _plan_groups(client: ClusterClient, groups: Sequence[str], selection: ResetSelection) -> list[GroupPlan]:
     """Plan each group. A group that cannot be reset is reported and skipped."""
     lines = [line for line in selection.lines if line.group is None or line.group in groups]
     texts = selection.topics or [f"{line.topic}:{line.partition}" for line in lines]
     partitions = _existing_partitions(client, texts)
-    states = {group: client.describe_groups([group])[group]["group_state"] for group in groups}
+    states = {group: describe_group(client, group).group_state for group in groups}
     plans = []
     for group in groups:
         if states[group] not in INACTIVE_STATES:
@@ -180,10 +266,16 @@ def _plan_groups(client: Any, groups: Sequence[str], selection: ResetSelection) 
     return plans
 
 
-def _plan_group(client: Any, group: str, selection: ResetSelection, selected: Sequence[Any]) -> list[OffsetReset]:
+def _plan_group(
+    client: ClusterClient, group: str, selection: ResetSelection, selected: Sequence[TopicPartition]
+) -> list[OffsetReset]:
     """Plan one group; `selected` are the partitions of --topic, or those that the file has for any group."""
     committed = committed_offsets(client, group)
-    in_file = {(line.topic, line.partition): line.offset for line in selection.lines if line.group in (None, group)}
+    in_file = {
+        TopicPartition(line.topic, line.partition): line.offset
+        for line in selection.lines
+        if line.group in (None, group)
+    }
     if selection.lines:
         partitions = [tp for tp in selected if tp in in_file]
     else:
@@ -198,44 +290,37 @@ def _plan_group(client: Any, group: str, selection: ResetSelection, selected: Se
     return plan
 
 
-def _existing_partitions(client: Any, texts: Sequence[str]) -> list[Any]:
-    from kafka import TopicPartition
-
+def _existing_partitions(client: ClusterClient, texts: Sequence[str]) -> list[TopicPartition]:
     selections = [parse_topic_partitions(text) for text in texts]
     leaders = partition_leaders(client, sorted({selection.topic for selection in selections}))
     return sorted(TopicPartition(*partition) for partition in select_partitions(leaders, selections))
 
 
-def _look_up_offsets(client: Any, partitions: Sequence[Any], target: ResetTarget) -> tuple[Offsets, Offsets, Offsets]:
+def _look_up_offsets(
+    client: ClusterClient, partitions: Sequence[TopicPartition], target: ResetTarget
+) -> tuple[Offsets, Offsets, Offsets]:
     """Return log start offsets, log end offsets, and for a time its offsets (negative if no record is that late)."""
-    from kafka.admin import OffsetSpec
+    timestamps = [EARLIEST, LATEST, *([target.value] if target.kind == "time" else [])]
+    with ProgressBar("looking up offsets", len(timestamps) * len(partitions)) as progress:
 
-    specs = [OffsetSpec.EARLIEST, OffsetSpec.LATEST, *([target.value] if target.kind == "time" else [])]
-    with ProgressBar("looking up offsets", len(specs) * len(partitions)) as progress:
-
-        def look_up(spec: Any) -> Offsets:
-            offsets = {}
+        def look_up(timestamp: int) -> Offsets:
+            offsets: dict[TopicPartition, int] = {}
             for chunk in chunks(partitions, MAX_PARTITIONS):
-                response = client.list_partition_offsets(dict.fromkeys(chunk, spec))
-                offsets.update({tp: at.offset for tp, at in response.items()})
+                offsets |= list_offsets(client, dict.fromkeys(chunk, timestamp))
                 progress.advance(len(chunk))
             return offsets
 
-        log_start, log_end, *at_time = map(look_up, specs)
+        log_start, log_end, *at_time = map(look_up, timestamps)
     return log_start, log_end, at_time[0] if at_time else {}
 
 
-def _commit(client: Any, group: str, plan: Sequence[OffsetReset]) -> None:
-    from kafka import OffsetAndMetadata, TopicPartition
-
+def _commit(client: ClusterClient, group: str, plan: Sequence[OffsetReset]) -> None:
     with ProgressBar("committing", len(plan)) as progress:
         for chunk in chunks(plan, MAX_PARTITIONS):
-            offsets = {
-                TopicPartition(reset.topic, reset.partition): OffsetAndMetadata(reset.new, "", None) for reset in chunk
-            }
-            for tp, error in client.alter_group_offsets(group, offsets).items():
-                if error.errno:
-                    raise CliError(f"group {group}, {tp.topic}-{tp.partition}: {error_code_text(error.errno)}")
+            offsets = {(reset.topic, reset.partition): reset.new for reset in chunk}
+            for partition, code in commit_offsets(client, group, offsets).items():
+                if code:
+                    raise CliError(f"group {group}, {partition}: {error_code_text(code)}")
             progress.advance(len(chunk))
 
 

@@ -4,25 +4,22 @@ from typing import Annotated
 
 import typer
 
-from kbroker.cli.common.options import AsJson
+from kbroker.cli.common.options import AsJson, argument, option
 
 app = typer.Typer()
 
 
 @app.command("dump")
 def dump(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", show_default=False)],
+    paths: Annotated[list[str], argument("PATH...")],
     records: Annotated[
-        bool,
-        typer.Option("--records", "--deep", help="Print the records of each batch, decoded for internal topics."),
+        bool, option("--records --deep", "Print the records of each batch, decoded for internal topics.")
     ] = False,
-    values: Annotated[bool, typer.Option("--values", help="Print records with keys, values and headers.")] = False,
+    values: Annotated[bool, option("--values", "Print records with keys, values and headers.")] = False,
     offsets: Annotated[
-        str | None, typer.Option(metavar="A..B", help="Print items within these offsets only; A or B may be omitted.")
+        str | None, option("A..B", "Print items within these offsets only; A or B may be omitted.")
     ] = None,
-    max_items: Annotated[
-        int | None, typer.Option("--max", metavar="N", min=1, help="Print at most N items of each file.")
-    ] = None,
+    max_items: Annotated[int | None, option("--max N", "Print at most N items of each file.", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the contents of segments, indexes, snapshots and checkpoints.
@@ -42,10 +39,7 @@ def dump(
 
 
 @app.command("verify")
-def verify(
-    directory: Annotated[str, typer.Argument(metavar="DIR", show_default=False)],
-    as_json: AsJson = False,
-) -> None:
+def verify(directory: Annotated[str, argument("DIR")], as_json: AsJson = False) -> None:
     """Verify a data directory, or the directory of one partition, without changing it.
 
     Checks every batch, the indexes, producer snapshots, leader epochs and checkpoints, and whether they agree. Prints

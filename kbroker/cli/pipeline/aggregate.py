@@ -7,16 +7,23 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from kbroker.cli.common.completion import complete_topics
 from kbroker.cli.common.errors import CliError, usage_error
-from kbroker.cli.common.formatting import count_text
-from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
+from kbroker.cli.common.options import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    Jars,
+    Master,
+    SparkConf,
+    argument,
+    option,
+    pipeline_errors,
+    spark_session_for,
+)
 from kbroker.cli.common.output import print_json, print_note
-from kbroker.cli.common.parsing import parse_duration_ms
-from kbroker.cli.common.spark_options import Jars, Master, SparkConf, pipeline_errors, spark_session_for
 from kbroker.cli.common.stop_signals import StopSignals
+from kbroker.cli.common.values import count_text, parse_duration_ms
 
 if TYPE_CHECKING:
     from kbroker.pipeline.aggregate.definition import AggregateDefinition
@@ -24,79 +31,57 @@ if TYPE_CHECKING:
 
 
 def aggregate(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topics)],
-    window: Annotated[str, typer.Option(metavar="DURATION", help="Length of the windows.", show_default=False)],
-    slide: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Distance of window starts.", show_default="--window")
-    ] = None,
-    offset: Annotated[
-        str, typer.Option(metavar="DURATION", help="Shift all windows, which start at multiples of --slide in UTC.")
-    ] = "0s",
+    topics: Annotated[list[str], argument("TOPIC", complete=complete_topics)],
+    window: Annotated[str, option("DURATION", "Length of the windows.", show_default=False)],
+    slide: Annotated[str | None, option("DURATION", "Distance of window starts.", show_default="--window")] = None,
+    offset: Annotated[str, option("DURATION", "Shift all windows, which start at multiples of --slide in UTC.")] = "0s",
     key: Annotated[
         list[str] | None,
-        typer.Option(
-            "--key",
-            "-k",
-            metavar="[NAME=]SOURCE",
-            help="Group by key, topic, partition, or a JSON field of the value such as $.field; repeatable.",
+        option(
+            "--key -k [NAME=]SOURCE",
+            "Group by key, topic, partition, or a JSON field of the value such as $.field; repeatable.",
         ),
     ] = None,
-    value: Annotated[str, typer.Option(metavar="$.FIELD", help="JSON field with the number to aggregate.")] = "",
+    value: Annotated[str, option("$.FIELD", "JSON field with the number to aggregate.")] = "",
     time: Annotated[
-        str,
-        typer.Option(metavar="record|$.FIELD", help="Time of a record: its timestamp, or a JSON field of the value."),
+        str, option("record|$.FIELD", "Time of a record: its timestamp, or a JSON field of the value.")
     ] = "record",
     compute: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME,...",
-            help="Functions: count, bytes, values, sum, min, max, avg, and percentiles such as p50.",
+        option(
+            "NAME,...",
+            "Functions: count, bytes, values, sum, min, max, avg, and percentiles such as p50.",
             show_default="count,bytes, and with --value sum,min,max,avg",
         ),
     ] = None,
     approximate: Annotated[
-        bool, typer.Option("--approximate", help="Compute percentiles with a rank error of 0.01%, in less memory.")
+        bool, option("--approximate", "Compute percentiles with a rank error of 0.01%, in less memory.")
     ] = False,
-    watermark: Annotated[
-        str, typer.Option(metavar="DURATION", help="Keep windows open for late records this long.")
-    ] = "1h",
-    max_ahead: Annotated[
-        str, typer.Option(metavar="DURATION", help="Skip records that are further in the future.")
-    ] = "1d",
-    to_topic: Annotated[
-        str, typer.Option(metavar="TOPIC", help="Produce results to this topic.", autocompletion=complete_topics)
-    ] = "",
-    to_parquet: Annotated[
-        str, typer.Option(metavar="DIR", help="Write results as Parquet files to this path or URI.")
-    ] = "",
+    watermark: Annotated[str, option("DURATION", "Keep windows open for late records this long.")] = "1h",
+    max_ahead: Annotated[str, option("DURATION", "Skip records that are further in the future.")] = "1d",
+    to_topic: Annotated[str, option("TOPIC", "Produce results to this topic.", complete=complete_topics)] = "",
+    to_parquet: Annotated[str, option("DIR", "Write results as Parquet files to this path or URI.")] = "",
     checkpoint: Annotated[
         str,
-        typer.Option(
-            metavar="DIR",
-            help="Directory of the checkpoint, from which a later run continues: a path or URI.",
+        option(
+            "DIR",
+            "Directory of the checkpoint, from which a later run continues: a path or URI.",
             show_default="in the directory of --to-parquet",
         ),
     ] = "",
-    once: Annotated[bool, typer.Option("--once", help="Stop at the current end of the topics.")] = False,
-    every: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Interval of batches without --once.", show_default="10s")
-    ] = None,
-    from_: Annotated[
-        str, typer.Option("--from", metavar="earliest|latest", help="Where a new aggregate starts.")
-    ] = "earliest",
+    once: Annotated[bool, option("--once", "Stop at the current end of the topics.")] = False,
+    every: Annotated[str | None, option("DURATION", "Interval of batches without --once.", show_default="10s")] = None,
+    from_: Annotated[str, option("--from earliest|latest", "Where a new aggregate starts.")] = "earliest",
     committed_only: Annotated[
-        bool, typer.Option("--committed-only", help="Skip records of open and aborted transactions.")
+        bool, option("--committed-only", "Skip records of open and aborted transactions.")
     ] = False,
     max_records: Annotated[
-        int,
-        typer.Option(
-            "--max-records-per-batch", metavar="N", min=0, help="Read at most N records in a batch; 0: no limit."
-        ),
+        int, option("--max-records-per-batch N", "Read at most N records in a batch; 0: no limit.", min=0)
     ] = 0,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Continue if records were deleted before they were read.")
+        bool, option("--accept-loss", "Continue if records were deleted before they were read.")
     ] = False,
-    plot: Annotated[str, typer.Option(metavar="FILE.png", help="Plot records and bytes over time at the end.")] = "",
+    plot: Annotated[str, option("FILE.png", "Plot records and bytes over time at the end.")] = "",
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     master: Master = None,
@@ -167,7 +152,7 @@ def _definition_errors() -> Iterator[None]:
 
 def _create_definition(plot: str, **values: Any) -> "AggregateDefinition":
     from kbroker.pipeline.aggregate.definition import AggregateDefinition, check_definition
-    from kbroker.pipeline.aggregate.result_plot import check_plot
+    from kbroker.pipeline.aggregate.result_files import check_plot
 
     definition = check_definition(AggregateDefinition(**values))
     if plot:
@@ -243,21 +228,19 @@ def _summary_json(summary: "AggregateSummary") -> dict[str, Any]:
 
 
 def _plot(session: Any, bootstrap: str, definition: "AggregateDefinition", target: "ResultSink", path: str) -> None:
-    from kbroker.pipeline.aggregate import result_plot
+    from kbroker.pipeline.aggregate import result_files
     from kbroker.pipeline.storage.location import open_storage
 
     if target.topic:
-        results = result_plot.read_topic_results(session, bootstrap, target.topic, definition)
+        results = result_files.read_topic_results(session, bootstrap, target.topic, definition)
     else:
-        results = result_plot.read_results(session, open_storage(target.directory, session))
-    result_plot.draw_results(path, definition, result_plot.labeled_rows(definition, results))
+        results = result_files.read_results(session, open_storage(target.directory, session))
+    result_files.draw_results(path, definition, result_files.labeled_rows(definition, results))
     print_note(f"plotted to {path}")
 
 
 def template(
-    file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", show_default="standard output", help="File to create.")
-    ] = None,
+    file: Annotated[str | None, argument("[FILE]", "File to create.", show_default="standard output")] = None,
 ) -> None:
     """Print an example job to modify, or write it to a file. `kbroker pipeline run` can run it unchanged."""
     from kbroker.pipeline.spark.job_template import JOB_TEMPLATE

@@ -1,14 +1,27 @@
 """`kbroker pipeline`: Spark jobs with the Kafka connector, kbroker's and the user's."""
 
 import os
-from typing import Annotated
+import runpy
+import sys
+import traceback
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Annotated, Any
 
 import typer
 
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap
+from kbroker.cli.common.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Jars,
+    Master,
+    SparkConf,
+    argument,
+    pipeline_errors,
+    spark_session_for,
+)
 from kbroker.cli.common.output import print_note
-from kbroker.cli.common.spark_options import Jars, Master, SparkConf, pipeline_errors, spark_session_for
 from kbroker.cli.pipeline.aggregate import aggregate, template
 
 app = typer.Typer()
@@ -16,8 +29,8 @@ app = typer.Typer()
 
 @app.command("run")
 def run(
-    file: Annotated[str, typer.Argument(metavar="FILE.py", show_default=False)],
-    args: Annotated[list[str] | None, typer.Argument(metavar="[-- ARG]...", show_default=False)] = None,
+    file: Annotated[str, argument("FILE.py")],
+    args: Annotated[list[str] | None, argument("[-- ARG]...")] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     master: Master = None,
     jars: Jars = None,
@@ -29,8 +42,6 @@ def run(
     the environment variable KBROKER_BOOTSTRAP and in the Spark property spark.kbroker.bootstrap. The exit status is
     that of the program.
     """
-    from kbroker.cli.pipeline.run_file import run_file
-
     if not os.path.isfile(file):
         raise CliError(f"{file} does not exist")
     os.environ["KBROKER_BOOTSTRAP"] = bootstrap
@@ -42,8 +53,7 @@ def run(
 
 @app.command("fetch")
 def fetch(
-    directory: Annotated[str | None, typer.Argument(metavar="[DIR]", show_default="the cache")] = None,
-    conf: SparkConf = None,
+    directory: Annotated[str | None, argument("[DIR]", show_default="the cache")] = None, conf: SparkConf = None
 ) -> None:
     """Download Spark's Kafka connector to the cache, or to a directory for --spark-jars on machines without network.
 
@@ -52,8 +62,7 @@ def fetch(
     from pathlib import Path
 
     from kbroker.pipeline.spark import connector
-    from kbroker.pipeline.spark.installation import require_spark
-    from kbroker.pipeline.spark.java import require_java
+    from kbroker.pipeline.spark.installation import require_java, require_spark
     from kbroker.pipeline.spark.session_conf import parse_conf
 
     with pipeline_errors():
@@ -68,3 +77,38 @@ def fetch(
 
 app.command("aggregate")(aggregate)
 app.command("template")(template)
+
+
+def run_file(file: str, args: Sequence[str], session: Any) -> int:
+    """Run the program and return its exit status. Prints the traceback of an exception, without kbroker's frames.
+
+    Raises KeyboardInterrupt.
+    """
+    sys.argv = [file, *args]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
+    try:
+        runpy.run_path(file, {"spark": session}, "__main__")
+    except SystemExit as error:
+        return _exit_status(error)
+    except Exception as error:
+        sys.stdout.flush()
+        traceback.print_exception(type(error), error, _program_frames(error.__traceback__, file))
+        return 1
+    return 0
+
+
+def _exit_status(error: SystemExit) -> int:
+    """Return the exit status of an interpreter that ends with this error. Prints a message as the interpreter does."""
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def _program_frames(trace: TracebackType | None, file: str) -> TracebackType | None:
+    """Return the traceback from the program's first frame; None if the program cannot be compiled."""
+    while trace is not None and trace.tb_frame.f_code.co_filename != file:
+        trace = trace.tb_next
+    return trace

@@ -6,15 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
-import typer
-
-from kbroker.cli.common.client import client_errors, client_settings
+from kbroker.cli.common.client import client_settings, kafka_python_errors
 from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.errors import usage_error
-from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap
-from kbroker.cli.common.parsing import INT32, PartitionPosition, parse_position
-from kbroker.cli.records.offset_bounds import existing_partitions, find_bounds
-from kbroker.cli.records.polling import MAX_POLL_RECORDS, InterruptGuard, Printer, consume_as_member, consume_partitions
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap, argument, option
+from kbroker.cli.common.values import INT32, PartitionPosition, parse_position
+from kbroker.cli.records.polling import (
+    MAX_POLL_RECORDS,
+    InterruptGuard,
+    Printer,
+    consume_as_member,
+    consume_partitions,
+    existing_partitions,
+    find_bounds,
+)
 
 COMMIT_INTERVAL_MS = 1000
 MAX_PARTITION_FETCH_BYTES = 4 << 20
@@ -22,53 +27,36 @@ MAX_BATCH_BYTES = 256 << 20
 
 
 def consume(
-    topics: Annotated[
-        list[str], typer.Argument(metavar="TOPIC...", show_default=False, autocompletion=complete_topics)
-    ],
+    topics: Annotated[list[str], argument("TOPIC...", complete=complete_topics)],
     partition: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--partition", "-p", metavar="PARTITION", min=0, max=INT32, help="Read this partition only; repeatable."
-        ),
+        list[int] | None, option("--partition -p PARTITION", "Read this partition only; repeatable.", max=INT32)
     ] = None,
     from_: Annotated[
         str | None,
-        typer.Option(
-            "--from",
-            metavar="POSITION",
+        option(
+            "--from POSITION",
+            "Start at earliest, latest, an offset, -N (the last N records) or @TIME.",
             show_default="earliest",
-            help="Start at earliest, latest, an offset, -N (the last N records) or @TIME.",
         ),
     ] = None,
     to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="POSITION", help="Stop before this position.", show_default="the current end"),
+        str | None, option("--to POSITION", "Stop before this position.", show_default="the current end")
     ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", metavar="N", min=1, help="Stop after N records.")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for new records at the end, until Ctrl-C.")
-    ] = False,
+    count: Annotated[int | None, option("--count -n N", "Stop after N records.", min=1)] = None,
+    follow: Annotated[bool, option("--follow -f", "Wait for new records at the end, until Ctrl-C.")] = False,
     group: Annotated[
         str | None,
-        typer.Option(
-            "--group",
-            "-g",
-            metavar="GROUP",
-            help="Join this group: start at its committed offsets, commit what is printed.",
-            autocompletion=complete_groups,
+        option(
+            "--group -g GROUP",
+            "Join this group: start at its committed offsets, commit what is printed.",
+            complete=complete_groups,
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print each record as one JSON object with all its fields.")
-    ] = False,
-    key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", metavar="SEP", help="Print KEY SEP VALUE.")
-    ] = None,
-    values: Annotated[bool, typer.Option("--values", help="Print values only, even on a terminal.")] = False,
+    as_json: Annotated[bool, option("--json", "Print each record as one JSON object with all its fields.")] = False,
+    key_separator: Annotated[str | None, option("--key-separator -K SEP", "Print KEY SEP VALUE.")] = None,
+    values: Annotated[bool, option("--values", "Print values only, even on a terminal.")] = False,
     read_committed: Annotated[
-        bool, typer.Option("--read-committed", help="Skip records of open and aborted transactions.")
+        bool, option("--read-committed", "Skip records of open and aborted transactions.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -122,7 +110,7 @@ def _open_consumer(config: dict[str, Any]) -> Iterator[Any]:
 
     # kafka-python limits zstd frames that do not contain their size to 1 MiB.
     codec.ZSTD_MAX_OUTPUT_SIZE = MAX_BATCH_BYTES
-    with client_errors():
+    with kafka_python_errors():
         client = KafkaConsumer(**config)
         try:
             yield client

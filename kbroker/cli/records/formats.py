@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kbroker.cli.common.errors import CliError, usage_error
-from kbroker.cli.common.formatting import format_timestamp
-from kbroker.cli.common.parsing import INT64
+from kbroker.cli.common.values import INT64, format_timestamp
 
 Header = tuple[str, bytes | None]
 

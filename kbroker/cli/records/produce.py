@@ -2,23 +2,104 @@
 
 import os
 import stat
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Annotated, Any, BinaryIO
 
-import typer
-
-from kbroker.cli.common.client import client_settings
+from kbroker.cli.common.client import client_settings, kafka_python_error_text, kafka_python_errors
 from kbroker.cli.common.completion import complete_topics
 from kbroker.cli.common.errors import CliError, usage_error
-from kbroker.cli.common.formatting import count_text
-from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap
-from kbroker.cli.common.output import print_note
-from kbroker.cli.common.parsing import INT32
-from kbroker.cli.common.progress import ProgressBar
-from kbroker.cli.records.delivery import Delivery, DeliveryFailed
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap, argument, option
+from kbroker.cli.common.output import ProgressBar, print_note
+from kbroker.cli.common.values import INT32, count_text
 from kbroker.cli.records.formats import Header, ProducerRecord, parse_headers, record_from_json, record_from_line
+
+MAX_IN_FLIGHT_BYTES = 32 << 20
+CLOSE_TIMEOUT_S = 2
+
+
+class DeliveryFailed(CliError):
+    """A record that was sent earlier was not acknowledged."""
+
+
+class Delivery:
+    """A KafkaProducer with a bound on bytes in flight, which kafka-python itself does not have.
+
+    Counts acknowledged records and stops at the first failure.
+    """
+
+    def __init__(self, topic: str, config: dict[str, Any]) -> None:
+        from kafka import KafkaProducer
+
+        from kbroker.retry.clients.kafka_python_headers import producer_headers
+
+        self._topic = topic
+        self._headers = producer_headers
+        self._changed = threading.Condition()
+        self._in_flight_bytes = 0
+        self._failure: str | None = None
+        self.acknowledged = 0
+        with kafka_python_errors():
+            self._producer = KafkaProducer(**config)
+
+    def __enter__(self) -> "Delivery":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._producer.close()
+            return
+        with suppress(Exception):  # the exception that ends the command is reported
+            self._producer.close(timeout=CLOSE_TIMEOUT_S)
+        # If close failed, the producer's finalizer would close again and print a traceback.
+        self._producer._closed = True
+
+    def send(self, record: ProducerRecord, number: int) -> None:
+        """Send one record; blocks while too many bytes are in flight. `number` is for error messages."""
+        if record.key is None and record.value is None:
+            raise CliError("a record needs a key or a value")
+        size = record.size()
+        with self._changed:
+            while self._in_flight_bytes > MAX_IN_FLIGHT_BYTES and self._failure is None:
+                self._changed.wait()
+            self._raise_failure()
+            self._in_flight_bytes += size
+        with kafka_python_errors():
+            future = self._producer.send(
+                self._topic,
+                value=record.value,
+                key=record.key,
+                headers=self._headers(record.headers),
+                partition=record.partition,
+                timestamp_ms=record.timestamp,
+            )
+        future.add_both(self._on_completion, size, number)
+
+    def _on_completion(self, size: int, number: int, result: object) -> None:
+        # Called on the producer's thread.
+        with self._changed:
+            self._in_flight_bytes -= size
+            if isinstance(result, BaseException):
+                self._failure = self._failure or f"record {number}: {kafka_python_error_text(result)}"
+            else:
+                self.acknowledged += 1
+            self._changed.notify()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise DeliveryFailed(f"{self._failure} ({count_text(self.acknowledged, 'record')} acknowledged)")
+
+    def finish(self) -> None:
+        """Wait until every record is acknowledged; raises DeliveryFailed for the first that failed."""
+        with kafka_python_errors():
+            self._producer.flush()
+        with self._changed:
+            while self._in_flight_bytes and self._failure is None:
+                self._changed.wait()
+            self._raise_failure()
+
 
 MAX_REQUEST_BYTES = 64 << 20
 METADATA_TIMEOUT_MS = 10_000
@@ -26,44 +107,24 @@ STDIN = 0
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topics)],
-    values: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[VALUE...]", show_default=False, help="Values of records; without any, read lines."),
-    ] = None,
-    file: Annotated[
-        str | None,
-        typer.Option("--file", "-f", metavar="FILE", help="Read lines from this file, not from standard input."),
-    ] = None,
+    topic: Annotated[str, argument("TOPIC", complete=complete_topics)],
+    values: Annotated[list[str] | None, argument("[VALUE...]", "Values of records; without any, read lines.")] = None,
+    file: Annotated[str | None, option("--file -f FILE", "Read lines from this file, not from standard input.")] = None,
     as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Read each line as an object with key, value, headers, partition, timestamp."),
+        bool, option("--json", "Read each line as an object with key, value, headers, partition, timestamp.")
     ] = False,
-    key: Annotated[str | None, typer.Option("--key", "-k", metavar="KEY", help="Key of records without one.")] = None,
-    key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", metavar="SEP", help="Read each line as KEY SEP VALUE.")
-    ] = None,
+    key: Annotated[str | None, option("--key -k KEY", "Key of records without one.")] = None,
+    key_separator: Annotated[str | None, option("--key-separator -K SEP", "Read each line as KEY SEP VALUE.")] = None,
     header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Add a header to every record; repeatable."),
+        list[str] | None, option("--header -H NAME=VALUE", "Add a header to every record; repeatable.")
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option(
-            "--partition",
-            "-p",
-            metavar="PARTITION",
-            min=0,
-            max=INT32,
-            help="Partition of records without one.",
-            show_default="by key",
-        ),
+        option("--partition -p PARTITION", "Partition of records without one.", max=INT32, show_default="by key"),
     ] = None,
-    acks: Annotated[str, typer.Option(metavar="0|1|all", help="Acknowledgements to wait for.")] = "all",
-    compression: Annotated[
-        str | None, typer.Option("--compression", "-z", metavar="CODEC", help="gzip, snappy, lz4, zstd or none.")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the number of records.")] = False,
+    acks: Annotated[str, option("0|1|all", "Acknowledgements to wait for.")] = "all",
+    compression: Annotated[str | None, option("--compression -z CODEC", "gzip, snappy, lz4, zstd or none.")] = None,
+    quiet: Annotated[bool, option("--quiet -q", "Do not print the number of records.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Produce records to a topic, from arguments or from lines of a file or standard input.

@@ -9,13 +9,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kbroker.cli.common.completion import complete_groups
-from kbroker.cli.common.formatting import count_text
-from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from kbroker.cli.common.output import print_note
-from kbroker.cli.common.parsing import INT32, parse_assignments, parse_duration_ms
-from kbroker.cli.common.progress import ProgressBar
-from kbroker.cli.common.spark_options import BrokerWait, Jars, Master, SparkConf, pipeline_errors, spark_session_for
-from kbroker.cli.replay.output import print_dry_run, print_summary
+from kbroker.cli.common.options import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    BrokerWait,
+    Jars,
+    Master,
+    SparkConf,
+    argument,
+    option,
+    pipeline_errors,
+    spark_session_for,
+)
+from kbroker.cli.common.output import ProgressBar, print_heading, print_json, print_note, print_table
+from kbroker.cli.common.values import (
+    INT32,
+    count_text,
+    format_size,
+    format_timestamp,
+    parse_assignments,
+    parse_duration_ms,
+)
 from kbroker.cli.replay.request import (
     check_codec,
     parse_groups,
@@ -28,100 +43,169 @@ from kbroker.cli.replay.request import (
 )
 
 if TYPE_CHECKING:
+    from kbroker.pipeline.replay.group_offsets import GroupPosition
     from kbroker.pipeline.replay.plan import ReplayPlan, ReplayRequest
-    from kbroker.pipeline.replay.preparation import ReplayContext
+    from kbroker.pipeline.replay.preparation import PreparedReplay, ReplayContext
     from kbroker.pipeline.replay.run import ReplaySummary
     from kbroker.pipeline.replay.sending.job import SpeedLimit
 
 
+def print_dry_run(prepared: "PreparedReplay", as_json: bool) -> None:
+    """Print what a prepared replay would do."""
+    positions = prepared.group_positions()
+    for warning in prepared.warnings:
+        print_note(f"note: {warning}")
+    if as_json:
+        print_json(_dry_run_json(prepared, positions))
+        return
+    rows = sum(totals.rows for totals in prepared.totals.values())
+    size = sum(totals.size for totals in prepared.totals.values())
+    print_heading("would replay", f"{count_text(rows, 'record')}, {format_size(size)}")
+    print_table(
+        ("topic", "partition", "records", "size", "first", "last", "at offset"),
+        [
+            [
+                *target,
+                totals.rows,
+                format_size(totals.size),
+                format_timestamp(totals.from_ms),
+                format_timestamp(totals.to_ms),
+                prepared.start_offset(target),
+            ]
+            for target, totals in prepared.totals.items()
+        ],
+    )
+    for name, topic in prepared.new_topics.items():
+        configs = "".join(f" {config}={value}" for config, value in sorted(topic.configs.items()))
+        print_note(f"would create topic {name} with {count_text(topic.partitions, 'partition')}{configs}")
+    if positions:
+        print_heading("groups", "offsets that would be committed")
+        print_table(
+            ("group", "topic", "partition", "offset"), [list(row.values()) for row in _group_rows(prepared, positions)]
+        )
+    print_note("dry run: nothing was created or sent")
+
+
+def _group_rows(prepared: "PreparedReplay", positions: "Sequence[GroupPosition]") -> list[dict[str, Any]]:
+    return [
+        {
+            "group": prepared.request.group_prefix + group,
+            **target._asdict(),
+            "offset": prepared.start_offset(target) + position,
+        }
+        for group, target, position in positions
+    ]
+
+
+def _dry_run_json(prepared: "PreparedReplay", positions: "Sequence[GroupPosition]") -> dict[str, Any]:
+    return {
+        "dry_run": True,
+        "records": sum(totals.rows for totals in prepared.totals.values()),
+        "targets": [
+            {
+                **target._asdict(),
+                "records": totals.rows,
+                "bytes": totals.size,
+                "from_ms": totals.from_ms,
+                "to_ms": totals.to_ms,
+                "offset": prepared.start_offset(target),
+            }
+            for target, totals in prepared.totals.items()
+        ],
+        "creates": {
+            name: {"partitions": topic.partitions, "configs": topic.configs}
+            for name, topic in prepared.new_topics.items()
+        },
+        "groups": _group_rows(prepared, positions),
+        "warnings": list(prepared.warnings),
+    }
+
+
+def print_summary(summary: "ReplaySummary", as_json: bool) -> None:
+    """Print the result of a run."""
+    if as_json:
+        print_json(_summary_json(summary))
+        return
+    sent_before = summary.rows - summary.sent
+    already = f" ({sent_before} were already there)" if sent_before else ""
+    rate = f", {summary.sent / max(summary.seconds, 1e-9):.0f} records/s" if summary.sent else ""
+    print(f"replay {summary.plan.id}: {count_text(summary.sent, 'record')} in {summary.seconds:.1f} s{rate}{already}")
+    for group, offsets in summary.groups.items():
+        print(f"group {group}: {', '.join(f'{target}: {offset}' for target, offset in offsets.items())}")
+
+
+def _summary_json(summary: "ReplaySummary") -> dict[str, Any]:
+    starts = summary.plan.starts()
+    return {
+        "replay": summary.plan.id,
+        "records": summary.rows,
+        "sent": summary.sent,
+        "seconds": round(summary.seconds, 3),
+        "targets": [
+            {**target._asdict(), "records": count, "offset": starts[target].offset}
+            for target, count in summary.plan.counts().items()
+        ],
+        "groups": [
+            {"group": group, **target._asdict(), "offset": offset}
+            for group, offsets in summary.groups.items()
+            for target, offset in offsets.items()
+        ],
+    }
+
+
 def replay(
     ctx: typer.Context,
-    directory: Annotated[str, typer.Argument(metavar="DIR", show_default=False, help="Archive: a path or URI.")],
-    topics: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC...", show_default=False, help="Archived topics to replay.")
-    ] = None,
+    directory: Annotated[str, argument("DIR", "Archive: a path or URI.")],
+    topics: Annotated[list[str] | None, argument("TOPIC...", "Archived topics to replay.")] = None,
     to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="TOPIC", help="Produce to this topic.", show_default="topics of the same names"),
+        str | None, option("--to TOPIC", "Produce to this topic.", show_default="topics of the same names")
     ] = None,
-    prefix: Annotated[
-        str | None, typer.Option("--prefix", metavar="TEXT", help="Add this prefix to the names of the target topics.")
-    ] = None,
-    append: Annotated[bool, typer.Option("--append", help="Allow target topics that are not empty.")] = False,
+    prefix: Annotated[str | None, option("--prefix TEXT", "Add this prefix to the names of the target topics.")] = None,
+    append: Annotated[bool, option("--append", "Allow target topics that are not empty.")] = False,
     partitions_by: Annotated[
-        str,
-        typer.Option(
-            "--partitions-by", metavar="partition|key", help="Keep each record's partition, or choose it by the key."
-        ),
+        str, option("--partitions-by partition|key", "Keep each record's partition, or choose it by the key.")
     ] = "partition",
     config: Annotated[
         list[str] | None,
-        typer.Option(
-            "--config", metavar="NAME=VALUE", help="Override an archived config of topics that are created; repeatable."
-        ),
+        option("--config NAME=VALUE", "Override an archived config of topics that are created; repeatable."),
     ] = None,
-    from_: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Only records with this timestamp or a later one.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Only records with an earlier timestamp.")
-    ] = None,
+    from_: Annotated[str | None, option("--from TIME", "Only records with this timestamp or a later one.")] = None,
+    until: Annotated[str | None, option("--until TIME", "Only records with an earlier timestamp.")] = None,
     offsets: Annotated[
-        list[str] | None,
-        typer.Option("--offsets", metavar="PARTITION:START-END", help="Only these offsets, END excluded; repeatable."),
+        list[str] | None, option("--offsets PARTITION:START-END", "Only these offsets, END excluded; repeatable.")
     ] = None,
     partition: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--partition", "-p", metavar="PARTITION", min=0, max=INT32, help="Only this partition; repeatable."
-        ),
+        list[int] | None, option("--partition -p PARTITION", "Only this partition; repeatable.", max=INT32)
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", metavar="TEXT", help="Only records with this key.")] = None,
+    key: Annotated[str | None, option("--key -k TEXT", "Only records with this key.")] = None,
     key_regex: Annotated[
-        str | None,
-        typer.Option("--key-regex", metavar="REGEX", help="Only keys in which this Java regular expression is found."),
+        str | None, option("--key-regex REGEX", "Only keys in which this Java regular expression is found.")
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option(
-            "--header", "-H", metavar="NAME[=VALUE]", help="Only records with this header; repeat to require several."
-        ),
+        option("--header -H NAME[=VALUE]", "Only records with this header; repeat to require several."),
     ] = None,
     origin_headers: Annotated[
         bool,
-        typer.Option(
-            "--origin-headers/--no-origin-headers", help="Add headers with the archived topic, partition and offset."
-        ),
+        option("--origin-headers/--no-origin-headers", "Add headers with the archived topic, partition and offset."),
     ] = True,
-    rate: Annotated[
-        float | None, typer.Option(metavar="N", help="Send at most N records per second.", show_default="no limit")
-    ] = None,
-    speed: Annotated[
-        float | None,
-        typer.Option(metavar="N", help="Send at N times real time, by the timestamps."),
-    ] = None,
-    compression: Annotated[
-        str, typer.Option("--compression", "-z", metavar="CODEC", help="gzip, snappy, lz4, zstd or none.")
-    ] = "zstd",
+    rate: Annotated[float | None, option("N", "Send at most N records per second.", show_default="no limit")] = None,
+    speed: Annotated[float | None, option("N", "Send at N times real time, by the timestamps.")] = None,
+    compression: Annotated[str, option("--compression -z CODEC", "gzip, snappy, lz4, zstd or none.")] = "zstd",
     restore_groups: Annotated[
         list[str] | None,
-        typer.Option(
-            "--restore-groups",
-            metavar="GROUP|all",
-            help="Commit the group's archived offsets, translated to the target topics; repeatable.",
-            autocompletion=complete_groups,
+        option(
+            "--restore-groups GROUP|all",
+            "Commit the group's archived offsets, translated to the target topics; repeatable.",
+            complete=complete_groups,
         ),
     ] = None,
     group_prefix: Annotated[
-        str, typer.Option("--group-prefix", metavar="TEXT", help="Add this prefix to the names of the restored groups.")
+        str, option("--group-prefix TEXT", "Add this prefix to the names of the restored groups.")
     ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent, and send nothing.")] = False,
-    resume: Annotated[
-        str | None, typer.Option("--resume", metavar="ID", help="Continue this replay with the options of its start.")
-    ] = None,
-    new: Annotated[
-        bool, typer.Option("--new", help="Start a new replay, even if the same command left one unfinished.")
-    ] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Print what would be sent, and send nothing.")] = False,
+    resume: Annotated[str | None, option("--resume ID", "Continue this replay with the options of its start.")] = None,
+    new: Annotated[bool, option("--new", "Start a new replay, even if the same command left one unfinished.")] = False,
     broker_wait: BrokerWait = "2m",
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -189,11 +273,11 @@ def _check_before_spark(directory: str, topics: Sequence[str], bootstrap: str) -
 @contextmanager
 def _replay_context(session: Any, directory: str, bootstrap: str, patience_s: float) -> "Iterator[ReplayContext]":
     from kbroker.pipeline.archive.archive import Archive
-    from kbroker.pipeline.replay.client.cluster import ClusterClient
+    from kbroker.pipeline.cluster_admin import cluster_client
     from kbroker.pipeline.replay.preparation import ReplayContext
     from kbroker.pipeline.storage.location import open_storage
 
-    with ClusterClient(bootstrap) as cluster:
+    with cluster_client(bootstrap) as cluster:
         archive = Archive.open(open_storage(directory, session))
         yield ReplayContext(session, archive, cluster, bootstrap, print_note, patience_s)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from kbroker.cli.common.errors import usage_error
-from kbroker.cli.common.parsing import parse_time_ms
+from kbroker.cli.common.values import parse_time_ms
 
 if TYPE_CHECKING:
     from kbroker.pipeline.replay.selection import Selection

@@ -4,30 +4,19 @@ from typing import Annotated
 
 import typer
 
+from kbroker.cli.common.options import option
 from kbroker.cli.start.options import DEFAULT_DATA_DIR, DEFAULT_LISTEN, StartOptions
 
 # These options describe a broker, for `kbroker config show` and `kbroker doctor` as well.
-ConfigFile = Annotated[
-    str | None, typer.Option("--config", metavar="FILE", help="Read properties from TOML or Kafka's server.properties.")
-]
-DataDir = Annotated[
-    str | None,
-    typer.Option("--data-dir", metavar="DIR", help="Store data here.", show_default=f"./{DEFAULT_DATA_DIR}"),
-]
+ConfigFile = Annotated[str | None, option("--config FILE", "Read properties from TOML or Kafka's server.properties.")]
+DataDir = Annotated[str | None, option("--data-dir DIR", "Store data here.", show_default=f"./{DEFAULT_DATA_DIR}")]
 Listen = Annotated[
-    str | None,
-    typer.Option("--listen", metavar="HOST:PORT", help="Accept clients on this address.", show_default=DEFAULT_LISTEN),
+    str | None, option("--listen HOST:PORT", "Accept clients on this address.", show_default=DEFAULT_LISTEN)
 ]
 Advertise = Annotated[
-    str | None,
-    typer.Option(
-        "--advertise", metavar="HOST:PORT", help="Address that clients connect to.", show_default="as --listen"
-    ),
+    str | None, option("--advertise HOST:PORT", "Address that clients connect to.", show_default="as --listen")
 ]
-Properties = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Set a property, overriding the file; repeatable."),
-]
+Properties = Annotated[list[str] | None, option("--set NAME=VALUE", "Set a property, overriding the file; repeatable.")]
 
 
 def start(
@@ -36,19 +25,16 @@ def start(
     listen: Listen = None,
     advertise: Advertise = None,
     properties: Properties = None,
-    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[str, option("LEVEL", "debug, info, warning or error.")] = "info",
     log_format: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="Format of log lines: text or json.", show_default="text")
+        str | None, option("FORMAT", "Format of log lines: text or json.", show_default="text")
     ] = None,
     metrics: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics on this address.", show_default="off"),
+        str | None, option("HOST:PORT", "Serve Prometheus metrics on this address.", show_default="off")
     ] = None,
     brokers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, help="Run a cluster of N brokers on consecutive ports.", show_default="a single broker"
-        ),
+        option("N", "Run a cluster of N brokers on consecutive ports.", min=1, show_default="a single broker"),
     ] = None,
 ) -> None:
     """Run a broker until SIGTERM or SIGINT.

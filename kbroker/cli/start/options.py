@@ -8,9 +8,9 @@ This module is loaded before the first accepted connection: it imports only what
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kbroker.cli.common.errors import CliError
-from kbroker.cli.common.parsing import parse_assignments, parse_host_port
-from kbroker.cli.start.cluster.cluster_directory import is_cluster_directory
+from kbroker.cli.common.errors import CliError, exception_text
+from kbroker.cli.common.values import parse_assignments, parse_host_port
+from kbroker.cli.start.directories import is_cluster_directory
 from kbroker.common import format_address
 from kbroker.config import ConfigError
 from kbroker.config.sources.static_configs import StaticConfig, StaticConfigs, from_environment, merge_sources
@@ -137,3 +137,14 @@ def origins_text(message: str, properties: StaticConfigs) -> str:
         source.origin: None for name, source in properties.items() if name in words and source.origin != DEFAULT_ORIGIN
     }
     return f" (from {', '.join(origins)})" if origins else ""
+
+
+def print_ready(bootstrap: str) -> None:
+    """Print the only line on standard output: scripts wait for it and read the address from it."""
+    print(f"kbroker ready: bootstrap {bootstrap}", flush=True)
+
+
+def failure_text(error: Exception) -> str:
+    if not isinstance(error, ConfigError):
+        return f"the broker cannot run: {exception_text(error)}"
+    return f"{error} (see --advertise HOST:PORT)" if "advertised.listeners" in str(error) else str(error)

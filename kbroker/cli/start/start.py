@@ -8,8 +8,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from kbroker.cli.common.errors import CliError, print_error, usage_error
-from kbroker.cli.start.options import StartOptions, check_single, load_properties, origins_text
-from kbroker.cli.start.outcome import failure_text, print_ready
+from kbroker.cli.start.options import (
+    StartOptions,
+    check_single,
+    failure_text,
+    load_properties,
+    origins_text,
+    print_ready,
+)
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.config.sources.static_configs import StaticConfigs
 from kbroker.runtime.event_log import EventLogger, formatter
@@ -36,7 +42,7 @@ def start(options: StartOptions) -> int:
         logging.basicConfig(level=options.log_level.upper(), handlers=[handler])
         properties = _load_properties(options, handler)
         if options.brokers is not None:
-            from kbroker.cli.start.cluster.local_cluster import run_local_cluster
+            from kbroker.cli.start.local_cluster import run_local_cluster
 
             return run_local_cluster(properties, options.brokers)
         config = _load_config(properties)

@@ -4,26 +4,21 @@ from typing import Annotated
 
 import typer
 
-from kbroker.cli.common.options import AsJson
+from kbroker.cli.common.options import AsJson, argument, option
 
 app = typer.Typer()
 
 
 @app.command("frame")
 def frame(
-    capture: Annotated[str | None, typer.Argument(metavar="[FRAMES]", show_default=False)] = None,
-    file: Annotated[
-        str | None, typer.Option("--file", metavar="FILE", help="Read the frames from a file; `-`: standard input.")
-    ] = None,
+    capture: Annotated[str | None, argument("[FRAMES]")] = None,
+    file: Annotated[str | None, option("--file FILE", "Read the frames from a file; `-`: standard input.")] = None,
     response: Annotated[
-        str | None,
-        typer.Option("--response", metavar="API", help="The frames are responses of this API; needs --version."),
+        str | None, option("--response API", "The frames are responses of this API; needs --version.")
     ] = None,
-    version: Annotated[
-        int | None, typer.Option("--version", metavar="N", min=0, help="Version of the responses.")
-    ] = None,
+    version: Annotated[int | None, option("--version N", "Version of the responses.", min=0)] = None,
     request: Annotated[
-        str | None, typer.Option("--request", metavar="FRAMES", help="The frames are the responses to these requests.")
+        str | None, option("--request FRAMES", "The frames are the responses to these requests.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -40,8 +35,8 @@ def frame(
 
     Example: kbroker tools frame --response Metadata --version 12 --file response.bin
     """
-    from kbroker.cli.tools.capture import read_capture, read_text
     from kbroker.cli.tools.frame import print_frames, response_source
+    from kbroker.cli.tools.frame_fields import read_capture, read_text
 
     data = read_capture(capture, file)
     source = response_source(response, version, None if request is None else read_text(request))

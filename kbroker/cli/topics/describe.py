@@ -1,32 +1,63 @@
 """`kbroker topics describe`: partitions with their replicas and offsets, of topics or with a problem."""
 
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from kbroker.cli.common.client import admin_client, read_again, topic_error_text
+from kbroker.cli.common.client import admin_client, topic_error_text
 from kbroker.cli.common.completion import complete_topics
 from kbroker.cli.common.errors import print_error, usage_error
-from kbroker.cli.common.formatting import count_text
-from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from kbroker.cli.common.output import Cell, print_heading, print_json, print_table
-from kbroker.cli.common.pager import paginated
-from kbroker.cli.common.partitions.list_offsets import EARLIEST, LATEST, Partition, list_offsets
-from kbroker.cli.common.partitions.partition_health import (
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, argument, option
+from kbroker.cli.common.output import Cell, paginated, print_heading, print_json, print_table
+from kbroker.cli.common.partitions import (
     CONDITIONS,
+    NO_REASSIGNMENT,
     PartitionHealth,
+    ReplicaChanges,
+    ReplicaLag,
+    lag_text,
     min_isr_by_topic,
     partition_health,
+    reassignments_if_known,
+    replica_lag,
 )
-from kbroker.cli.common.partitions.reassignments import NO_REASSIGNMENT, ReplicaChanges, reassignments_if_known
-from kbroker.cli.common.partitions.replica_lag import ReplicaLag, lag_text, replica_lag
-from kbroker.cli.topics.remove_partitions import first_closing
-from kbroker.cli.topics.summary import VIEW_OF, topic_summary
+from kbroker.cli.common.values import count_text
+from kbroker.cli.topics.alter import first_closing
+from kbroker.client.admin import EARLIEST, LATEST, MetadataTopic, describe_topics, offsets_at_brokers, topic_configs
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.requests import Partition
+from protocol.messages.k03_metadata import MetadataResponsePartition
 
-OptionalTopics = Annotated[
-    list[str] | None, typer.Argument(metavar="[TOPIC]...", show_default=False, autocompletion=complete_topics)
-]
+# As in kbroker.config, which a command imports only if it needs more of it.
+VIEW_OF = "kbroker.view.of"
+
+
+def topic_id_text(topic_id: bytes) -> str:
+    """Return a topic id as Kafka's tools print it: URL-safe base64 without padding."""
+    return urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def view_sources(client: ClusterClient, topics: Sequence[str]) -> dict[str, str]:
+    """Return the source of each of the topics that is a view."""
+    configs = topic_configs(client, topics, [VIEW_OF])
+    return {topic: source for topic, values in configs.items() if (source := values.get(VIEW_OF))}
+
+
+def topic_summary(topic: MetadataTopic, view_of: str | None) -> dict[str, Any]:
+    """Return the JSON of a topic without its partitions. `view_of`: the source of a view."""
+    return {
+        "name": topic.name,
+        "topic_id": topic_id_text(topic.topic_id),
+        "internal": topic.is_internal,
+        **({} if view_of is None else {"view_of": view_of}),
+        "partitions": len(topic.partitions),
+        "replication_factor": max((len(partition.replica_nodes) for partition in topic.partitions), default=0),
+    }
+
+
+OptionalTopics = Annotated[list[str] | None, argument("[TOPIC]...", complete=complete_topics)]
 
 
 def _filter(name: str, text: str) -> Any:
@@ -48,8 +79,7 @@ def describe(
         bool, _filter("out-of-preference", "Only those whose leader is not their first replica.")
     ] = False,
     lag: Annotated[
-        bool,
-        typer.Option("--lag", help="Show how many records each replica lacks; ? if its broker does not respond."),
+        bool, option("--lag", "Show how many records each replica lacks; ? if its broker does not respond.")
     ] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -71,11 +101,11 @@ def describe(
     if not topics and not chosen:
         raise usage_error("name a topic, or use a filter such as --under-replicated")
     with admin_client(bootstrap) as client:
-        results = read_again(lambda: client.describe_topics(topics or None))
-        missing = [topic for topic in results if topic["error_code"]]
+        results = describe_topics(client, topics or None)
+        missing = [topic for topic in results if topic.error_code]
         for topic in missing:
-            print_error(topic_error_text(topic["name"], topic["error_code"]))
-        found = [topic for topic in results if not topic["error_code"]]
+            print_error(topic_error_text(topic.name, topic.error_code))
+        found = [topic for topic in results if not topic.error_code]
         moving = reassignments_if_known(client)
         if chosen:
             found = _with_problems(client, found, chosen, moving)
@@ -91,65 +121,66 @@ def describe(
 
 
 def _with_problems(
-    client: Any, topics: Sequence[Mapping[str, Any]], chosen: Sequence[str], moving: Mapping[Partition, ReplicaChanges]
-) -> list[dict[str, Any]]:
+    client: ClusterClient,
+    topics: Sequence[MetadataTopic],
+    chosen: Sequence[str],
+    moving: Mapping[Partition, ReplicaChanges],
+) -> list[MetadataTopic]:
     """Return the topics that have partitions with one of these conditions, with these partitions only."""
-    min_isr = min_isr_by_topic(client, [topic["name"] for topic in topics])
+    min_isr = min_isr_by_topic(client, [topic.name for topic in topics])
     selected = []
 
-    def health(name: str, partition: Mapping[str, Any]) -> PartitionHealth:
-        adding = moving.get((name, partition["partition_index"]), NO_REASSIGNMENT).adding
+    def health(name: str, partition: MetadataResponsePartition) -> PartitionHealth:
+        adding = moving.get((name, partition.partition_index), NO_REASSIGNMENT).adding
         return partition_health(partition, min_isr[name], adding)
 
-    for topic in sorted(topics, key=lambda topic: str(topic["name"])):
+    for topic in sorted(topics, key=lambda topic: topic.name):
         partitions = [
             partition
-            for partition in topic["partitions"]
-            if any(CONDITIONS[name](health(topic["name"], partition)) for name in chosen)
+            for partition in topic.partitions
+            if any(CONDITIONS[name](health(topic.name, partition)) for name in chosen)
         ]
         if partitions:
-            selected.append({**topic, "partitions": partitions})
+            selected.append(topic._replace(partitions=partitions))
     return selected
 
 
 def _description(
-    client: Any,
-    topic: Mapping[str, Any],
+    client: ClusterClient,
+    topic: MetadataTopic,
     lags: Mapping[Partition, ReplicaLag] | None,
     moving: Mapping[Partition, ReplicaChanges],
 ) -> dict[str, Any]:
-    from kafka.admin import ConfigResource
-
-    name = topic["name"]
+    name = topic.name
     led: dict[int, list[Partition]] = {}
-    for row in topic["partitions"]:
-        if row["leader_id"] >= 0:
-            led.setdefault(row["leader_id"], []).append((name, row["partition_index"]))
-    offsets = {timestamp: list_offsets(client, led, timestamp) for timestamp in (EARLIEST, LATEST)}
-    configs = read_again(lambda: client.describe_configs([ConfigResource("TOPIC", name)]))["topic"].get(name, {})
+    for row in topic.partitions:
+        if row.leader_id >= 0:
+            led.setdefault(row.leader_id, []).append((name, row.partition_index))
+    offsets = {timestamp: offsets_at_brokers(client, led, timestamp) for timestamp in (EARLIEST, LATEST)}
+    configs = topic_configs(client, [name], set_only=True).get(name, {})
 
-    def offset(timestamp: int, row: Mapping[str, Any]) -> int | None:
-        return offsets[timestamp].get((row["leader_id"], (name, row["partition_index"])))
+    def offset(timestamp: int, row: MetadataResponsePartition) -> int | None:
+        return offsets[timestamp].get((row.leader_id, (name, row.partition_index)))
 
     closing = first_closing(client, name)
-    is_closing = closing is not None and closing < len(topic["partitions"])
-    return topic_summary(topic, configs.get(VIEW_OF, {}).get("value")) | {
+    is_closing = closing is not None and closing < len(topic.partitions)
+    return topic_summary(topic, configs.get(VIEW_OF)) | {
         **({"retired_from": closing} if closing is not None and not is_closing else {}),
-        "configs": {key: config["value"] for key, config in sorted(configs.items())},
+        "configs": dict(sorted(configs.items())),
         "partitions": [
             {
-                "partition": partition["partition_index"],
-                "leader": partition["leader_id"],
-                "leader_epoch": partition["leader_epoch"],
-                "replicas": partition["replica_nodes"],
-                "isr": partition["isr_nodes"],
-                **({"closing": partition["partition_index"] >= closing} if is_closing else {}),
-                **moving.get((name, partition["partition_index"]), NO_REASSIGNMENT)._asdict(),
-                **({} if lags is None else {"lag": lags[name, partition["partition_index"]]}),
+                "partition": partition.partition_index,
+                "leader": partition.leader_id,
+                "leader_epoch": partition.leader_epoch,
+                "replicas": partition.replica_nodes,
+                "isr": partition.isr_nodes,
+                **({"closing": partition.partition_index >= closing} if closing is not None and is_closing else {}),
+                **moving.get((name, partition.partition_index), NO_REASSIGNMENT)._asdict(),
+                **({} if lags is None else {"lag": lags[name, partition.partition_index]}),
                 "earliest_offset": offset(EARLIEST, partition),
                 "latest_offset": offset(LATEST, partition),
             }
-            for partition in sorted(topic["partitions"], key=lambda partition: partition["partition_index"])
+            for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
         ],
     }
 

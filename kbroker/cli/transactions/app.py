@@ -8,11 +8,16 @@ import typer
 from kbroker.cli.common.client import admin_client, error_code_text, partition_leaders, select_partitions
 from kbroker.cli.common.completion import complete_topics, complete_transactional_ids
 from kbroker.cli.common.errors import print_error, usage_error
-from kbroker.cli.common.formatting import format_duration, format_timestamp
-from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from kbroker.cli.common.output import print_json, print_table
-from kbroker.cli.common.pager import paginated
-from kbroker.cli.common.parsing import INT32, INT64, parse_duration_ms, parse_topic_partitions
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, argument, option
+from kbroker.cli.common.output import paginated, print_json, print_rows, print_table
+from kbroker.cli.common.values import (
+    INT32,
+    INT64,
+    format_duration,
+    format_timestamp,
+    parse_duration_ms,
+    parse_topic_partitions,
+)
 from kbroker.cli.transactions.hanging import abort, find_hanging, terminate
 from kbroker.cli.transactions.requests import (
     PartitionProducer,
@@ -34,22 +39,16 @@ app = typer.Typer()
 @paginated
 def list_(
     state: Annotated[
-        list[str] | None,
-        typer.Option("--state", metavar="STATE", help="List transactions in this state only; repeatable."),
+        list[str] | None, option("--state STATE", "List transactions in this state only; repeatable.")
     ] = None,
     producer_id: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--producer-id", metavar="ID", min=0, max=INT64, help="List this producer's transactions only; repeatable."
-        ),
+        list[int] | None, option("--producer-id ID", "List this producer's transactions only; repeatable.", max=INT64)
     ] = None,
     longer_than: Annotated[
-        str | None,
-        typer.Option("--longer-than", metavar="DURATION", help="List transactions open for longer, e.g. 15m or 1h."),
+        str | None, option("--longer-than DURATION", "List transactions open for longer, e.g. 15m or 1h.")
     ] = None,
     pattern: Annotated[
-        str | None,
-        typer.Option("--pattern", metavar="REGEX", help="List transactional ids that match this RE2 pattern entirely."),
+        str | None, option("--pattern REGEX", "List transactional ids that match this RE2 pattern entirely.")
     ] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -63,10 +62,8 @@ def list_(
     )
     with admin_client(bootstrap) as client:
         listings = list_transactions(client, selection)
-    if as_json:
-        print_json([listing._asdict() for listing in listings])
-    else:
-        print_table(("transactional id", "state", "producer id", "coordinator"), listings)
+    columns = ("transactional id", "state", "producer id", "coordinator")
+    print_rows(as_json, [listing._asdict() for listing in listings], columns, listings)
 
 
 def parse_state(text: str) -> str:
@@ -80,10 +77,7 @@ def parse_state(text: str) -> str:
 @app.command("describe")
 @paginated
 def describe(
-    transactional_ids: Annotated[
-        list[str],
-        typer.Argument(metavar="TRANSACTIONAL_ID...", show_default=False, autocompletion=complete_transactional_ids),
-    ],
+    transactional_ids: Annotated[list[str], argument("TRANSACTIONAL_ID...", complete=complete_transactional_ids)],
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -150,15 +144,9 @@ PRODUCER_COLUMNS = (
 @app.command("producers")
 @paginated
 def producers(
-    topics: Annotated[
-        list[str],
-        typer.Argument(metavar="TOPIC[:PARTITION,...]...", show_default=False, autocompletion=complete_topics),
-    ],
+    topics: Annotated[list[str], argument("TOPIC[:PARTITION,...]...", complete=complete_topics)],
     broker: Annotated[
-        int | None,
-        typer.Option(
-            "--broker", metavar="ID", min=0, max=INT32, help="Send the request to this broker instead of the leaders."
-        ),
+        int | None, option("--broker ID", "Send the request to this broker instead of the leaders.", max=INT32)
     ] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -169,10 +157,7 @@ def producers(
         leaders = partition_leaders(client, list(dict.fromkeys(selection.topic for selection in selections)))
         selected = select_partitions(leaders, selections)
         rows = describe_producers(client, selected if broker is None else dict.fromkeys(selected, broker))
-    if as_json:
-        print_json([row._asdict() for row in rows])
-    else:
-        print_table(PRODUCER_COLUMNS, [_producer_row(row) for row in rows])
+    print_rows(as_json, [row._asdict() for row in rows], PRODUCER_COLUMNS, map(_producer_row, rows))
 
 
 def _producer_row(row: PartitionProducer) -> list[Any]:

@@ -8,26 +8,23 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
-import typer
-
 from kbroker.cli.common.client import admin_client, error_code_text, partition_leaders, select_partitions
 from kbroker.cli.common.completion import complete_topics, complete_transactional_ids
-from kbroker.cli.common.confirm import confirm
 from kbroker.cli.common.errors import CliError, usage_error
-from kbroker.cli.common.formatting import format_duration, format_timestamp
-from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes
-from kbroker.cli.common.output import print_json, print_note, print_table
-from kbroker.cli.common.parsing import (
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
+from kbroker.cli.common.output import confirm, print_json, print_note, print_table
+from kbroker.cli.common.values import (
     INT16,
     INT32,
     INT64,
     TopicPartitions,
+    format_duration,
+    format_timestamp,
     parse_duration_ms,
     parse_topic_partitions,
 )
 from kbroker.cli.transactions.requests import (
     AbortMarker,
-    Partition,
     PartitionProducer,
     TransactionDescription,
     TransactionFilter,
@@ -37,6 +34,8 @@ from kbroker.cli.transactions.requests import (
     list_transactions,
     write_abort_marker,
 )
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.requests import Partition
 
 COLUMNS = ("topic", "partition", "producer id", "epoch", "coordinator epoch", "start offset", "last time", "idle for")
 
@@ -44,21 +43,18 @@ COLUMNS = ("topic", "partition", "producer id", "epoch", "coordinator epoch", "s
 def find_hanging(
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC[:PARTITION,...]",
-            help="Search this topic only, or some of its partitions; repeatable.",
+        option(
+            "--topic -t TOPIC[:PARTITION,...]",
+            "Search this topic only, or some of its partitions; repeatable.",
             show_default="all topics",
-            autocompletion=complete_topics,
+            complete=complete_topics,
         ),
     ] = None,
     broker: Annotated[
-        int | None,
-        typer.Option("--broker", metavar="ID", min=0, max=INT32, help="Search only partitions that this broker leads."),
+        int | None, option("--broker ID", "Search only partitions that this broker leads.", max=INT32)
     ] = None,
     max_transaction_timeout: Annotated[
-        str, typer.Option(metavar="DURATION", help="Longest transaction timeout that the cluster allows.")
+        str, option("DURATION", "Longest transaction timeout that the cluster allows.")
     ] = "15m",
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -99,7 +95,7 @@ def _idle_ms(row: PartitionProducer, now_ms: int) -> int | None:
 
 
 def _find_hanging(
-    client: Any, selections: Sequence[TopicPartitions], broker: int | None, limit_ms: int
+    client: ClusterClient, selections: Sequence[TopicPartitions], broker: int | None, limit_ms: int
 ) -> list[PartitionProducer]:
     leaders = partition_leaders(client, sorted({selection.topic for selection in selections}) or None)
     partitions = {
@@ -134,32 +130,17 @@ def unknown_to_coordinators(
 
 
 def abort(
-    partition: Annotated[
-        str, typer.Argument(metavar="TOPIC:PARTITION", show_default=False, autocompletion=complete_topics)
-    ],
+    partition: Annotated[str, argument("TOPIC:PARTITION", complete=complete_topics)],
     start_offset: Annotated[
-        int | None,
-        typer.Option(
-            metavar="OFFSET",
-            min=0,
-            max=INT64,
-            help="First offset of the transaction, from find-hanging or producers.",
-        ),
+        int | None, option("OFFSET", "First offset of the transaction, from find-hanging or producers.", max=INT64)
     ] = None,
     producer_id: Annotated[
-        int | None,
-        typer.Option(
-            metavar="ID", min=0, max=INT64, help="Producer id, instead of --start-offset; requires both epochs."
-        ),
+        int | None, option("ID", "Producer id, instead of --start-offset; requires both epochs.", max=INT64)
     ] = None,
-    producer_epoch: Annotated[
-        int | None, typer.Option(metavar="EPOCH", min=0, max=INT16, help="Producer epoch, with --producer-id.")
-    ] = None,
+    producer_epoch: Annotated[int | None, option("EPOCH", "Producer epoch, with --producer-id.", max=INT16)] = None,
     coordinator_epoch: Annotated[
         int | None,
-        typer.Option(
-            metavar="EPOCH", min=-1, max=INT32, help="Coordinator epoch, with --producer-id; -1 if there is none yet."
-        ),
+        option("EPOCH", "Coordinator epoch, with --producer-id; -1 if there is none yet.", min=-1, max=INT32),
     ] = None,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -200,9 +181,7 @@ def abort_marker(producers: Iterable[PartitionProducer], partition: Partition, s
 
 
 def terminate(
-    transactional_id: Annotated[
-        str, typer.Argument(metavar="TRANSACTIONAL_ID", show_default=False, autocompletion=complete_transactional_ids)
-    ],
+    transactional_id: Annotated[str, argument("TRANSACTIONAL_ID", complete=complete_transactional_ids)],
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:

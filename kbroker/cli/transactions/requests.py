@@ -6,44 +6,46 @@ unknown to its coordinator.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from kbroker.cli.common.client import chunks, error_code_text, send_request
+from kbroker.cli.common.client import error_code_text, raise_error
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.common.progress import ProgressBar
-from protocol.errors import ErrorCode
+from kbroker.cli.common.output import ProgressBar
+from kbroker.client.admin import MAX_PARTITIONS, RETRY_EVERY_S, RETRY_FOR_S, chunks, describe_cluster
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.requests import COORDINATOR_ERRORS, TRANSACTION, Partition, by_topic
+from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.k27_write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from protocol.messages.k61_describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    ProducerState,
+    TopicRequest,
+)
+from protocol.messages.k65_describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TransactionState,
+)
+from protocol.messages.k66_list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
-Response = TypeVar("Response")
-Partition = tuple[str, int]
-
-MAX_PARTITIONS = 1000  # per request
-RETRY_FOR_S = 30.0
-RETRY_EVERY_S = 0.1
 # States in which a transaction is neither open nor being completed.
 IDLE_STATES = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
-# A coordinator is loading or moving, or a transaction is being completed.
-RETRIABLE_ERRORS = frozenset(
-    {
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-    }
-)
 
 
 class TransactionFilter(NamedTuple):
-    """Selects the transactions to list, by state, producer id, age and a pattern."""
+    """Selects the transactions to list, by state, producer id, age (KIP-994) and a pattern (KIP-1152)."""
 
     states: Sequence[str] = ()
     producer_ids: Sequence[int] = ()
     longer_than_ms: int | None = None
     pattern: str | None = None
-
-    def min_version(self) -> int:
-        """Return the first version of ListTransactions with these fields: durations (KIP-994), patterns (KIP-1152)."""
-        return 2 if self.pattern is not None else 1 if self.longer_than_ms is not None else 0
 
 
 class TransactionListing(NamedTuple):
@@ -81,10 +83,10 @@ class PartitionProducer(NamedTuple):
     start_offset: int | None
 
 
-def list_transactions(client: Any, selection: TransactionFilter) -> list[TransactionListing]:
+def list_transactions(client: ClusterClient, selection: TransactionFilter) -> list[TransactionListing]:
     """Return the transactions of all coordinators, sorted by transactional id."""
     listings = []
-    for broker_id in sorted(broker["broker_id"] for broker in client.describe_cluster()["brokers"]):
+    for broker_id in sorted(broker.broker_id for broker in describe_cluster(client).brokers):
         response = _list_transactions_of(client, broker_id, selection)
         listings += [
             TransactionListing(row.transactional_id, row.transaction_state, row.producer_id, broker_id)
@@ -96,44 +98,45 @@ def list_transactions(client: Any, selection: TransactionFilter) -> list[Transac
     return sorted(listings)
 
 
-def _list_transactions_of(client: Any, broker_id: int, selection: TransactionFilter) -> Any:
-    from kafka.protocol.admin import ListTransactionsRequest
-
+def _list_transactions_of(
+    client: ClusterClient, broker_id: int, selection: TransactionFilter
+) -> ListTransactionsResponse:
     request = ListTransactionsRequest(
         state_filters=list(selection.states),
         producer_id_filters=list(selection.producer_ids),
         duration_filter=-1 if selection.longer_than_ms is None else selection.longer_than_ms,
         transactional_id_pattern=selection.pattern,
-        min_version=selection.min_version(),
     )
+    deadline = time.monotonic() + RETRY_FOR_S
+    while True:
+        response = client.request(request, ListTransactionsResponse, broker_id)
+        if response.error_code not in COORDINATOR_ERRORS or time.monotonic() >= deadline:
+            raise_error(response.error_code)
+            return response
+        time.sleep(RETRY_EVERY_S)
 
-    def send() -> tuple[int, Any]:
-        response = send_request(client, request, broker_id)
-        return response.error_code, response
 
-    return _raise_error(*_retry(send))
-
-
-def describe_transactions(client: Any, transactional_ids: Sequence[str]) -> dict[str, TransactionDescription | int]:
+def describe_transactions(
+    client: ClusterClient, transactional_ids: Sequence[str]
+) -> dict[str, TransactionDescription | int]:
     """Return descriptions by transactional id, or an error code in place of a description."""
     return {transactional_id: _describe_transaction(client, transactional_id) for transactional_id in transactional_ids}
 
 
-def _describe_transaction(client: Any, transactional_id: str) -> TransactionDescription | int:
-    from kafka.protocol.admin import DescribeTransactionsRequest
-
+def _describe_transaction(client: ClusterClient, transactional_id: str) -> TransactionDescription | int:
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    response = client.coordinated(
+        transactional_id,
+        request,
+        DescribeTransactionsResponse,
+        lambda response: response.transaction_states[0].error_code,
+        TRANSACTION,
+    )
+    [row] = response.transaction_states
+    return row.error_code or _description(row, client.find_coordinator(transactional_id, TRANSACTION).node_id)
 
-    def send() -> tuple[int, TransactionDescription | None]:
-        coordinator = _find_coordinator(client, transactional_id)
-        [row] = send_request(client, request, coordinator).transaction_states
-        return row.error_code, None if row.error_code else _description(row, coordinator)
 
-    code, description = _retry(send)
-    return code if description is None else description
-
-
-def _description(row: Any, coordinator: int) -> TransactionDescription:
+def _description(row: TransactionState, coordinator: int) -> TransactionDescription:
     return TransactionDescription(
         row.transactional_id,
         row.transaction_state,
@@ -146,20 +149,7 @@ def _description(row: Any, coordinator: int) -> TransactionDescription:
     )
 
 
-def _find_coordinator(client: Any, transactional_id: str) -> int:
-    """Return the broker id of the coordinator. Kafka creates __transaction_state on the first such request."""
-    from kafka.protocol.metadata import FindCoordinatorRequest
-
-    request = FindCoordinatorRequest(key_type=1, coordinator_keys=[transactional_id], min_version=4)
-
-    def send() -> tuple[int, int]:
-        [coordinator] = send_request(client, request).coordinators
-        return coordinator.error_code, coordinator.node_id
-
-    return _raise_error(*_retry(send), f"transactional id {transactional_id}: ")
-
-
-def describe_producers(client: Any, partitions: Mapping[Partition, int]) -> list[PartitionProducer]:
+def describe_producers(client: ClusterClient, partitions: Mapping[Partition, int]) -> list[PartitionProducer]:
     """Return the producers of partitions, sorted; `partitions` maps each to the broker that receives the request."""
     by_broker: dict[int, list[Partition]] = {}
     for partition, broker_id in partitions.items():
@@ -173,17 +163,12 @@ def describe_producers(client: Any, partitions: Mapping[Partition, int]) -> list
     return sorted(producers)
 
 
-def _describe_producers_of(client: Any, broker_id: int, partitions: Sequence[Partition]) -> Iterable[PartitionProducer]:
-    from kafka.protocol.admin import DescribeProducersRequest
-
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        by_topic.setdefault(topic, []).append(partition)
-    Topic = DescribeProducersRequest.TopicRequest
-    request = DescribeProducersRequest(
-        topics=[Topic(name=topic, partition_indexes=indexes) for topic, indexes in by_topic.items()]
-    )
-    for topic in send_request(client, request, broker_id).topics:
+def _describe_producers_of(
+    client: ClusterClient, broker_id: int, partitions: Sequence[Partition]
+) -> Iterable[PartitionProducer]:
+    topics = [TopicRequest(name=topic, partition_indexes=indexes) for topic, indexes in by_topic(partitions).items()]
+    request = DescribeProducersRequest(topics=topics)
+    for topic in client.request(request, DescribeProducersResponse, broker_id).topics:
         for row in topic.partitions:
             if row.error_code:
                 name = f"{topic.name}-{row.partition_index}"
@@ -192,7 +177,7 @@ def _describe_producers_of(client: Any, broker_id: int, partitions: Sequence[Par
                 yield _partition_producer(topic.name, row.partition_index, producer)
 
 
-def _partition_producer(topic: str, partition: int, row: Any) -> PartitionProducer:
+def _partition_producer(topic: str, partition: int, row: ProducerState) -> PartitionProducer:
     return PartitionProducer(
         topic,
         partition,
@@ -217,52 +202,26 @@ class AbortMarker(NamedTuple):
     coordinator_epoch: int
 
 
-def write_abort_marker(client: Any, leader: int, partition: Partition, marker: AbortMarker) -> int:
+def write_abort_marker(client: ClusterClient, leader: int, partition: Partition, marker: AbortMarker) -> int:
     """Write an abort marker into one partition; returns the error code, 0 for success."""
-    from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
-
-    Marker = WriteTxnMarkersRequest.WritableTxnMarker
-    writable = Marker(
+    writable = WritableTxnMarker(
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,
         transaction_result=False,
-        topics=[Marker.WritableTxnMarkerTopic(name=partition[0], partition_indexes=[partition[1]])],
+        topics=[WritableTxnMarkerTopic(name=partition[0], partition_indexes=[partition[1]])],
         coordinator_epoch=marker.coordinator_epoch,
     )
-    [result] = send_request(client, WriteTxnMarkersRequest(markers=[writable]), leader).markers
-    code: int = result.topics[0].partitions[0].error_code
-    return code
+    response = client.request(WriteTxnMarkersRequest(markers=[writable]), WriteTxnMarkersResponse, leader)
+    return response.markers[0].topics[0].partitions[0].error_code
 
 
-def fence_producer(client: Any, transactional_id: str, timeout_ms: int) -> None:
+def fence_producer(client: ClusterClient, transactional_id: str, timeout_ms: int) -> None:
     """Fence the producer of a transactional id and abort its open transaction.
 
     Sends InitProducerId as a new producer does, until no transaction is being completed.
     """
-    from kafka.protocol.producer.transaction import InitProducerIdRequest
-
-    request = InitProducerIdRequest(
-        transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, producer_id=-1, producer_epoch=-1
+    request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+    response = client.coordinated(
+        transactional_id, request, InitProducerIdResponse, lambda response: response.error_code, TRANSACTION
     )
-
-    def send() -> tuple[int, None]:
-        return send_request(client, request, _find_coordinator(client, transactional_id)).error_code, None
-
-    _raise_error(*_retry(send), f"transactional id {transactional_id}: ")
-
-
-def _retry(send: Callable[[], tuple[int, Response]]) -> tuple[int, Response]:
-    """Send until the error code is not retriable, for at most RETRY_FOR_S seconds."""
-    deadline = time.monotonic() + RETRY_FOR_S
-    while True:
-        code, response = send()
-        if code not in RETRIABLE_ERRORS or time.monotonic() >= deadline:
-            return code, response
-        time.sleep(RETRY_EVERY_S)
-
-
-def _raise_error(code: int, response: Response, subject: str = "") -> Response:
-    """Return the response of a request without an error; otherwise raise CliError."""
-    if code:
-        raise CliError(subject + error_code_text(code))
-    return response
+    raise_error(response.error_code, subject=f"transactional id {transactional_id}: ")

@@ -1,24 +1,33 @@
-"""An archive: reads the manifest's commits and adds new ones, while other processes may write, too."""
+"""An archive: reads the manifest's commits and adds new ones, while other processes may write, too; its rows."""
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
-from kbroker.pipeline.archive.layout import MANIFEST, commit_path, state_path
+from kbroker.pipeline.archive import schema
+from kbroker.pipeline.archive.layout import MANIFEST, SPARK_METADATA, commit_path, state_path
+from kbroker.pipeline.archive.manifest import files as manifest_files
 from kbroker.pipeline.archive.manifest.codec import decode_commit, encode_commit, encode_state
-from kbroker.pipeline.archive.manifest.files import list_manifest, read_commit, read_state
+from kbroker.pipeline.archive.manifest.files import SparkMetadataLog, list_manifest, read_commit, read_state
 from kbroker.pipeline.archive.manifest.model import (
     FORMAT,
     FORMAT_VERSION,
     ArchiveState,
+    DataFile,
     ManifestCommit,
     apply_commit,
     apply_commits,
 )
-from kbroker.pipeline.archive.manifest.spark_metadata import SparkMetadataLog
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.storage.location import without_globs
 from kbroker.pipeline.storage.storage import FileMissingError, Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 
 COMMITS_PER_STATE_FILE = 100
 # Names that a directory may contain and still count as empty: of a new file system, of an interrupted creation.
@@ -164,3 +173,42 @@ def _describe_missing_archive(storage: Storage) -> str:
     if not storage.list_directory(""):
         return f"{storage.root}: no archive found; create one with: kbroker archive run"
     return f"{storage.root} is not an archive: it has no {MANIFEST} directory with commits"
+
+
+# A missing or corrupt file must fail the job instead of returning fewer rows.
+READ_OPTIONS = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+
+# With this setting Spark does not read _spark_metadata.
+_IGNORE_METADATA = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
+# Spark lists more paths than this in a separate job, which takes seconds for some thousands. A temporary
+# _spark_metadata directory avoids that job.
+_MAX_PATHS = 32
+
+
+def archive_dataframe(
+    spark: "SparkSession", archive: Archive, state: ArchiveState, files: Iterable[DataFile] | None = None
+) -> "DataFrame":
+    """Return the rows of committed files, by default of all files of the state: schema.NAMES, in no particular order.
+
+    `_metadata.file_path` and `_metadata.file_name` can be selected as well. A file that is deleted while the DataFrame
+    is in use (by compaction) fails the job. Takes 0.3 s for 2,000 files.
+    """
+    selected = list(state.files.values() if files is None else files)
+    if not selected:
+        return spark.createDataFrame([], schema.COLUMNS)
+    uri = archive.storage.uri
+    if len(selected) <= _MAX_PATHS or spark.conf.get(_IGNORE_METADATA, "false") == "true":
+        return read_parquet(spark, uri(""), [uri(file.path) for file in selected])
+    sizes = {f"{manifest_files.encode_uri(uri(''))}/{file.path}": file.size for file in selected}
+    # A local directory even for a remote archive: only the driver reads it, once, when the DataFrame is created.
+    with TemporaryDirectory(prefix="kbroker-") as directory:
+        log_file = Path(directory, SPARK_METADATA, "0")
+        log_file.parent.mkdir()
+        log_file.write_bytes(manifest_files.encode(sizes.items(), state.time_ms))
+        return read_parquet(spark, f"file://{directory}", [f"file://{directory}"])
+
+
+def read_parquet(spark: "SparkSession", base: str, paths: list[str]) -> "DataFrame":
+    """Return the rows of Parquet files or directories; `topic` and `date` come from the directories below `base`."""
+    reader = without_globs(spark.read).schema(schema.COLUMNS).options(**READ_OPTIONS, basePath=base)
+    return reader.parquet(*paths).select(*schema.NAMES)

@@ -7,6 +7,7 @@ its writer is alive, is foreign: no commit names it, but readers that do not use
 import time
 from collections.abc import Iterable
 
+from kbroker.pipeline.archive import staging
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.layout import (
     MANIFEST,
@@ -19,10 +20,8 @@ from kbroker.pipeline.archive.layout import (
     writer_id_of,
 )
 from kbroker.pipeline.archive.manifest.files import list_manifest, read_commit
-from kbroker.pipeline.archive.staging import owner
-from kbroker.pipeline.archive.staging.owner import StagingStatus
-from kbroker.pipeline.storage.storage import DirectoryEntry, FileMissingError, Storage
-from kbroker.pipeline.storage.walk import walk
+from kbroker.pipeline.archive.staging import StagingStatus
+from kbroker.pipeline.storage.storage import DirectoryEntry, FileMissingError, Storage, walk
 
 # Manifest files older than this are not needed by an Archive object that still has an old state.
 HISTORY_RETENTION_MS = 24 * 3600 * 1000
@@ -149,7 +148,7 @@ def _read_writer(storage: Storage, writer_id: str) -> StagingStatus:
         data = storage.read(owner_path(writer_id))
     except FileMissingError:
         data = b""
-    return owner.decode(data, _now_ms() - last_write_ms)
+    return staging.decode_owner(data, _now_ms() - last_write_ms)
 
 
 def _kept_files(writers: dict[str, StagingStatus]) -> set[str]:

@@ -8,17 +8,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from kbroker.client.admin import LATEST
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.groups import describe_group
+from kbroker.client.requests import check
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.manifest.model import GroupOffsets
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay.client.cluster import ClusterClient
-from kbroker.pipeline.replay.client.connection import BrokerError
-from kbroker.pipeline.replay.client.partition_log import LATEST, BatchSpan, list_offset, producer_batches
+from kbroker.pipeline.replay.progress import (
+    BatchSpan,
+    TargetStart,
+    list_offset,
+    position_after_sequence,
+    producer_batches,
+    sequence_at,
+)
 from kbroker.pipeline.replay.routing import Routing
-from kbroker.pipeline.replay.sending.progress import TargetStart, position_after_sequence, sequence_at
 from kbroker.pipeline.replay.target_topics import with_retries
 from protocol.errors import ErrorCode
-from protocol.messages.k15_describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 
 ALL_GROUPS = "*"
 DEAD = "Dead"
@@ -147,10 +154,8 @@ def require_no_members(cluster: ClusterClient, groups: Iterable[str]) -> None:
 
 
 def _group_state(cluster: ClusterClient, group: str) -> str:
-    request = DescribeGroupsRequest(groups=[group])
-    response = cluster.coordinator(group).request(request, DescribeGroupsResponse).groups[0]
-    if response.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+    found = describe_group(cluster, group)
+    if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         return DEAD
-    if response.error_code:
-        raise BrokerError(response.error_code, f"group {group}", response.error_message)
-    return response.group_state
+    check(found.error_code, f"group {group}", found.error_message)
+    return found.group_state

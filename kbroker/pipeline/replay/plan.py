@@ -14,9 +14,9 @@ from typing import Any
 from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.group_offsets import CommittedOffset
+from kbroker.pipeline.replay.progress import TargetStart
 from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.replay.selection import EndOffsets, Selection
-from kbroker.pipeline.replay.sending.progress import TargetStart
 from kbroker.pipeline.storage.storage import Storage
 
 DIRECTORY = "_replays"

@@ -8,24 +8,26 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kbroker.client.cluster import ClusterClient
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.manifest.model import ArchiveState
+from kbroker.pipeline.cluster_admin import as_pipeline_errors
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay.client.cluster import ClusterClient, as_pipeline_errors
 from kbroker.pipeline.replay.group_offsets import CommittedOffset, GroupPosition, require_no_members, select_committed
 from kbroker.pipeline.replay.plan import ReplayRequest
+from kbroker.pipeline.replay.progress import TargetStart
 from kbroker.pipeline.replay.routing import Routing
-from kbroker.pipeline.replay.selected_records import RecordTotals, SelectedRecords
 from kbroker.pipeline.replay.selection import (
     EndOffsets,
+    RecordTotals,
+    SelectedRecords,
     archived_ends,
     check_regex,
     is_fully_selected,
     matching_files,
     matching_parts,
 )
-from kbroker.pipeline.replay.sending.progress import TargetStart
 from kbroker.pipeline.replay.target_topics import (
     DescribedTopic,
     NewTargetTopic,

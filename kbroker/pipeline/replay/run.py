@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from kbroker.client.admin import LATEST
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.requests import BrokerError
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.manifest.model import ArchiveState
-from kbroker.pipeline.cluster_admin import ClusterAdmin
+from kbroker.pipeline.cluster_admin import ClusterAdmin, as_pipeline_errors, cluster_client
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay.client.cluster import ClusterClient, as_pipeline_errors
-from kbroker.pipeline.replay.client.connection import BrokerError
-from kbroker.pipeline.replay.client.partition_log import LATEST, list_offset
 from kbroker.pipeline.replay.group_offsets import offsets_to_commit, require_no_members
 from kbroker.pipeline.replay.plan import (
     ReplayPlan,
@@ -25,7 +25,8 @@ from kbroker.pipeline.replay.plan import (
     save_new,
 )
 from kbroker.pipeline.replay.preparation import PreparedReplay, ReplayContext, require_empty
-from kbroker.pipeline.replay.selected_records import SelectedRecords
+from kbroker.pipeline.replay.progress import list_offset
+from kbroker.pipeline.replay.selection import SelectedRecords
 from kbroker.pipeline.replay.sending.batch_encoder import BATCH_OVERHEAD, ProducerSettings, parse_codec
 from kbroker.pipeline.replay.sending.job import SpeedLimit, send_records
 from kbroker.pipeline.replay.sending.producer import ReplayProducer
@@ -115,10 +116,7 @@ def _target_topic(cluster: ClusterClient, name: str, partitions: int, prepared: 
 
 @as_pipeline_errors
 def execute_plan(
-    context: ReplayContext,
-    plan: ReplayPlan,
-    limit: SpeedLimit,
-    on_progress: Callable[[int], None] = lambda sent: None,
+    context: ReplayContext, plan: ReplayPlan, limit: SpeedLimit, on_progress: Callable[[int], None] = lambda sent: None
 ) -> ReplaySummary:
     """Send the records that are not sent yet, restore the groups, and mark the plan as finished.
 
@@ -215,7 +213,7 @@ def _progress_reports(context: ReplayContext, plan: ReplayPlan, on_progress: Cal
     finished = threading.Event()
 
     def report() -> None:
-        with ClusterClient(context.bootstrap) as cluster:
+        with cluster_client(context.bootstrap) as cluster:
             while not finished.wait(PROGRESS_INTERVAL_S):
                 try:
                     on_progress(_count_sent(cluster, plan))

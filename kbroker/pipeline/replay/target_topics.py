@@ -3,28 +3,22 @@
 Times are milliseconds since 1970.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import sleep
 from typing import TypeVar
 
+from kbroker.client.admin import BROKER, EARLIEST, LATEST, TOPIC, TypedResource, describe_configs
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.requests import BrokerError
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.manifest.model import ArchiveState
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay.client.cluster import ClusterClient
-from kbroker.pipeline.replay.client.connection import BrokerConnection, BrokerError
-from kbroker.pipeline.replay.client.partition_log import EARLIEST, LATEST, list_offset
-from kbroker.pipeline.replay.sending.progress import TargetStart
+from kbroker.pipeline.replay.progress import TargetStart, list_offset
 from protocol.errors import ErrorCode
 from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.k32_describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
 
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
-RESOURCE_NAMES = {TOPIC_RESOURCE: "topic", BROKER_RESOURCE: "broker"}
+RESOURCE_NAMES = {TOPIC: "topic", BROKER: "broker"}
 TIMESTAMP_TYPE = "message.timestamp.type"
 # The topic configs that affect replayed records.
 TOPIC_CONFIGS = (
@@ -75,7 +69,7 @@ def describe_topic(cluster: ClusterClient, name: str) -> DescribedTopic | None:
         if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return None
         raise PipelineError(f"cannot replay into {name}: {error}") from None
-    configs = _describe_configs(cluster.any_broker(), TOPIC_RESOURCE, name, TOPIC_CONFIGS)
+    configs = _describe_configs(cluster, TypedResource(TOPIC, name), TOPIC_CONFIGS)
     return DescribedTopic(topic.topic_id.hex(), len(topic.leaders), configs)
 
 
@@ -84,9 +78,9 @@ def broker_defaults(cluster: ClusterClient) -> dict[str, str]:
 
     The request goes to any broker: those of a cluster are expected to have the same defaults.
     """
-    node, connection = cluster.any_node()
+    node, _ = cluster.any_node()
     names = [*_BROKER_DEFAULTS.values(), *_BROKER_RETENTION]
-    return as_topic_configs(_describe_configs(connection, BROKER_RESOURCE, str(node), names))
+    return as_topic_configs(_describe_configs(cluster, TypedResource(BROKER, str(node)), names, node))
 
 
 def as_topic_configs(broker_configs: Mapping[str, str]) -> dict[str, str]:
@@ -99,16 +93,13 @@ def as_topic_configs(broker_configs: Mapping[str, str]) -> dict[str, str]:
 
 
 def _describe_configs(
-    connection: BrokerConnection, resource_type: int, name: str, configs: Iterable[str]
+    cluster: ClusterClient, resource: TypedResource, names: Sequence[str], broker: int | None = None
 ) -> dict[str, str]:
-    resource = DescribeConfigsResource(
-        resource_type=resource_type, resource_name=name, configuration_keys=list(configs)
-    )
-    response = connection.request(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse).results[0]
-    if response.error_code:
-        subject = f"configs of {RESOURCE_NAMES[resource_type]} {name}"
-        raise PipelineError(str(BrokerError(response.error_code, subject, response.error_message)))
-    return {config.name: config.value for config in response.configs if config.value is not None}
+    [described] = describe_configs(cluster, [resource], names, broker=broker)
+    if described.error_code:
+        subject = f"configs of {RESOURCE_NAMES[resource.type]} {resource.name}"
+        raise PipelineError(str(BrokerError(described.error_code, subject, described.error_message)))
+    return {config.name: config.value for config in described.configs if config.value is not None}
 
 
 def new_topic(

@@ -14,8 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.spark.installation import SparkInstallation, minor_version
-from kbroker.pipeline.spark.java import JavaInstallation
+from kbroker.pipeline.spark.installation import JavaInstallation, SparkInstallation, minor_version
 
 VERSION = "4.0.0"
 SCALA = "2.13"

@@ -16,13 +16,25 @@ from typing import TYPE_CHECKING, Any
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.connector import cached_jars, connector_jars
 from kbroker.pipeline.spark.error_text import error_text, is_spark_error
-from kbroker.pipeline.spark.installation import require_spark
-from kbroker.pipeline.spark.java import require_java
+from kbroker.pipeline.spark.installation import require_java, require_spark
 from kbroker.pipeline.spark.jvm import Jvm
 from kbroker.pipeline.spark.session_conf import LOCAL_HOST, is_local, session_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def partition_keys(spark: "SparkSession", count: int) -> list[int]:
+    """Return for each of `count` Spark partitions a bigint that hash partitioning assigns to it.
+
+    `repartition(count, column)` of a column with these numbers puts the rows of each number into a separate partition,
+    and so into a separate task. Runs a Spark job.
+    """
+    numbers = spark.range(30 * count + 100)  # the probability that they miss a partition is count / 10^13
+    rows = numbers.selectExpr(f"pmod(hash(id), {count}) AS part", "id").groupBy("part").agg({"id": "min"}).collect()
+    keys = {row["part"]: row["min(id)"] for row in rows}
+    return [keys.get(part, part) for part in range(count)]
+
 
 PACKAGES = ("kbroker", "protocol")
 

@@ -11,8 +11,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from kbroker.cli.app import run
-from kbroker.cli.dlq.dead_letters import LetterFilter
-from kbroker.cli.dlq.redrive import Redrive
+from kbroker.cli.dlq.redrive import LetterFilter, Redrive
 from tests.compat.cli.conftest import COMMAND
 from tests.compat.support import DEADLINE_S, eventually
 

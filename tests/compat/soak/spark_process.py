@@ -7,8 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from kbroker.pipeline.spark.connector import cached_jars
-from kbroker.pipeline.spark.installation import require_spark
-from kbroker.pipeline.spark.java import require_java
+from kbroker.pipeline.spark.installation import require_java, require_spark
 from tests.compat.support import DEADLINE_S, eventually
 
 

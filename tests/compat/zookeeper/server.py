@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyspark
 
-from kbroker.pipeline.spark.java import require_java
+from kbroker.pipeline.spark.installation import require_java
 from scripts.ports import free_ports
 from tests.compat.support import DEADLINE_S, eventually
 

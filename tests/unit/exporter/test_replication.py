@@ -4,9 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from kbroker.common import NO_LEADER, TopicPartition
-from kbroker.exporter.election_counter import ElectionCounter
 from kbroker.exporter.metrics_page import MetricsPage
-from kbroker.exporter.replication import collect_cluster, collect_fetchers
+from kbroker.exporter.replication import ElectionCounter, collect_cluster, collect_fetchers
 from kbroker.interbroker.peer_connection import PeerStats
 from kbroker.metadata.image import (
     BrokerRegistration,
@@ -58,7 +57,7 @@ def test_the_controller_counts_its_elections() -> None:
 
 
 def followed(index: int, leader: int, lag: int, offline: str | None = None) -> SimpleNamespace:
-    log = SimpleNamespace(offline=offline)
+    log = SimpleNamespace(health=SimpleNamespace(offline=offline))
     return SimpleNamespace(
         leader_id=leader, lag=lag, partition=SimpleNamespace(tp=TopicPartition("orders", index), log=log)
     )

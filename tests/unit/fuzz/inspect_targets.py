@@ -4,9 +4,8 @@ import json
 from functools import cache, partial
 from random import Random
 
-from kbroker.cli.log.file_readers import find_reader
-from kbroker.cli.log.formatting import format_item
-from kbroker.cli.log.items import DumpSelection
+from kbroker.cli.log.dump import find_reader
+from kbroker.cli.log.items import DumpSelection, format_item
 from kbroker.common import TopicPartition
 from kbroker.coordination.data_tree import DataTree
 from kbroker.coordination.interface import Create, Op, Set
@@ -102,7 +101,7 @@ def _dump_file(path: str, selection: DumpSelection, data: bytes) -> None:
     assert reader_and_source is not None
     _, reader, source = reader_and_source
     for item in reader(source, selection):
-        line = format_item(item, False)
+        line = format_item(item)
         assert line.replace("\t", " ").isprintable(), line
         json.dumps(item.fields)
         assert 0 <= item.bytes_read <= len(data)

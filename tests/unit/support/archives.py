@@ -1,5 +1,6 @@
 """Archives for tests, created without Spark: the content of their data files is not Parquet."""
 
+from kbroker.pipeline.archive import staging
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.layout import data_name
 from kbroker.pipeline.archive.manifest.model import (
@@ -9,7 +10,6 @@ from kbroker.pipeline.archive.manifest.model import (
     ManifestCommit,
     PartitionStats,
 )
-from kbroker.pipeline.archive.staging import owner
 from kbroker.pipeline.storage.storage import Storage
 
 SETTINGS = {"committed_only": False}
@@ -20,7 +20,7 @@ def create_archive(storage: Storage) -> Archive:
 
 
 def new_data_path(writer_id: str = "", number: int = 0, topic: str = "t", date: str = "2024-02-29") -> str:
-    return f"topic={topic}/date={date}/{data_name(writer_id or owner.new_writer_id(), number)}"
+    return f"topic={topic}/date={date}/{data_name(writer_id or staging.new_writer_id(), number)}"
 
 
 def make_file(path: str, first: int = 0, rows: int = 1, partitions: int = 1) -> DataFile:

@@ -11,32 +11,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.dataframe import archive_dataframe
+from kbroker.pipeline.archive.archive import Archive, archive_dataframe
 from kbroker.pipeline.archive.ingest.batch_ranges import (
     BatchRange,
+    RateLimit,
+    TopicsChangedError,
+    changed_topics,
     covered_and_gaps,
     lost_ranges,
     needs_row_search,
     new_ranges,
+    require_same_topics,
+    require_single_run,
+    require_untruncated_logs,
     resume_offsets,
     skip_below,
 )
 from kbroker.pipeline.archive.ingest.checkpoint import CheckpointGeneration
-from kbroker.pipeline.archive.ingest.cluster_retry import RetryingCluster
-from kbroker.pipeline.archive.ingest.consistency import (
-    TopicsChangedError,
-    changed_topics,
-    require_same_topics,
-    require_single_run,
-    require_untruncated_logs,
-)
-from kbroker.pipeline.archive.ingest.rate_limit import RateLimit
-from kbroker.pipeline.archive.ingest.reporting import IngestSummary, Reporter, format_gap
-from kbroker.pipeline.archive.ingest.stop import RunStopped, StopEvent
+from kbroker.pipeline.archive.ingest.cluster_retry import RetryingCluster, RunStopped, StopEvent
+from kbroker.pipeline.archive.ingest.options import IngestSummary, Reporter, format_gap
+from kbroker.pipeline.archive.layout import OffsetRange
 from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, Gap, ManifestCommit, TopicInfo
-from kbroker.pipeline.archive.offset_ranges import OffsetRange
-from kbroker.pipeline.archive.staging.data_file_writer import data_file_writer
+from kbroker.pipeline.archive.staging import data_file_writer
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.ingest.options import Subscription
-from kbroker.pipeline.archive.spark_offsets import decode_checkpoint_file, nest, unnest
+from kbroker.pipeline.archive.layout import decode_checkpoint_file, nest, unnest
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.storage import Storage
 
@@ -142,7 +142,7 @@ def continues_archive(next_batch: BatchOffsets | None, expected: Mapping[TopicPa
     """
     if next_batch is None:
         return False
-    begins, ends = next_batch
+    begins, ends = next_batch.begins, next_batch.ends
     if any(tp not in expected for tp in begins):
         return False  # a topic was deleted, or is no longer subscribed
     return all(

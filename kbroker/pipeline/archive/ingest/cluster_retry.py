@@ -1,12 +1,78 @@
-"""Requests to brokers that are repeated while no broker responds."""
+"""Waits for the cluster: requests that are repeated while no broker responds, and which failures of a query pass.
 
+Also how a run is stopped from a signal handler or another thread, and the periodic archiving of topic configs and group
+offsets.
+"""
+
+import re
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from kbroker.pipeline.archive.ingest.stop import StopEvent
+from kbroker.pipeline.archive.archive import Archive
+from kbroker.pipeline.archive.ingest.batch_ranges import changed_topics
+from kbroker.pipeline.archive.manifest.model import ArchiveState, GroupOffsets, ManifestCommit, TopicInfo
 from kbroker.pipeline.cluster_admin import BrokerUnavailableError, ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.storage.storage import Storage
+
+
+class RunStopped(Exception):
+    """The run was asked to stop. Its current work is abandoned."""
+
+
+class StopEvent:
+    """Asks a run to stop: after the current batch when set once, immediately when set twice."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self.count += 1
+        self._event.set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for `seconds`; raises RunStopped as soon as the event is set."""
+        if self._event.wait(seconds):
+            raise RunStopped
+
+
+_TRANSIENT = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.\w+"
+    r"|org\.apache\.kafka\.common\.KafkaException"
+    r"|Cannot fetch record for offset|Tried to fetch \d+ but the returned record offset"
+    r"|Timed out waiting for a node assignment|Failed to update metadata|No resolvable bootstrap urls"
+    # A partition was created after the start offsets were chosen.
+    r"|you must specify all TopicPartitions"
+)
+_PERMANENT = re.compile(
+    r"errors\.(?:\w*Auth\w+|UnsupportedVersion|InvalidTopic|InvalidConfiguration|Serialization|RecordDeserialization"
+    r"|CorruptRecord|Config)Exception|No space left on device|OutOfMemoryError|Disk quota exceeded"
+)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether the error, or one of its causes, shows that brokers were unavailable or changing."""
+    texts = list(_texts(error))
+    if any(_PERMANENT.search(text) for text in texts):
+        return False
+    return isinstance(error, BrokerUnavailableError) or any(_TRANSIENT.search(text) for text in texts)
+
+
+def _texts(error: BaseException | None) -> Iterator[str]:
+    """Yield the messages and Java stack traces of an error and its causes."""
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
+        try:
+            yield str(error)
+        except Exception:  # py4j requests the text from the JVM, which may have ended
+            yield type(error).__name__
+        yield str(getattr(error, "_stackTrace", "") or "")
+        error = error.__cause__ or error.__context__
+
 
 T = TypeVar("T")
 
@@ -56,3 +122,60 @@ class RetryingCluster:
 
     def close(self) -> None:
         self._cluster.close()
+
+
+class TopicObserver:
+    """Observes the archived topics and the groups that consume them, every `interval_s` seconds."""
+
+    def __init__(
+        self, bootstrap: str, storage: Storage, interval_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._cluster = ClusterAdmin(bootstrap)
+        self._archive = Archive.open(storage)
+        self._interval_s = interval_s
+        self._clock = clock
+        self._next_s = clock() + interval_s
+
+    @property
+    def is_due(self) -> bool:
+        return self._clock() >= self._next_s
+
+    def observe(self) -> int:
+        """Commit what has changed, and return the number of the archive's last commit.
+
+        Does nothing if no broker responds: the next observation includes the same changes.
+        """
+        self._next_s = self._clock() + self._interval_s
+        state = self._archive.state()
+        names = _archived_topics(state)
+        if not names:
+            return state.commit_number
+        try:
+            topics, groups = self._cluster.describe_topics(names), self._cluster.committed_offsets(names)
+        except BrokerUnavailableError:
+            return state.commit_number
+        time_ms = time.time_ns() // 1_000_000
+        return self._archive.commit(lambda state: observation(state, topics, groups, time_ms)).commit_number
+
+    def close(self) -> None:
+        self._cluster.close()
+
+
+def _archived_topics(state: ArchiveState) -> list[str]:
+    return sorted({tp.topic for tp in state.covered} | {gap.topic for gap in state.gaps})
+
+
+def observation(
+    state: ArchiveState, topics: dict[str, TopicInfo], groups: GroupOffsets, time_ms: int
+) -> ManifestCommit | None:
+    """Return a commit with the changed topics and groups, or None. Ignores topics that were deleted and recreated."""
+    same = {name: info for name, info in topics.items() if _has_same_id(state.topics.get(name), info)}
+    new_topics = changed_topics(state, same)
+    new_groups = None if groups == state.groups else groups
+    if new_topics is None and new_groups is None:
+        return None
+    return ManifestCommit(kind="observe", time_ms=time_ms, topics=new_topics, groups=new_groups)
+
+
+def _has_same_id(archived: TopicInfo | None, info: TopicInfo) -> bool:
+    return archived is None or not archived.topic_id or archived.topic_id == info.topic_id

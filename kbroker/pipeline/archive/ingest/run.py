@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.ingest.batch_committer import BatchCommitter
+from kbroker.pipeline.archive.ingest.batch_ranges import RateLimit, TopicsChangedError
 from kbroker.pipeline.archive.ingest.checkpoint import CheckpointDirectory
-from kbroker.pipeline.archive.ingest.cluster_retry import FIRST_PAUSE_S, MAX_PAUSE_S, RetryingCluster
-from kbroker.pipeline.archive.ingest.consistency import TopicsChangedError
-from kbroker.pipeline.archive.ingest.options import IngestOptions
-from kbroker.pipeline.archive.ingest.query_start import QueryStart, TopicFilter, subscribed_topics
-from kbroker.pipeline.archive.ingest.rate_limit import RateLimit
-from kbroker.pipeline.archive.ingest.reporting import IngestSummary, Reporter
-from kbroker.pipeline.archive.ingest.stop import RunStopped, StopEvent
-from kbroker.pipeline.archive.ingest.streaming_query import run_query
-from kbroker.pipeline.archive.ingest.topic_observer import TopicObserver
-from kbroker.pipeline.archive.ingest.transient_errors import is_transient
+from kbroker.pipeline.archive.ingest.cluster_retry import (
+    FIRST_PAUSE_S,
+    MAX_PAUSE_S,
+    RetryingCluster,
+    RunStopped,
+    StopEvent,
+    TopicObserver,
+    is_transient,
+)
+from kbroker.pipeline.archive.ingest.options import IngestOptions, IngestSummary, Reporter
+from kbroker.pipeline.archive.ingest.streaming_query import QueryStart, TopicFilter, run_query, subscribed_topics
 from kbroker.pipeline.archive.layout import CHECKPOINT
 from kbroker.pipeline.archive.leftovers import remove_leftovers
 from kbroker.pipeline.cluster_admin import ClusterAdmin

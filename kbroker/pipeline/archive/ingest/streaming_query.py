@@ -1,18 +1,156 @@
-"""Runs the Spark streaming query until it ends, fails or is stopped."""
+"""The streaming query: starts it with the newest checkpoint, or a new one at the archive's offsets, and runs it."""
 
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.ingest.batch_committer import BatchCommitter
-from kbroker.pipeline.archive.ingest.options import IngestOptions
-from kbroker.pipeline.archive.ingest.rate_limit import max_batch_records
-from kbroker.pipeline.archive.ingest.stop import RunStopped, StopEvent
-from kbroker.pipeline.archive.spark_offsets import encode_offsets
-from kbroker.pipeline.cluster_admin import BrokerUnavailableError, require_reachable
+from kbroker.pipeline.archive.ingest.batch_ranges import (
+    changed_topics,
+    initial_gaps,
+    max_batch_records,
+    require_same_topics,
+    require_single_run,
+    require_untruncated_logs,
+    resume_offsets,
+)
+from kbroker.pipeline.archive.ingest.checkpoint import (
+    CheckpointDirectory,
+    CheckpointGeneration,
+    CheckpointMetadata,
+    continues_archive,
+)
+from kbroker.pipeline.archive.ingest.cluster_retry import RetryingCluster, RunStopped, StopEvent
+from kbroker.pipeline.archive.ingest.options import IngestOptions, IngestSummary, Reporter, format_gap
+from kbroker.pipeline.archive.layout import encode_offsets
+from kbroker.pipeline.archive.manifest.model import ArchiveState, Gap, ManifestCommit, TopicInfo
+from kbroker.pipeline.cluster_admin import BrokerUnavailableError, ClusterAdmin, all_partitions, require_reachable
+from kbroker.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_TOPIC_POLL_S = 1.0
+
+TopicFilter = Callable[[str], bool]
+
+
+def subscribed_topics(
+    cluster: ClusterAdmin, options: IngestOptions, matches: TopicFilter | None
+) -> Mapping[str, TopicInfo]:
+    """Return the topics to archive. Raises PipelineError if a named topic does not exist.
+
+    `matches` is the compiled pattern. No match is an error only with --once: topics may be created later.
+    """
+    if matches is None:
+        return cluster.require_topics(options.subscription.topics)
+    topics = cluster.describe_topics(pattern=matches)
+    if not topics and options.once:
+        raise PipelineError(f"no topic matches --pattern {options.subscription.pattern}")
+    return topics
+
+
+@dataclass
+class QueryStart:
+    """Chooses the checkpoint of the next streaming query."""
+
+    archive: Archive
+    checkpoints: CheckpointDirectory
+    cluster: RetryingCluster
+    options: IngestOptions
+    matches: TopicFilter | None
+    stop: StopEvent
+    reporter: Reporter
+    summary: IngestSummary
+
+    def choose_checkpoint(self) -> CheckpointGeneration:
+        """Return the newest checkpoint if it continues the archive, or else create one.
+
+        Offsets that were deleted before they could be archived are committed as gaps first. Raises PipelineError if the
+        topics or their logs are not those that were archived.
+        """
+        topics = self._wait_for_topics()
+        state = self.archive.state()
+        require_same_topics(state, topics)
+        newest = self.checkpoints.newest()
+        partitions = all_partitions(topics)
+        expected = self._expected_offsets(state, partitions, newest)
+        resume = {tp: offset for tp, offset in resume_offsets(state).items() if tp in expected}
+        committed_only = self.options.committed_only
+        log_starts, _ = self.cluster.call_until_valid(
+            lambda cluster: (cluster.beginning_offsets(partitions), cluster.end_offsets(partitions, committed_only)),
+            lambda offsets: require_untruncated_logs(resume, offsets[1]),
+        )
+        self._commit_gaps(state, initial_gaps(expected, log_starts), topics)
+        starts = {tp: max(offset, log_starts[tp]) for tp, offset in expected.items()}
+        if newest is not None and self._can_continue(newest, starts):
+            return newest
+        archive_id, query_id = str(state.settings.get("id", "")), str(uuid.uuid4())
+        return self.checkpoints.create(
+            CheckpointMetadata(archive_id, query_id, self.options.subscription, committed_only, starts)
+        )
+
+    def _wait_for_topics(self) -> Mapping[str, TopicInfo]:
+        while True:
+            topics = self.cluster.call(lambda cluster: subscribed_topics(cluster, self.options, self.matches))
+            if topics:
+                return topics
+            self.stop.wait(_TOPIC_POLL_S)
+
+    def _expected_offsets(
+        self, state: ArchiveState, partitions: Sequence[TopicPartition], newest: CheckpointGeneration | None
+    ) -> dict[TopicPartition, int]:
+        """Return the offset at which each partition continues or starts."""
+        resume = resume_offsets(state)
+        expected = {tp: resume[tp] for tp in partitions if tp in resume}
+        if newest is not None:  # it may contain partitions that have no records yet
+            starts = newest.metadata.starts
+            expected |= {tp: starts[tp] for tp in partitions if tp in starts and tp not in expected}
+        # A partition that was added to a topic later is read completely, regardless of the topic's start offsets.
+        known_topics = {tp.topic for tp in expected} | {tp.topic for tp in resume}
+        expected |= {tp: 0 for tp in partitions if tp not in expected and tp.topic in known_topics}
+        return expected | self._start_offsets([tp for tp in partitions if tp not in expected])
+
+    def _start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the start offsets of partitions whose topics are new to the archive."""
+        start, committed_only = self.options.start, self.options.committed_only
+        if start.kind == "latest" and partitions:
+            return self.cluster.call(lambda cluster: cluster.end_offsets(partitions, committed_only))
+        if start.kind == "time" and partitions:
+            return self.cluster.call(lambda cluster: cluster.offsets_for_time(partitions, start.time_ms))
+        return dict.fromkeys(partitions, 0)
+
+    def _commit_gaps(self, state: ArchiveState, gaps: Sequence[Gap], topics: Mapping[str, TopicInfo]) -> None:
+        if not gaps:
+            return
+        resume = resume_offsets(state)
+        names = {gap.topic for gap in gaps}
+
+        def build(current: ArchiveState) -> ManifestCommit:
+            require_single_run(resume, current, [TopicPartition(gap.topic, gap.partition) for gap in gaps])
+            changed = changed_topics(current, {name: info for name, info in topics.items() if name in names})
+            return ManifestCommit("append", time.time_ns() // 1_000_000, gaps=tuple(gaps), topics=changed)
+
+        self.summary.last_commit = self.archive.commit(build).commit_number
+        self.summary.gaps += gaps
+        for gap in gaps:
+            self.reporter.warn(format_gap(gap))
+
+    def _can_continue(self, checkpoint: CheckpointGeneration, starts: Mapping[TopicPartition, int]) -> bool:
+        metadata, options = checkpoint.metadata, self.options
+        if (metadata.subscription, metadata.committed_only) != (options.subscription, options.committed_only):
+            return False
+        try:
+            return continues_archive(checkpoint.next_batch(), starts)
+        except PipelineError as error:
+            self.reporter.warn(f"{error}; continuing from what the archive contains")
+            return False
+
 
 # A large batch has more tasks than the topics have partitions, so that all cores are busy until its end.
 TASK_RECORDS = 250_000

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.layout import parse_data_path
+from kbroker.pipeline.archive.layout import OffsetRange, parse_data_path
 from kbroker.pipeline.archive.manifest.model import (
     FORMAT_VERSION,
     ArchiveState,
@@ -24,7 +24,6 @@ from kbroker.pipeline.archive.manifest.model import (
     PartitionStats,
     TopicInfo,
 )
-from kbroker.pipeline.archive.offset_ranges import OffsetRange
 from kbroker.pipeline.errors import PipelineError
 
 KINDS = ("create", "append", "compact", "observe")

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.offset_ranges import OffsetRange
+from kbroker.pipeline.archive.layout import OffsetRange
 from kbroker.pipeline.errors import PipelineError
 
 FORMAT = "kbroker-archive"

@@ -6,10 +6,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.layout import OffsetRange, intersect_ranges, merge_ranges, subtract_ranges
 from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, PartitionStats
-from kbroker.pipeline.archive.offset_ranges import OffsetRange, intersect_ranges, merge_ranges, subtract_ranges
-from kbroker.pipeline.archive.verification.findings import Finding, difference
-from kbroker.pipeline.archive.verification.scope import VerificationScope
+from kbroker.pipeline.archive.verification.findings import Finding, VerificationScope, difference
 
 
 class BucketStats(NamedTuple):

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive import schema
-from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.dataframe import archive_dataframe, read_parquet
+from kbroker.pipeline.archive.archive import Archive, archive_dataframe, read_parquet
+from kbroker.pipeline.archive.layout import OffsetRange, ranges_of
 from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile
-from kbroker.pipeline.archive.offset_ranges import OffsetRange, ranges_of
 from kbroker.pipeline.archive.verification.checks import BucketStats
-from kbroker.pipeline.archive.verification.findings import Finding, difference, note
-from kbroker.pipeline.archive.verification.scope import VerificationScope
+from kbroker.pipeline.archive.verification.findings import Finding, VerificationScope, difference, note
 from kbroker.pipeline.spark.error_text import error_text, is_spark_error
 
 if TYPE_CHECKING:

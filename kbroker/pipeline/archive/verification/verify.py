@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.layout import STAGING
+from kbroker.pipeline.archive.layout import STAGING, OffsetRange, subtract_ranges
 from kbroker.pipeline.archive.leftovers import list_data_files
 from kbroker.pipeline.archive.manifest.files import list_manifest
 from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile
-from kbroker.pipeline.archive.offset_ranges import OffsetRange, subtract_ranges
-from kbroker.pipeline.archive.verification.broker_comparison import BrokerComparison
-from kbroker.pipeline.archive.verification.broker_records import BrokerRecords
+from kbroker.pipeline.archive.verification.broker_comparison import (
+    BrokerComparison,
+    BrokerRecords,
+    ComparisonPlan,
+    plan_comparison,
+)
 from kbroker.pipeline.archive.verification.checks import (
     BucketStats,
     check_dates,
@@ -26,17 +29,15 @@ from kbroker.pipeline.archive.verification.checks import (
     stats_by_file,
 )
 from kbroker.pipeline.archive.verification.commit_chain import read_chain
-from kbroker.pipeline.archive.verification.comparison_plan import ComparisonPlan, plan_comparison
 from kbroker.pipeline.archive.verification.file_checks import (
     FileCheckResult,
     check_files,
     check_spark_metadata,
+    find_read_problem,
     split_uncommitted,
 )
-from kbroker.pipeline.archive.verification.findings import Finding, VerificationReport, difference
-from kbroker.pipeline.archive.verification.parquet_checks import find_read_problem
+from kbroker.pipeline.archive.verification.findings import Finding, VerificationReport, VerificationScope, difference
 from kbroker.pipeline.archive.verification.row_scan import RowScan
-from kbroker.pipeline.archive.verification.scope import VerificationScope
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.error_text import error_text, is_spark_error

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.routing import assign_to_tasks
-from kbroker.pipeline.replay.selected_records import SelectedRecords
+from kbroker.pipeline.replay.selection import SelectedRecords
 from kbroker.pipeline.replay.sending.task import RESULT_SCHEMA, Pacing, SendSettings, send_rows
-from kbroker.pipeline.spark.hash_partitioning import partition_keys
+from kbroker.pipeline.spark.session import partition_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

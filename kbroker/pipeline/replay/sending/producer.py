@@ -11,19 +11,15 @@ from functools import partial
 from time import monotonic, sleep
 from typing import NamedTuple
 
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.connection import BrokerConnection
+from kbroker.client.requests import BrokerError
 from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay.client.cluster import ClusterClient
-from kbroker.pipeline.replay.client.connection import BrokerConnection, BrokerError
+from kbroker.pipeline.replay.progress import Progress, TargetStart, read_progress
 from kbroker.pipeline.replay.sending.batch_encoder import ProducerSettings, ReplayBatch, encode_batch
-from kbroker.pipeline.replay.sending.progress import Progress, TargetStart, read_progress
 from protocol.errors import ErrorCode
-from protocol.messages.k00_produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
 MAX_IN_FLIGHT = 5
 ACKS_ALL = -1

@@ -5,10 +5,9 @@ import threading
 import pyarrow.parquet as pq
 
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.ingest.options import IngestOptions, create_subscription
-from kbroker.pipeline.archive.ingest.reporting import Reporter
+from kbroker.pipeline.archive.ingest.cluster_retry import StopEvent
+from kbroker.pipeline.archive.ingest.options import IngestOptions, Reporter, create_subscription
 from kbroker.pipeline.archive.ingest.run import archive_topics
-from kbroker.pipeline.archive.ingest.stop import StopEvent
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.location import open_storage
 from tests.compat.support import DEADLINE_S, eventually

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.manifest.model import CoveredRange, Gap, ManifestCommit
-from kbroker.pipeline.archive.staging.data_file_writer import data_file_writer
+from kbroker.pipeline.archive.staging import data_file_writer
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.helpers import load

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.offset_ranges import OffsetRange
+from kbroker.pipeline.archive.layout import OffsetRange
 from tests.compat.spark.pipeline.archives import rewrite_file
 
 

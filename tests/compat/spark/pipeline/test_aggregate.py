@@ -14,8 +14,8 @@ import pyarrow.parquet as parquet
 import pytest
 
 from kbroker.cli.app import run as main
-from kbroker.cli.pipeline.run_file import run_file
-from kbroker.pipeline.aggregate import result_files, result_plot
+from kbroker.cli.pipeline.app import run_file
+from kbroker.pipeline.aggregate import result_files
 from kbroker.pipeline.aggregate.definition import AggregateDefinition, GroupKey
 from kbroker.pipeline.aggregate.query import AggregateQuery, ResultSink, RunOptions
 from kbroker.pipeline.errors import PipelineError
@@ -120,7 +120,7 @@ def test_a_directory_with_glob_characters_keeps_its_own_rows(spark, tmp_path):
     other.parent.mkdir(parents=True)
     parquet.write_table(pyarrow.table({"window_start": [at], "key": ["c"], "count": [9]}), other)
     merge(b=3)
-    actual = result_plot.read_results(spark, storage).select("key", "count").collect()
+    actual = result_files.read_results(spark, storage).select("key", "count").collect()
     assert sorted(map(tuple, actual)) == [("a", 1), ("b", 3)]
 
 

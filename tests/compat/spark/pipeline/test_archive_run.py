@@ -15,9 +15,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.ingest.options import StartPosition
+from kbroker.pipeline.archive.layout import OffsetRange
 from kbroker.pipeline.archive.manifest.model import Gap
-from kbroker.pipeline.archive.offset_ranges import OffsetRange
-from kbroker.pipeline.archive.staging.data_file_writer import DataFileWriter
+from kbroker.pipeline.archive.staging import DataFileWriter
 from kbroker.pipeline.errors import PipelineError
 from tests.compat.spark.helpers import Topics, Writer, numbered
 from tests.compat.spark.pipeline.archiver import Archiver, wait_for_rows
@@ -115,7 +115,7 @@ def test_a_kill_before_the_commit_archives_nothing(archiver, topics, monkeypatch
             archiver.once(name)
     assert archiver.rows(name) == []
     assert list(archiver.directory.rglob("*.parquet")), "the files were published already"
-    monkeypatch.setattr("kbroker.pipeline.archive.staging.owner.is_alive", lambda *_: False)
+    monkeypatch.setattr("kbroker.pipeline.archive.staging.is_alive", lambda *_: False)
     archiver.once(name)
     assert archiver.numbers(name) == list(range(50))
     assert len(list(archiver.directory.rglob("*.parquet"))) == len(archiver.state().files)

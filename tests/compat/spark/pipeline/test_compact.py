@@ -14,17 +14,17 @@ import pyarrow.parquet
 import pytest
 
 from kbroker.cli import main
+from kbroker.pipeline.archive import staging
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.compaction.compaction import CompactionClock, CompactionOptions, clean_up, compact
-from kbroker.pipeline.archive.compaction.plan import merged_stats, plan_merges
+from kbroker.pipeline.archive.compaction import CompactionClock, CompactionOptions, clean_up, compact
+from kbroker.pipeline.archive.compaction_plan import merged_stats, plan_merges
 from kbroker.pipeline.archive.layout import STAGING
 from kbroker.pipeline.archive.leftovers import remove_leftovers
+from kbroker.pipeline.archive.manifest.files import SparkMetadataLog
 from kbroker.pipeline.archive.manifest.model import CoveredRange, ManifestCommit
-from kbroker.pipeline.archive.manifest.spark_metadata import SparkMetadataLog
-from kbroker.pipeline.archive.staging import owner
-from kbroker.pipeline.archive.staging.data_file_writer import data_file_writer
+from kbroker.pipeline.archive.staging import data_file_writer
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.spark.hash_partitioning import partition_keys
+from kbroker.pipeline.spark.session import partition_keys
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.support import DEADLINE_S
 
@@ -219,8 +219,8 @@ class Snapshots:
         copy = self._directory / f"{len(self.steps)}"
         shutil.copytree(self._small_archive.directory, copy, copy_function=os.link)
         self.steps.append((f"{operation} {path.partition('/')[0].partition('=')[0]}", copy))
-        dead = owner.encode(owner.this_process()._replace(start="0"))
-        for file in copy.glob(f"{STAGING}/*/owner.json"):
+        dead = staging.encode_owner(staging.this_process()._replace(start="0"))
+        for file in copy.glob(f"{STAGING}/*/staging.json"):
             file.unlink()  # the file is a hard link to that of the living writer
             file.write_bytes(dead)
 

@@ -12,14 +12,13 @@ import pyarrow.dataset
 import pytest
 
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.compaction.compaction import compact
-from kbroker.pipeline.archive.ingest.options import IngestOptions, create_subscription
-from kbroker.pipeline.archive.ingest.reporting import Reporter
+from kbroker.pipeline.archive.compaction import compact
+from kbroker.pipeline.archive.ingest.cluster_retry import StopEvent
+from kbroker.pipeline.archive.ingest.options import IngestOptions, Reporter, create_subscription
 from kbroker.pipeline.archive.ingest.run import archive_topics
-from kbroker.pipeline.archive.ingest.stop import StopEvent
-from kbroker.pipeline.archive.verification.scope import VerificationScope
+from kbroker.pipeline.archive.verification.findings import VerificationScope
 from kbroker.pipeline.archive.verification.verify import verify
-from kbroker.pipeline.replay.client.cluster import ClusterClient
+from kbroker.pipeline.cluster_admin import cluster_client
 from kbroker.pipeline.replay.plan import ReplayRequest
 from kbroker.pipeline.replay.preparation import ReplayContext, prepare_replay
 from kbroker.pipeline.replay.routing import target_names
@@ -184,7 +183,7 @@ def replay(spark, archive, broker):
     """Replay both topics into new ones, as `kbroker replay DIR flights weather` does."""
     opened = Archive.open(open_storage(str(archive)))
     request = ReplayRequest(Selection(tuple(PARTITIONS)), target_names(PARTITIONS, None, None))
-    with ClusterClient(broker.bootstrap) as cluster:
+    with cluster_client(broker.bootstrap) as cluster:
         context = ReplayContext(spark, opened, cluster, broker.bootstrap, print)
         execute_plan(context, create_plan(context, prepare_replay(context, request, {})), SpeedLimit())
 

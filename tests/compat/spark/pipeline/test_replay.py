@@ -18,15 +18,14 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.manifest.model import CoveredRange, ManifestCommit, TopicInfo
-from kbroker.pipeline.archive.staging.data_file_writer import data_file_writer
+from kbroker.pipeline.archive.staging import data_file_writer
+from kbroker.pipeline.cluster_admin import cluster_client
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import run
-from kbroker.pipeline.replay.client.cluster import ClusterClient
 from kbroker.pipeline.replay.group_offsets import ALL_GROUPS, CommittedOffset, GroupPosition
-from kbroker.pipeline.replay.partitioner import murmur2
 from kbroker.pipeline.replay.plan import ReplayRequest, list_plans, load_plan
 from kbroker.pipeline.replay.preparation import ReplayContext, prepare_replay
-from kbroker.pipeline.replay.routing import target_names
+from kbroker.pipeline.replay.routing import murmur2, target_names
 from kbroker.pipeline.replay.run import create_plan, execute_plan
 from kbroker.pipeline.replay.selection import Selection
 from kbroker.pipeline.replay.sending import job
@@ -99,7 +98,7 @@ def content(message: Any) -> tuple[Any, ...]:
 
 
 def context_for(spark: Any, archive: Archive, bootstrap: str) -> ReplayContext:
-    return ReplayContext(spark, archive, ClusterClient(bootstrap), bootstrap, lambda _: None, patience_s=20)
+    return ReplayContext(spark, archive, cluster_client(bootstrap), bootstrap, lambda _: None, patience_s=20)
 
 
 def request_for(topics: Sequence[str], to: str | None = None, **options: Any) -> ReplayRequest:

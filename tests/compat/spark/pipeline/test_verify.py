@@ -9,14 +9,17 @@ import pytest
 
 from kbroker.cli.app import run
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.dataframe import archive_dataframe
+from kbroker.pipeline.archive.archive import Archive, archive_dataframe
+from kbroker.pipeline.archive.layout import OffsetRange, ranges_of
 from kbroker.pipeline.archive.manifest.model import ArchiveState, ManifestCommit, TopicInfo
-from kbroker.pipeline.archive.offset_ranges import OffsetRange, ranges_of
-from kbroker.pipeline.archive.staging.data_file_writer import data_file_writer
-from kbroker.pipeline.archive.verification.comparison_plan import plan_comparison
-from kbroker.pipeline.archive.verification.findings import Finding, VerificationReport, format_finding
-from kbroker.pipeline.archive.verification.scope import VerificationScope
+from kbroker.pipeline.archive.staging import data_file_writer
+from kbroker.pipeline.archive.verification.broker_comparison import plan_comparison
+from kbroker.pipeline.archive.verification.findings import (
+    Finding,
+    VerificationReport,
+    VerificationScope,
+    format_finding,
+)
 from kbroker.pipeline.archive.verification.verify import verify
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from tests.compat.spark.helpers import Topics, Writer

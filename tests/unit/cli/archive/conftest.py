@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.pipeline.archive import staging
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.layout import owner_path, staging_directory
 from kbroker.pipeline.archive.manifest.model import CoveredRange, Gap, ManifestCommit, TopicInfo
-from kbroker.pipeline.archive.staging import owner
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.unit.support.archives import append_file, create_archive, make_file, new_data_path
 
@@ -42,8 +42,8 @@ def add_leftovers() -> Callable[[Path], list[str]]:
     """Create a file and a staging directory of a writer that died; return their paths."""
 
     def add(directory: Path) -> list[str]:
-        storage, writer_id = LocalStorage(str(directory)), owner.new_writer_id()
-        storage.create(owner_path(writer_id), owner.encode(owner.this_process()._replace(start="0")))
+        storage, writer_id = LocalStorage(str(directory)), staging.new_writer_id()
+        storage.create(owner_path(writer_id), staging.encode_owner(staging.this_process()._replace(start="0")))
         storage.create(new_data_path(writer_id), b"")
         return [new_data_path(writer_id), staging_directory(writer_id)]
 

@@ -1,17 +1,21 @@
 """Error texts, and the selection of partitions."""
 
 import pytest
-from kafka.errors import KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError
+from kafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
 
 from kbroker.cli.common.client import (
+    client_error_text,
     error_code_text,
-    read_again,
-    rephrase_client_error,
+    kafka_python_error_text,
     select_partitions,
     topic_error_text,
 )
-from kbroker.cli.common.errors import CliError
-from kbroker.cli.common.parsing import parse_topic_partitions
+from kbroker.cli.common.errors import CliError, exception_text
+from kbroker.cli.common.values import parse_topic_partitions
+from kbroker.client.cluster import UnknownBroker
+from kbroker.client.connection import BrokerUnreachable
+from kbroker.client.requests import BrokerError
+from kbroker.replica.logs.data_directory import ForeignDirectory
 
 
 def test_error_texts() -> None:
@@ -19,10 +23,6 @@ def test_error_texts() -> None:
     assert error_code_text(68) == "Non empty group (NON_EMPTY_GROUP)"
     assert error_code_text(9999, "odd") == "odd (error 9999)"
     assert topic_error_text("t", 3) == "topic t does not exist"
-    assert rephrase_client_error("[Error 40] InvalidConfigurationError: bad: value\nhere") == (
-        "bad: value\nhere (INVALID_CONFIG)"
-    )
-    assert rephrase_client_error("whatever") == "whatever"
 
 
 def test_selected_partitions_must_exist() -> None:
@@ -36,16 +36,26 @@ def test_selected_partitions_must_exist() -> None:
         select_partitions(known, [parse_topic_partitions("a:2")])
 
 
-def test_a_read_is_repeated_while_the_broker_cannot_be_reached() -> None:
-    """kafka-python may choose a broker that was just killed."""
-    errors: list[Exception] = [KafkaConnectionError("refused"), NodeNotReadyError(1)]
+def test_errors_of_the_client() -> None:
+    assert client_error_text(BrokerError(68, "group g")) == "group g: Non empty group (NON_EMPTY_GROUP)"
+    assert client_error_text(BrokerError(40, "topic t", "Bad.")) == "topic t: Bad (INVALID_CONFIG)"
+    failure = BrokerUnreachable(111, "Connection refused")
+    assert client_error_text(failure) == "Connection refused"
+    failure.address = "h:9092"
+    assert client_error_text(failure) == "no response from h:9092: Connection refused"
+    assert client_error_text(UnknownBroker(4)) == "there is no broker 4"
 
-    def call() -> str:
-        if errors:
-            raise errors.pop()
-        return "response"
 
-    assert read_again(call) == "response"
-    errors.append(KafkaTimeoutError())
-    with pytest.raises(KafkaTimeoutError):
-        read_again(call)
+def test_errors_of_kafka_python() -> None:
+    assert kafka_python_error_text(KafkaTimeoutError("no response")) == "timed out: no response"
+    assert kafka_python_error_text(AssertionError("Key must be bytes")) == "Key must be bytes"
+    assert kafka_python_error_text(TopicAuthorizationFailedError("t")) == "t (TOPIC_AUTHORIZATION_FAILED)"
+
+
+def test_exception_texts() -> None:
+    assert exception_text(FileNotFoundError(2, "No such file or directory", "x")) == "x: No such file or directory"
+    assert exception_text(OSError(111, "Connection refused")) == "Connection refused"
+    assert exception_text(RuntimeError()) == "RuntimeError"
+    assert exception_text(RuntimeError("why")) == "RuntimeError: why"
+    assert exception_text(CliError("so")) == "so"
+    assert exception_text(ForeignDirectory("it is another's")) == "it is another's"

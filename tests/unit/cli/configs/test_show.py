@@ -57,6 +57,8 @@ def described(name: str, value: str | None, source: str) -> dict[str, Any]:
 
 def test_configs_of_a_running_broker_have_origins(monkeypatch: pytest.MonkeyPatch) -> None:
     import kbroker.cli.configs.requests as requests
+    import kbroker.client.admin as client_admin
+    from protocol.messages.k60_describe_cluster import DescribeClusterBroker, DescribeClusterResponse
 
     configs = [
         described("num.partitions", "2", "STATIC_BROKER_CONFIG"),
@@ -69,11 +71,7 @@ def test_configs_of_a_running_broker_have_origins(monkeypatch: pytest.MonkeyPatc
 
     @contextmanager
     def admin(bootstrap: str) -> Iterator[Any]:
-        class Client:
-            def describe_cluster(self) -> Any:
-                return {"brokers": [{"broker_id": 4}]}
-
-        yield Client()
+        yield None
 
     def describe(client: Any, resources: list[requests.Resource]) -> Any:
         assert resources == [requests.Resource("broker", "4")]
@@ -81,6 +79,8 @@ def test_configs_of_a_running_broker_have_origins(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(config, "admin_client", admin)
     monkeypatch.setattr(requests, "describe_configs", describe)
+    cluster = DescribeClusterResponse(brokers=[DescribeClusterBroker(broker_id=4)])
+    monkeypatch.setattr(client_admin, "describe_cluster", lambda client: cluster)
     static, _ = load_properties(
         StartOptions(set=["num.partitions= 2", "log.segment.bytes=3000000", "kbroker.zookeeper.digest=x"]), {}
     )

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.cli.doctor.check import OK, PROBLEM, WARNING, CheckContext, CheckResult
 from kbroker.cli.doctor.cluster_checks import check_cluster
 from kbroker.cli.doctor.cluster_reader import ClusterUnreadable, ForeignNodes, StoredCluster
-from kbroker.cli.doctor.host import Host
+from kbroker.cli.doctor.host import OK, PROBLEM, WARNING, CheckContext, CheckResult, Host
 from kbroker.config import BrokerConfig
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.runtime.real_disk import RealDisk
@@ -141,10 +140,7 @@ def test_a_broker_that_cannot_be_reached(data: Path) -> None:
 
 @pytest.mark.parametrize(
     ("racks", "own", "message"),
-    [
-        (("a", None), "a", "brokers without broker.rack: 3"),
-        (("a", "b"), "a", "a has 2 brokers, b has 1 broker"),
-    ],
+    [(("a", None), "a", "brokers without broker.rack: 3"), (("a", "b"), "a", "a has 2 brokers, b has 1 broker")],
 )
 def test_racks_that_are_uneven(data: Path, racks: tuple[str | None, str | None], own: str, message: str) -> None:
     brokers = {2: registered(2, racks[0]), 3: registered(3, racks[1])}

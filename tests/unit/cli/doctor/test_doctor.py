@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from kbroker.cli import main
-from kbroker.cli.common.formatting import format_size
-from kbroker.cli.doctor.check import OK, PROBLEM, WARNING, CheckResult
+from kbroker.cli.common.values import format_size
 from kbroker.cli.doctor.doctor import run_checks
-from kbroker.cli.doctor.host import FileSystem, Host, RunningCluster, _write_caches
+from kbroker.cli.doctor.host import OK, PROBLEM, WARNING, CheckResult, FileSystem, Host, RunningCluster, _write_caches
 from kbroker.cli.start.options import StartOptions
 from kbroker.runtime.real_disk import RealDisk, RealFile
 from kbroker.storage import checkpoint_files, file_names, metadata_files

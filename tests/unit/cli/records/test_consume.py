@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kbroker.cli.common.parsing import PartitionPosition
-from kbroker.cli.records.offset_bounds import resolve_position
-from kbroker.cli.records.polling import InterruptGuard, Printer
+from kbroker.cli.common.values import PartitionPosition
+from kbroker.cli.records.polling import InterruptGuard, Printer, resolve_position
 
 A, B = ("t", 0), ("t", 1)
 LOG_START = {A: 10, B: 0}

@@ -9,9 +9,9 @@ from kafka.errors import MessageSizeTooLargeError
 from kafka.future import Future
 
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.records import delivery as delivery_module
-from kbroker.cli.records.delivery import CLOSE_TIMEOUT_S, Delivery, DeliveryFailed
+from kbroker.cli.records import produce as delivery_module
 from kbroker.cli.records.formats import ProducerRecord
+from kbroker.cli.records.produce import CLOSE_TIMEOUT_S, Delivery, DeliveryFailed
 
 
 class FakeProducer:
@@ -62,9 +62,7 @@ def test_acknowledged_records_are_counted(delivery: tuple[Delivery, FakeProducer
     assert producer.closed_with is None
 
 
-def test_the_first_failure_ends_the_delivery_within_the_close_timeout(
-    delivery: tuple[Delivery, FakeProducer],
-) -> None:
+def test_the_first_failure_ends_the_delivery_within_the_close_timeout(delivery: tuple[Delivery, FakeProducer]) -> None:
     opened, producer = delivery
     opened.send(ProducerRecord(None, b"v", []), 1)
     opened.send(ProducerRecord(None, b"v", []), 2)

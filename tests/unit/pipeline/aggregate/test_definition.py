@@ -1,4 +1,4 @@
-"""Definitions of aggregates: group keys, JSON paths, functions, errors, their JSON."""
+"""Definitions of aggregates, and their SQL."""
 
 import json
 from dataclasses import replace
@@ -14,6 +14,14 @@ from kbroker.pipeline.aggregate.definition import (
     parse_group_key,
     parse_percentile,
     split_names,
+)
+from kbroker.pipeline.aggregate.sql import (
+    aggregate_columns,
+    message_columns,
+    problem_column,
+    record_columns,
+    result_columns,
+    source_columns,
 )
 from kbroker.pipeline.errors import PipelineError
 from tests.unit.support.aggregates import FULL, HOUR, PLAIN
@@ -104,3 +112,32 @@ def test_a_definition_is_restored_from_json():
     assert AggregateDefinition.from_json(json.loads(json.dumps(FULL.as_json()))) == FULL
     with pytest.raises(PipelineError, match="cannot be read"):
         AggregateDefinition.from_json({"topics": []})
+
+
+def test_json_is_parsed_only_if_a_field_is_used():
+    keyed = replace(PLAIN, keys=(GroupKey("key", "key"),))
+    assert not keyed.needs_json
+    assert not any("parse_json" in text for text in source_columns(keyed))
+    assert "not_json" not in problem_column(keyed)
+    assert FULL.needs_json
+    assert any("try_parse_json" in text for text in source_columns(FULL))
+
+
+def test_sql_of_a_definition():
+    assert "make_valid_utf8(CAST(key AS STRING)) AS `key`" in record_columns(FULL)
+    assert "try_variant_get(__document, '$[\\'shop\\']', 'string') AS `shop`" in record_columns(FULL)
+    assert aggregate_columns(FULL) == [
+        "count(*) AS `count`",
+        "sum(__number) AS `sum`",
+        "percentile(__number, array(0.5D, 0.999D)) AS __percentiles",
+    ]
+    assert aggregate_columns(replace(FULL, approximate=True))[-1].startswith(
+        "percentile_approx(__number, array(0.5D, 0.999D), "
+    )
+    assert result_columns(FULL)[2:] == [
+        "`key`", "`shop`", "`count`", "`sum`", "__percentiles[0] AS `p50`", "__percentiles[1] AS `p99_9`",
+    ]  # fmt: skip
+    key, value = message_columns(FULL)
+    assert "`shop`" in key
+    assert "`count`" not in key
+    assert "`p99_9`" in value

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.pipeline.archive import staging
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.layout import commit_path, owner_path, state_path
 from kbroker.pipeline.archive.leftovers import (
@@ -17,11 +18,9 @@ from kbroker.pipeline.archive.leftovers import (
     remove_history,
     remove_leftovers,
 )
-from kbroker.pipeline.archive.staging import owner
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
-from kbroker.pipeline.storage.storage import DirectoryEntry
-from kbroker.pipeline.storage.walk import walk
+from kbroker.pipeline.storage.storage import DirectoryEntry, walk
 from tests.unit.support.archives import append_file, create_archive, new_data_path, remove_files
 
 
@@ -36,16 +35,16 @@ def archive(storage: LocalStorage) -> Archive:
 
 
 @pytest.fixture(scope="module")
-def dead() -> owner.Process:
+def dead() -> staging.Process:
     """A process of this host that has ended."""
     ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    return owner.this_process()._replace(pid=int(ended.stdout), start="1")
+    return staging.this_process()._replace(pid=int(ended.stdout), start="1")
 
 
-def stage(archive: Archive, process: owner.Process, kept_files: tuple[str, ...] = ()) -> str:
+def stage(archive: Archive, process: staging.Process, kept_files: tuple[str, ...] = ()) -> str:
     """Create the staging directory of a writer, and return its id."""
-    writer = owner.new_writer_id()
-    archive.storage.create(owner_path(writer), owner.encode(process, kept_files))
+    writer = staging.new_writer_id()
+    archive.storage.create(owner_path(writer), staging.encode_owner(process, kept_files))
     archive.storage.create(f"_staging/{writer}/data-0/topic=t/date=2024-01-01/part-0.parquet", b"")
     return writer
 
@@ -100,7 +99,7 @@ def test_committed_files_of_a_dead_writer_are_not_leftovers(archive, storage, de
 
 
 def test_files_of_a_living_writer_are_not_leftovers(archive, storage):
-    writer = stage(archive, owner.this_process())
+    writer = stage(archive, staging.this_process())
     storage.create(new_data_path(writer), b"")
     assert (remove_leftovers(archive), find_foreign_files(archive)) == ([], [])
     assert storage.exists(new_data_path(writer))
@@ -117,7 +116,7 @@ def test_files_of_a_living_writer_are_not_leftovers(archive, storage):
     ],
 )
 def test_a_writer_is_identified_by_host_boot_and_start_time(archive, tmp_path, change, hours, is_alive):
-    writer = stage(archive, owner.this_process()._replace(**change))
+    writer = stage(archive, staging.this_process()._replace(**change))
     mtime = time.time() - hours * 3600
     for path in (tmp_path / "archive" / "_staging").rglob("*"):
         os.utime(path, (mtime, mtime))
@@ -126,7 +125,7 @@ def test_a_writer_is_identified_by_host_boot_and_start_time(archive, tmp_path, c
 
 @pytest.mark.parametrize(("hours", "is_alive"), [(23, True), (25, False)])
 def test_a_writer_with_a_damaged_owner_file_is_dead_after_a_day(archive, storage, tmp_path, hours, is_alive):
-    writer = stage(archive, owner.this_process())
+    writer = stage(archive, staging.this_process())
     storage.replace(owner_path(writer), b"{")
     mtime = time.time() - hours * 3600
     for path in (tmp_path / "archive" / "_staging").rglob("*"):
@@ -136,7 +135,7 @@ def test_a_writer_with_a_damaged_owner_file_is_dead_after_a_day(archive, storage
 
 def test_replaced_files_are_leftovers_unless_a_living_writer_keeps_them(archive, storage, dead):
     first, second = append_file(archive).path, append_file(archive).path
-    keeper = stage(archive, owner.this_process(), kept_files=(first,))
+    keeper = stage(archive, staging.this_process(), kept_files=(first,))
     writer_id = stage(archive, dead, kept_files=(second,))
     remove_files(archive, first, second)
     assert find_foreign_files(archive) == []

@@ -1,7 +1,10 @@
-"""Reports from the state of an archive: sums, offsets without a record, gaps, times."""
+"""Reports and plots of archives."""
+
+from pathlib import Path
 
 import pytest
 
+from kbroker.pipeline.archive.layout import OffsetRange
 from kbroker.pipeline.archive.manifest.model import (
     ArchiveState,
     CoveredRange,
@@ -12,9 +15,10 @@ from kbroker.pipeline.archive.manifest.model import (
     TopicInfo,
     apply_commit,
 )
-from kbroker.pipeline.archive.offset_ranges import OffsetRange
+from kbroker.pipeline.archive.plot import plot_archive
 from kbroker.pipeline.archive.report import archive_totals, report_topics
 from kbroker.pipeline.errors import PipelineError
+from tests.unit.support import archives
 
 T0 = 1_760_000_000_000
 
@@ -104,3 +108,16 @@ def test_an_unknown_topic_is_rejected_with_the_known_ones() -> None:
         report_topics(make_state(), ["order"])
     with pytest.raises(PipelineError, match=r"which is empty$"):
         report_topics(ArchiveState(), ["order"])
+
+
+def test_only_rows_with_a_timestamp_are_plotted(tmp_path: Path) -> None:
+    dated = archives.make_file(archives.new_data_path(), rows=90, partitions=2)
+    undated = dated._replace(
+        path=archives.new_data_path(),
+        partitions=tuple(stats._replace(from_ms=-1, to_ms=-1) for stats in dated.partitions),
+    )
+    path = tmp_path / "p.png"
+    plot_archive(ArchiveState(files={file.path: file for file in (dated, undated)}), str(path), "title")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(PipelineError, match="no row has a timestamp"):
+        plot_archive(ArchiveState(files={undated.path: undated}), str(tmp_path / "q.png"), "title")

@@ -11,7 +11,6 @@ import pytest
 from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import group_offsets, run
-from kbroker.pipeline.replay.client.partition_log import BatchSpan
 from kbroker.pipeline.replay.group_offsets import (
     ALL_GROUPS,
     CommittedOffset,
@@ -32,6 +31,7 @@ from kbroker.pipeline.replay.plan import (
     save_new,
 )
 from kbroker.pipeline.replay.preparation import ReplayContext
+from kbroker.pipeline.replay.progress import BatchSpan
 from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.replay.selection import Selection
 from kbroker.pipeline.replay.sending.job import SpeedLimit

@@ -21,8 +21,8 @@ from kbroker.pipeline.replay.plan import (
     mark_finished,
     save_new,
 )
+from kbroker.pipeline.replay.progress import TargetStart
 from kbroker.pipeline.replay.selection import Selection
-from kbroker.pipeline.replay.sending.progress import TargetStart
 from kbroker.pipeline.storage.local import LocalStorage
 
 SELECTION = Selection(("a", "b"), 5, None, ((0, 1, None), (2, 3, 4)), (0, 2), "k\udcff", None, (("h", None), ("i", "")))

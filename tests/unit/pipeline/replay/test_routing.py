@@ -1,10 +1,12 @@
-"""Which target partition a record goes to, and which task sends it."""
+"""Target partitions."""
+
+import os
 
 import pytest
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay.routing import Routing, assign_to_tasks, target_names
+from kbroker.pipeline.replay.routing import Routing, assign_to_tasks, murmur2, target_names
 
 
 def test_records_keep_their_partition_or_are_partitioned_by_key():
@@ -44,3 +46,10 @@ def test_target_names():
 def test_targets_are_assigned_to_tasks_by_record_count():
     assert assign_to_tasks({0: 10, 1: 1, 2: 9, 3: 1}, 2) == {0: 0, 2: 1, 1: 1, 3: 0}
     assert set(assign_to_tasks(dict.fromkeys(range(7), 5), 3).values()) == {0, 1, 2}
+
+
+def test_murmur2_equals_kafka_pythons():
+    partitioner = pytest.importorskip("kafka.partitioner.default")
+    for size in range(40):
+        key = os.urandom(size)
+        assert murmur2(key) == partitioner.murmur2(key) & 0xFFFFFFFF

@@ -5,12 +5,12 @@ import os
 import pytest
 
 from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.layout import OffsetRange
 from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, PartitionStats
-from kbroker.pipeline.archive.offset_ranges import OffsetRange
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.routing import Routing
-from kbroker.pipeline.replay.selected_records import SelectedRecords
 from kbroker.pipeline.replay.selection import (
+    SelectedRecords,
     Selection,
     archived_ends,
     is_fully_selected,

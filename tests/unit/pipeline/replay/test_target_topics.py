@@ -9,7 +9,7 @@ from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.manifest.model import ArchiveState, TopicInfo
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import preparation
-from kbroker.pipeline.replay.selected_records import RecordTotals
+from kbroker.pipeline.replay.selection import RecordTotals
 from kbroker.pipeline.replay.target_topics import (
     NewTargetTopic,
     as_topic_configs,
@@ -32,7 +32,7 @@ STATE = ArchiveState(topics={"a": TopicInfo("", 3, {"message.timestamp.type": "L
 
 
 class FakeBroker:
-    """Broker 4, which describes its own configs only. Stands in for ClusterClient and for BrokerConnection."""
+    """Broker 4, which describes its own configs only. Stands in for a ClusterClient."""
 
     def __init__(self, configs: Mapping[str, str | None], error: ErrorCode = ErrorCode.NONE) -> None:
         self.configs = configs
@@ -41,7 +41,8 @@ class FakeBroker:
     def any_node(self) -> tuple[int, "FakeBroker"]:
         return 4, self
 
-    def request(self, request: DescribeConfigsRequest, _: type) -> DescribeConfigsResponse:
+    def request(self, request: DescribeConfigsRequest, _: type, broker: int | None) -> DescribeConfigsResponse:
+        assert broker == 4
         (resource,) = request.resources
         assert (resource.resource_type, resource.resource_name) == (4, "4")
         names = resource.configuration_keys or []

@@ -9,8 +9,7 @@ import pytest
 
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark import connector
-from kbroker.pipeline.spark.installation import SparkInstallation
-from kbroker.pipeline.spark.java import JavaInstallation
+from kbroker.pipeline.spark.installation import JavaInstallation, SparkInstallation
 
 IVY_NAMES = [f"{name}-{version}.jar" for _, name, version in connector.ARTIFACTS]
 
@@ -190,8 +189,7 @@ def test_two_simultaneous_downloads(tmp_path: Path, spark: SparkInstallation):
     environ = {"XDG_CACHE_HOME": str(tmp_path / "caches")}
     fetchers = [
         threading.Thread(
-            target=lambda: jars.append(connector.cached_jars(spark, java, environ, None, lambda _: None)),
-            daemon=True,
+            target=lambda: jars.append(connector.cached_jars(spark, java, environ, None, lambda _: None)), daemon=True
         )
         for _ in range(2)
     ]

@@ -1,4 +1,4 @@
-"""Files in a local directory: atomic writes, and errors as one sentence."""
+"""Local storage, locations and recursive listing."""
 
 import errno
 import hashlib
@@ -12,8 +12,8 @@ import pytest
 
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
-from kbroker.pipeline.storage.storage import DirectoryEntry, FileMissingError, read_lines
-from kbroker.pipeline.storage.walk import walk
+from kbroker.pipeline.storage.location import is_local, open_storage
+from kbroker.pipeline.storage.storage import DirectoryEntry, FileMissingError, read_lines, walk
 
 
 @pytest.fixture
@@ -166,3 +166,78 @@ def test_a_file_size_limit_is_reported_as_a_full_disk(storage):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list_files(storage) == ["old"]
+
+
+def test_a_directory_has_one_name_whatever_links_lead_to_it(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert LocalStorage(str(tmp_path / "link" / "x")).root == str(tmp_path / "x")
+    assert open_storage(f"file://{tmp_path}/x").root == str(tmp_path / "x")
+    assert open_storage(f"file:{tmp_path}/a b%20").uri("c") == f"file://{tmp_path}/a b%20/c"
+    assert open_storage("a:b").root == os.path.realpath("a:b")
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ("", "name is empty"),
+        ("hdfs://node/a", "without Spark"),
+        ("s3a://bucket/a", "without Spark"),
+        ("file://host/a", "another host"),
+    ],
+)
+def test_locations_that_cannot_be_opened_are_rejected(location: str, message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        open_storage(location)
+
+
+def test_only_other_schemes_need_spark() -> None:
+    for location in ("/a", "a:b", "file:/a", "FILE:///a", "a b/c:/d"):
+        assert is_local(location), location
+    for location in ("hdfs://node/a", "s3a://bucket/a", "x:/a"):
+        assert not is_local(location), location
+
+
+@pytest.mark.timeout(120)
+def test_links_are_followed_once_and_never_in_cycles(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    storage = LocalStorage(str(root))
+    for name in ("a/f", "b/c/f", "d/f", "e/f"):
+        storage.create(name, b"")
+    (outside / "o").mkdir(parents=True)
+    (outside / "o" / "g").touch()
+    (outside / "back").symlink_to(root)
+    for link, target in {
+        "a/self": "../a", "a/up": "..", "b/c/first": "../../b", "b/c/other": "../../a", "b/c/cycle": "cycle",
+        "d/e": "../e", "e/d": "../d", "d/more": outside, "e/again": outside, "e/dead": "absent",
+    }.items():  # fmt: skip
+        (root / link).symlink_to(target)
+    entries = list(walk(storage))
+    assert [entry.name for entry in entries if not entry.is_directory] == [
+        "a/f", "b/c/f", "b/c/other/f", "d/e/again/o/g", "d/e/f", "d/f", "e/d/f", "e/f"
+    ]  # fmt: skip
+    # Each leads to a directory on the current path, or to one that another link has led to.
+    assert [entry.name for entry in entries if entry.is_directory] == [
+        "a/self", "a/up", "b/c/first", "b/c/other/self", "b/c/other/up", "d/e/again/back", "d/e/d", "d/more",
+        "e/again", "e/d/e", "e/d/more",
+    ]  # fmt: skip
+
+
+class StorageWithUnreadableDirectory(LocalStorage):
+    """The directory `unreadable` cannot be listed."""
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        if path == "unreadable":
+            raise PipelineError(f"{self.root}/unreadable: permission denied")
+        return super().list_directory(path)
+
+
+def test_a_directory_that_cannot_be_listed(tmp_path: Path) -> None:
+    storage = StorageWithUnreadableDirectory(str(tmp_path))
+    storage.create("unreadable/a", b"")
+    storage.create("z", b"")
+    (tmp_path / "long-link").symlink_to("x" * 300)
+    with pytest.raises(PipelineError, match="unreadable: permission denied"):
+        list(walk(storage))
+    entries = [(entry.name, entry.is_directory) for entry in walk(storage, tolerant=True)]
+    assert entries == [("long-link", False), ("unreadable", True), ("z", False)]
+    assert [entry.name for entry in walk(storage, skip=lambda name: name != "z")] == ["z"]

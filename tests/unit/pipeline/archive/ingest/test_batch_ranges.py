@@ -1,20 +1,26 @@
-"""Which offsets of a batch are new, and which were lost before they were read."""
+"""Decisions of an ingest: ranges of batches, consistency with the archive, and the rate limit."""
 
 import pytest
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.ingest.batch_ranges import (
     BatchRange,
+    RateLimit,
+    changed_topics,
     covered_and_gaps,
     initial_gaps,
     lost_ranges,
+    max_batch_records,
     needs_row_search,
     new_ranges,
+    require_same_topics,
+    require_single_run,
+    require_untruncated_logs,
     resume_offsets,
     skip_below,
 )
-from kbroker.pipeline.archive.manifest.model import ArchiveState, CoveredRange, DataFile, Gap, PartitionStats
-from kbroker.pipeline.archive.offset_ranges import OffsetRange
+from kbroker.pipeline.archive.layout import OffsetRange
+from kbroker.pipeline.archive.manifest.model import ArchiveState, CoveredRange, DataFile, Gap, PartitionStats, TopicInfo
 from kbroker.pipeline.errors import PipelineError
 
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -99,3 +105,63 @@ def test_a_commit_covers_what_was_not_lost():
         ("t", 0, 20, 30),
         ("u", 0, 0, 3),
     ]
+
+
+def test_a_truncated_log_is_rejected():
+    require_untruncated_logs({A: 5, C: 9}, {A: 5, B: 0})
+    with pytest.raises(PipelineError, match="t-0 ends at offset 4, but had offsets up to 5"):
+        require_untruncated_logs({A: 5}, {A: 4})
+
+
+def test_partitions_that_another_run_has_archived_are_rejected():
+    state = ArchiveState(covered={A: (OffsetRange(0, 9),), B: (OffsetRange(0, 5),)})
+    require_single_run({A: 9, B: 4}, state, [A])
+    with pytest.raises(PipelineError, match="another `kbroker archive run` has archived t-1"):
+        require_single_run({A: 9, B: 4}, state, [A, B])
+
+
+def test_a_recreated_topic_is_rejected():
+    state = ArchiveState(topics={"t": TopicInfo("old", 1, {}), "u": TopicInfo("", 1, {})})
+    require_same_topics(state, {"t": TopicInfo("old", 2, {}), "u": TopicInfo("new", 1, {}), "v": TopicInfo("", 1, {})})
+    with pytest.raises(PipelineError, match=r"topic t was deleted .* \(its id was old and is now new\)"):
+        require_same_topics(state, {"t": TopicInfo("new", 1, {})})
+
+
+def test_changed_topics():
+    info = TopicInfo("id", 1, {"a": "b"})
+    state = ArchiveState(topics={"t": info})
+    assert changed_topics(state, {"t": info}) is None
+    assert changed_topics(state, {"t": info, "u": info}) == {"u": info}
+    assert changed_topics(state, {"t": info._replace(partitions=2)}) == {"t": info._replace(partitions=2)}
+
+
+def test_a_batch_waits_for_the_records_before_it():
+    limit = RateLimit(rate=100)
+    assert limit.delay_s(5.0) == 0
+    limit.record_batch(250, 5.0)
+    assert limit.delay_s(5.0) == 2.5
+    assert limit.delay_s(7.0) == 0.5
+    assert limit.delay_s(9.0) == 0
+
+
+def test_unused_time_does_not_accumulate():
+    limit = RateLimit(rate=100)
+    limit.record_batch(100, 0.0)
+    limit.record_batch(100, 60.0)
+    assert limit.delay_s(60.0) == 1.0
+
+
+def test_the_average_rate_is_never_exceeded():
+    limit, now_s, records = RateLimit(rate=1000), 0.0, 0
+    for size in (500, 2500, 10, 990, 4000):
+        now_s += limit.delay_s(now_s)
+        assert records <= 1000 * now_s + 1e-6
+        limit.record_batch(size, now_s)
+        records += size
+
+
+def test_a_batch_has_at_most_what_the_rate_allows_in_an_interval():
+    assert max_batch_records(None, None, 10) is None
+    assert max_batch_records(500, None, 10) == 500
+    assert max_batch_records(5000, 100, 10) == 1000
+    assert max_batch_records(None, 0.01, 10) == 1

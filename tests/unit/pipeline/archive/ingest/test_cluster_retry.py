@@ -1,10 +1,17 @@
-"""Requests that are repeated while no broker responds."""
+"""Waiting for the cluster: repeated requests, errors that pass, and what is observed of topics."""
 
 import pytest
 
 from kbroker.pipeline.archive.ingest import cluster_retry
-from kbroker.pipeline.archive.ingest.cluster_retry import RetryingCluster
-from kbroker.pipeline.archive.ingest.stop import RunStopped, StopEvent
+from kbroker.pipeline.archive.ingest.cluster_retry import (
+    RetryingCluster,
+    RunStopped,
+    StopEvent,
+    is_transient,
+    observation,
+)
+from kbroker.pipeline.archive.ingest.options import Subscription, create_subscription
+from kbroker.pipeline.archive.manifest.model import ArchiveState, TopicInfo
 from kbroker.pipeline.cluster_admin import BrokerUnavailableError
 from kbroker.pipeline.errors import PipelineError
 
@@ -53,3 +60,56 @@ def test_a_request_is_repeated_until_its_result_is_valid(monkeypatch):
     monkeypatch.setattr(cluster_retry, "SETTLE_S", 0.01)
     with pytest.raises(PipelineError, match="1 is too low"):
         cluster(60).call_until_valid(lambda _: 1, require(2))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment.", True),
+        ("java.util.concurrent.TimeoutException: Cannot fetch record for offset 5 in 120000 milliseconds", True),
+        ("assertion failed: If startingOffsets contains specific offsets, you must specify all TopicPartitions.", True),
+        ("org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized", False),
+        ("org.apache.kafka.common.errors.CorruptRecordException: Record is corrupt", False),
+        ("java.io.IOException: No space left on device", False),
+        ("java.lang.ArithmeticException: long overflow", False),
+    ],
+)
+def test_failures_of_unavailable_brokers_are_transient(text, expected):
+    assert is_transient(RuntimeError(text)) is expected
+    wrapped = PipelineError("the batch failed")
+    wrapped.__cause__ = RuntimeError(text)
+    assert is_transient(wrapped) is expected
+
+
+def test_a_broker_that_does_not_respond_is_transient():
+    assert is_transient(BrokerUnavailableError("cannot connect"))
+    assert not is_transient(PipelineError("topic t does not exist"))
+
+
+def test_only_changes_are_committed():
+    info, grown = TopicInfo("id", 1, {"a": "b"}), TopicInfo("id", 2, {"a": "b"})
+    state = ArchiveState(topics={"t": info}, groups={"g": {"t": {0: 5}}})
+    assert observation(state, {"t": info}, {"g": {"t": {0: 5}}}, 1) is None
+    commit = observation(state, {"t": grown}, {"g": {"t": {0: 5}}}, 1)
+    assert commit is not None
+    assert (commit.kind, commit.topics, commit.groups) == ("observe", {"t": grown}, None)
+    commit = observation(state, {"t": info}, {"g": {"t": {0: 6}}}, 1)
+    assert commit is not None
+    assert (commit.topics, commit.groups) == (None, {"g": {"t": {0: 6}}})
+
+
+def test_a_recreated_topic_is_ignored():
+    state = ArchiveState(topics={"t": TopicInfo("old", 1, {})})
+    assert observation(state, {"t": TopicInfo("new", 1, {})}, {}, 1) is None
+
+
+def test_topics_are_sorted_and_a_pattern_is_another_option():
+    assert create_subscription(["b", "a", "b"], None) == Subscription(("a", "b"))
+    assert create_subscription(["b", "a"], None).spark_option == ("subscribe", "a,b")
+    assert create_subscription([], "a.*").spark_option == ("subscribePattern", "a.*")
+
+
+@pytest.mark.parametrize(("topics", "pattern"), [([], None), (["a"], "b"), (["a,b"], None), ([""], None)])
+def test_invalid_subscriptions_are_rejected(topics, pattern):
+    with pytest.raises(PipelineError):
+        create_subscription(topics, pattern)

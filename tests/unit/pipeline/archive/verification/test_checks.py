@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from kbroker.common import TopicPartition
+from kbroker.pipeline.archive.layout import OffsetRange
 from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, Gap, PartitionStats
-from kbroker.pipeline.archive.offset_ranges import OffsetRange
 from kbroker.pipeline.archive.verification.checks import (
     BucketStats,
     BucketSum,
@@ -18,8 +18,7 @@ from kbroker.pipeline.archive.verification.checks import (
     stats_by_file,
     unequal_buckets,
 )
-from kbroker.pipeline.archive.verification.findings import Finding, format_finding
-from kbroker.pipeline.archive.verification.scope import VerificationScope
+from kbroker.pipeline.archive.verification.findings import Finding, VerificationScope, format_finding
 
 DATE = "2026-01-01"
 TP = TopicPartition("t", 0)

@@ -3,9 +3,8 @@
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.pipeline.replay.sending.arrow_columns import read_columns
-from kbroker.pipeline.replay.sending.batch_encoder import ProducerSettings, ReplayBatch, encode_batch
-from kbroker.pipeline.replay.sending.progress import MAX_SEQUENCE, sequence_at
+from kbroker.pipeline.replay.progress import MAX_SEQUENCE, sequence_at
+from kbroker.pipeline.replay.sending.batch_encoder import ProducerSettings, ReplayBatch, encode_batch, read_columns
 from protocol.records.batch import NewRecord, body_of, build_batch, crc_of, parse_header
 from protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, decompress
 from protocol.records.record import iter_records

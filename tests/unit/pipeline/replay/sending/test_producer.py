@@ -5,18 +5,12 @@ from collections import deque
 
 import pytest
 
+from kbroker.client.requests import BrokerError
 from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay.client.connection import BrokerError
+from kbroker.pipeline.replay.progress import MAX_SEQUENCE, Progress, TargetStart, position_after_sequence, read_progress
 from kbroker.pipeline.replay.sending.batch_encoder import ProducerSettings, ReplayBatch
 from kbroker.pipeline.replay.sending.producer import ReplayProducer
-from kbroker.pipeline.replay.sending.progress import (
-    MAX_SEQUENCE,
-    Progress,
-    TargetStart,
-    position_after_sequence,
-    read_progress,
-)
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import (
     PartitionProduceResponse,

@@ -1,0 +1,197 @@
+"""The state of a cluster as its brokers report it: brokers, their log directories, problems, and self-healing."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kbroker.cli.common.client import request_if_known
+from kbroker.cli.common.output import print_note
+from kbroker.cli.common.values import count_text, format_duration
+from kbroker.client.admin import MetadataTopic, describe_cluster, describe_topics
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.requests import Partition, by_topic
+from protocol.messages.k35_describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+)
+from protocol.messages.k60_describe_cluster import DescribeClusterBroker, DescribeClusterResponse
+from protocol.messages.k10001_describe_reassignment_plan import (
+    DescribedHealing,
+    DescribeReassignmentPlanRequest,
+    DescribeReassignmentPlanResponse,
+)
+from protocol.messages.k10003_describe_broker import DescribeBrokerRequest, DescribeBrokerResponse
+
+# A broker that does not respond within this time is probably down.
+LOG_DIRS_TIMEOUT_S = 5.0
+
+
+def broker_state(broker: DescribeClusterBroker | None, controller_id: int) -> str:
+    """Return the state of a broker, as far as clients can see it; None for one that only partitions name.
+
+    The controller knows a fenced broker, which serves no clients: it is probably down. A broker that is shutting down
+    is running for clients, until it is fenced.
+    """
+    if broker is None:
+        return "unknown"
+    if broker.is_fenced:
+        return "fenced"
+    return "controller" if broker.broker_id == controller_id else "running"
+
+
+def read_cluster(client: ClusterClient) -> tuple[DescribeClusterResponse, list[MetadataTopic]]:
+    """Return the brokers, and the topics that have no error."""
+    return describe_cluster(client), [topic for topic in describe_topics(client) if not topic.error_code]
+
+
+class LogDirs(NamedTuple):
+    """The log directories of one broker, added up.
+
+    `sizes`: the bytes of each replica, by topic and partition. `free_bytes`: the free space of the file systems, None
+    if a broker before Kafka 3.3 does not report it (KIP-827). `is_cordoned`: all of them are (KIP-1066).
+    """
+
+    sizes: Mapping[Partition, int]
+    free_bytes: int | None
+    is_cordoned: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(self.sizes.values())
+
+
+def describe_log_dirs(
+    client: ClusterClient, broker_ids: Iterable[int], partitions: Iterable[Partition] | None = None
+) -> dict[int, LogDirs]:
+    """Return the log directories by broker id, without the brokers that fail to respond or respond with errors.
+
+    `partitions`: those whose sizes are reported; None for all.
+    """
+    # Null topics: all partitions.
+    topics = None
+    if partitions is not None:
+        topics = [DescribableLogDirTopic(topic=name, partitions=of) for name, of in by_topic(partitions).items()]
+    requests = [(broker, DescribeLogDirsRequest(topics=topics)) for broker in broker_ids]
+    found = {}
+    for broker, response in client.request_all(requests, DescribeLogDirsResponse, LOG_DIRS_TIMEOUT_S):
+        results = [result for result in response.results if not result.error_code]
+        if results:
+            found[broker] = log_dirs(results)
+    return found
+
+
+def running_log_dirs(client: ClusterClient, cluster: DescribeClusterResponse) -> dict[int, LogDirs]:
+    """Return the log directories of the brokers that are not fenced."""
+    return describe_log_dirs(client, [broker.broker_id for broker in cluster.brokers if not broker.is_fenced])
+
+
+def log_dirs(results: Sequence[DescribeLogDirsResult]) -> LogDirs:
+    """Return the log directories of a DescribeLogDirs response without errors.
+
+    A replica that moves to another directory has bytes in both.
+    """
+    sizes: dict[Partition, int] = {}
+    for result in results:
+        for topic in result.topics:
+            for row in topic.partitions:
+                partition = (topic.name, row.partition_index)
+                sizes[partition] = sizes.get(partition, 0) + row.partition_size
+    free = [result.usable_bytes for result in results]
+    return LogDirs(sizes, sum(free) if min(free) >= 0 else None, all(result.is_cordoned for result in results))
+
+
+class ClusterProblems(NamedTuple):
+    """The ids of brokers that cannot write to their disks, and of those that could not until recently.
+
+    `recovering`: how many partitions have no leader because the metadata are older than the logs.
+    """
+
+    failing: list[int]
+    on_probation: list[int]
+    recovering: int
+
+
+def read_problems(client: ClusterClient) -> ClusterProblems:
+    """Return what a broker knows; nothing if it is one of Apache Kafka."""
+    response = request_if_known(client, DescribeBrokerRequest(), DescribeBrokerResponse)
+    if response is None:
+        return ClusterProblems([], [], 0)
+    return ClusterProblems(response.failing_brokers, response.brokers_on_probation, response.recovering_partitions)
+
+
+def print_problems(problems: ClusterProblems) -> None:
+    for broker in problems.failing:
+        print_note(f"broker {broker} cannot write to its disk: other brokers lead, where one is in sync")
+    for broker in problems.on_probation:
+        print_note(f"broker {broker} can write to its disk again, and gets its roles back soon")
+    if problems.recovering:
+        print_note(
+            f"{count_text(problems.recovering, 'partition')} without a leader: the coordination service was restored "
+            "from an older copy, and the logs of all replicas are compared first. Start the brokers that are away; "
+            "docs/cluster.md says how to go on without them."
+        )
+
+
+# What self-healing does about brokers that are away, or that have returned.
+
+ABSENT = ("fenced", "unknown")
+# The end of a line about a broker that is away, by the state; one that has returned.
+_REBUILT = {
+    "waiting": "to be rebuilt elsewhere in {time}",
+    "outage": "not rebuilt while more brokers are away than live",
+    "blocked": "not rebuilt before another plan has ended, or its throttle is removed: kbroker brokers plan",
+    "running": "being rebuilt: kbroker brokers plan --watch",
+    "given up": "not rebuilt, since that plan was cancelled",
+    "impossible": "not rebuilt: no live broker may hold them, or no replica leads (see the log of the controller)",
+    "due": "about to be rebuilt",
+}
+_GIVEN_BACK = {
+    "waiting": "it gets replicas back in {time}",
+    "outage": "it gets replicas back when fewer brokers are away",
+    "blocked": "it gets replicas back when another plan has ended",
+    "running": "it gets replicas back: kbroker brokers plan --watch",
+    "due": "it is about to get replicas back",
+}
+
+
+def read_healing(client: ClusterClient, brokers: Sequence[Mapping[str, Any]]) -> list[DescribedHealing]:
+    """Return what self-healing does if a broker is away or has no replicas; [] of brokers of Apache Kafka.
+
+    `brokers`: with state and replicas.
+    """
+    if not any(broker["state"] in ABSENT or not broker["replicas"] for broker in brokers):
+        return []
+    request = DescribeReassignmentPlanRequest(include_moves=False)
+    response = request_if_known(client, request, DescribeReassignmentPlanResponse)
+    return [] if response is None else response.healing
+
+
+def print_healing(healing: Sequence[DescribedHealing], now_ms: int) -> None:
+    for broker in healing:
+        print_note(healing_text(broker, now_ms))
+
+
+def healing_text(broker: DescribedHealing, now_ms: int) -> str:
+    """Return a line about one broker."""
+    time = format_duration(broker.remaining_ms)
+    if not broker.is_away:
+        return f"broker {broker.broker_id} is back: {_GIVEN_BACK.get(broker.state, broker.state).format(time=time)}"
+    away = f"broker {broker.broker_id} is away"
+    if 0 <= broker.since_ms < now_ms:
+        duration = format_duration(round((now_ms - broker.since_ms) / 1000) * 1000)
+        away = f"broker {broker.broker_id} has been away for {duration}"
+    verb = "is" if broker.replicas == 1 else "are"
+    end = _REBUILT.get(broker.state, broker.state).format(time=time)
+    return f"{away}: its {count_text(broker.replicas, 'replica')} {verb} {end}"
+
+
+def healing_json(broker: DescribedHealing) -> dict[str, Any]:
+    return {
+        "broker": broker.broker_id,
+        "is_away": broker.is_away,
+        "state": broker.state,
+        "replicas": broker.replicas,
+        "since_ms": broker.since_ms if broker.since_ms >= 0 else None,
+        "remaining_ms": broker.remaining_ms,
+    }

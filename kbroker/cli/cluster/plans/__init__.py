@@ -1,1 +1,0 @@
-"""`kbroker brokers balance`, `drain`, `replace`, `execute` and `plan`: plans, which the controller runs."""

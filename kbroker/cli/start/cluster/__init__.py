@@ -1,1 +1,0 @@
-"""`kbroker start --brokers N`: several brokers on one machine, with the coordination service in their parent."""

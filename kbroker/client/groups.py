@@ -1,0 +1,121 @@
+"""What the command line and the data pipeline ask of group coordinators.
+
+Functions raise BrokerUnreachable, and BrokerError for an error of a whole response.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.requests import Partition, PartitionKey, by_topic, check
+from kbroker.common import TopicPartition
+from protocol.apis import ApiKey
+from protocol.messages.k08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
+from protocol.messages.k15_describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from protocol.messages.k16_list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from protocol.messages.k42_delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from protocol.messages.k47_offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
+
+# OffsetFetch: the first version with a list of groups.
+FIRST_WITH_GROUPS = 8
+
+
+def list_groups(cluster: ClusterClient) -> list[ListedGroup]:
+    """Return the groups of all brokers."""
+    groups = []
+    for broker in cluster.broker_ids():
+        response = cluster.request(ListGroupsRequest(), ListGroupsResponse, broker)
+        check(response.error_code, f"the groups of broker {broker}")
+        groups += response.groups
+    return groups
+
+
+def describe_group(cluster: ClusterClient, group: str) -> DescribedGroup:
+    """Return a group, or its error code."""
+    request = DescribeGroupsRequest(groups=[group])
+    response = cluster.coordinated(group, request, DescribeGroupsResponse, lambda found: found.groups[0].error_code)
+    return response.groups[0]
+
+
+def committed_offsets(cluster: ClusterClient, group: str) -> dict[TopicPartition, int]:
+    """Return all committed offsets of a group."""
+    if cluster.version(ApiKey.OFFSET_FETCH) >= FIRST_WITH_GROUPS:
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
+    else:
+        request = OffsetFetchRequest(group_id=group, topics=None)
+
+    def error_code(response: OffsetFetchResponse) -> int:
+        return (response.groups[0] if response.groups else response).error_code
+
+    response = cluster.coordinated(group, request, OffsetFetchResponse, error_code)
+    check(error_code(response), f"group {group}")
+    offsets = {}
+    for topic in (response.groups[0] if response.groups else response).topics:
+        for row in topic.partitions:
+            partition = TopicPartition(topic.name, row.partition_index)
+            check(row.error_code, f"group {group}, {partition}")
+            if row.committed_offset >= 0:
+                offsets[partition] = row.committed_offset
+    return offsets
+
+
+def commit_offsets(
+    cluster: ClusterClient, group: str, offsets: Mapping[PartitionKey, int]
+) -> dict[TopicPartition, int]:
+    """Commit offsets of a group without members, and return the error codes by partition, 0 for success."""
+    rows: dict[str, list[OffsetCommitRequestPartition]] = {}
+    for (topic, index), offset in offsets.items():
+        row = OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
+        rows.setdefault(topic, []).append(row)
+    topics = [OffsetCommitRequestTopic(name=topic, partitions=partitions) for topic, partitions in rows.items()]
+    request = OffsetCommitRequest(group_id=group, topics=topics)
+
+    def codes(response: OffsetCommitResponse) -> dict[TopicPartition, int]:
+        return {
+            TopicPartition(topic.name, row.partition_index): row.error_code
+            for topic in response.topics
+            for row in topic.partitions
+        }
+
+    def first_code(response: OffsetCommitResponse) -> int:
+        return next(iter(codes(response).values()), 0)
+
+    return codes(cluster.coordinated(group, request, OffsetCommitResponse, first_code))
+
+
+def delete_group(cluster: ClusterClient, group: str) -> int:
+    """Delete a group without members, and return the error code, 0 for success."""
+    request = DeleteGroupsRequest(groups_names=[group])
+
+    def error_code(response: DeleteGroupsResponse) -> int:
+        return response.results[0].error_code
+
+    return error_code(cluster.coordinated(group, request, DeleteGroupsResponse, error_code))
+
+
+def delete_offsets(cluster: ClusterClient, group: str, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
+    """Delete committed offsets of a group, and return the error codes by partition, 0 for success."""
+    rows = [
+        OffsetDeleteRequestTopic(
+            name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=index) for index in indexes]
+        )
+        for topic, indexes in by_topic(partitions).items()
+    ]
+    request = OffsetDeleteRequest(group_id=group, topics=rows)
+    response = cluster.coordinated(group, request, OffsetDeleteResponse, lambda response: response.error_code)
+    check(response.error_code, f"group {group}")
+    return {
+        TopicPartition(topic.name, row.partition_index): row.error_code
+        for topic in response.topics
+        for row in topic.partitions
+    }

@@ -1,1 +1,0 @@
-"""`kbroker archive compact`: merges small data files into large ones."""

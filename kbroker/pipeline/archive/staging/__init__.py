@@ -1,1 +1,0 @@
-"""Data files that a writer has not committed yet, and their owner."""

@@ -1,0 +1,115 @@
+"""`kbroker transactions`: JSON, filters, and which transactions hang."""
+
+import pytest
+
+from kbroker.cli import main
+from kbroker.cli.common.errors import CliError
+from kbroker.cli.transactions.app import description_json
+from kbroker.cli.transactions.hanging import abort_marker, unknown_to_coordinators, with_old_transaction
+from kbroker.cli.transactions.requests import (
+    PartitionProducer,
+    TransactionDescription,
+    TransactionFilter,
+    list_transactions,
+)
+from kbroker.client.cluster import ClusterClient
+from protocol.apis import ApiKey
+from protocol.client import UnsupportedVersionError
+from protocol.messages.k60_describe_cluster import DescribeClusterBroker, DescribeClusterResponse
+from protocol.messages.k66_list_transactions import ListTransactionsResponse
+from tests.unit.support.socket_broker import SocketBroker, metadata
+
+
+def producer(partition: int = 0, **changes: int | None) -> PartitionProducer:
+    row = PartitionProducer("t", partition, 7, 2, 10, 5_000, None, 40)
+    return row._replace(**changes)  # type: ignore[arg-type]
+
+
+def described(
+    *partitions: tuple[str, int], producer_id: int = 7, start_ms: int | None = 1_000
+) -> TransactionDescription:
+    return TransactionDescription("id", "Ongoing", producer_id, 2, 60_000, start_ms, frozenset(partitions), 1)
+
+
+def test_json_has_partitions_by_topic_and_the_duration() -> None:
+    fields = description_json(described(("b", 0), ("a", 2), ("a", 0)), now_ms=4_500)
+    assert fields["partitions"] == {"a": [0, 2], "b": [0]}
+    assert fields["duration_ms"] == 3_500
+    assert description_json(described(start_ms=None), now_ms=4_500)["duration_ms"] is None
+    # The broker's clock may be ahead of ours.
+    assert description_json(described(), now_ms=900)["duration_ms"] == 0
+
+
+def test_only_open_transactions_of_idle_producers_are_candidates() -> None:
+    silent, unknown = producer(), producer(last_timestamp=None)
+    done, busy = producer(start_offset=None), producer(last_timestamp=8_000)
+    assert with_old_transaction([silent, done, busy, unknown], 6_000) == [silent, unknown]
+
+
+@pytest.mark.parametrize(
+    ("known", "hangs"),
+    [
+        (described(("t", 0)), False),
+        (described(("t", 1), ("other", 0)), True),
+        (described(("t", 0), producer_id=8), True),
+        (None, True),
+    ],
+)
+def test_a_transaction_that_no_coordinator_knows_hangs(known: TransactionDescription | None, hangs: bool) -> None:
+    hanging = unknown_to_coordinators([producer()], [] if known is None else [known])
+    assert hanging == ([producer()] if hangs else [])
+
+
+def test_the_abort_marker_is_for_the_transaction_that_begins_at_the_offset() -> None:
+    producers = [producer(producer_id=1, start_offset=None), producer(coordinator_epoch=3), producer(start_offset=41)]
+    assert abort_marker(producers, ("t", 0), 40) == (7, 2, 3)
+    assert abort_marker(producers, ("t", 0), 41) == (7, 2, 0)
+    with pytest.raises(CliError, match="t-0 has no open transaction that begins at offset 39"):
+        abort_marker(producers, ("t", 0), 39)
+
+
+@pytest.mark.parametrize(
+    ("selection", "first"),
+    [
+        (TransactionFilter(["Ongoing"], [1]), 0),
+        (TransactionFilter(longer_than_ms=0), 1),
+        (TransactionFilter(pattern=""), 2),
+    ],
+)
+def test_a_filter_requires_the_version_that_introduced_it(selection: TransactionFilter, first: int) -> None:
+    for version in range(3):
+        broker = SocketBroker(max_versions={ApiKey.LIST_TRANSACTIONS: version})
+        broker.handlers |= {
+            ApiKey.METADATA: metadata(broker),
+            ApiKey.DESCRIBE_CLUSTER: lambda _: DescribeClusterResponse(brokers=[DescribeClusterBroker(broker_id=1)]),
+            ApiKey.LIST_TRANSACTIONS: lambda _: ListTransactionsResponse(),
+        }
+        with ClusterClient([broker.address], client_id="test") as client:
+            if version >= first:
+                assert list_transactions(client, selection) == []
+            else:
+                with pytest.raises(UnsupportedVersionError):
+                    list_transactions(client, selection)
+        broker.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["list", "--state", "Running"], "--state must be one of Empty, Ongoing, "),
+        (["list", "--longer-than", "soon"], "expected a duration"),
+        (["abort", "t", "--start-offset", "1"], "expected TOPIC:PARTITION, not 't'"),
+        (["abort", "t:0,1", "--start-offset", "1"], "expected TOPIC:PARTITION"),
+        (["abort", "t:0"], "use --start-offset, or --producer-id"),
+        (["abort", "t:0", "--producer-id", "1", "--producer-epoch", "0"], "use --start-offset, or"),
+        (["abort", "t:0", "--start-offset", "1", "--producer-id", "1"], "use --start-offset, or"),
+        (["find-hanging", "--max-transaction-timeout", "15"], "expected a duration"),
+        (["describe"], "Missing argument"),
+    ],
+)
+def test_usage_errors_are_one_line(arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["transactions", *arguments, "--bootstrap", "127.0.0.1:1"]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert reason in output.err
+    assert output.err.count("\n") == 1

@@ -211,10 +211,10 @@ async def test_the_page_has_exactly_the_documented_families(m: Machine) -> None:
     await client.create_topic("once", kbroker_dedup_window_ms=60_000)
     (await m.client()).transport.write(b"\xff\xff\xff\xff")
     log = m.partition("t").log
-    log.health.full, log._offline = True, "broken"
+    log.health.full, log.health.offline = True, "broken"
     await asyncio.sleep(1)
     _, _, body = await get(m)
-    log.health.full, log._offline = False, None
+    log.health.full, log.health.offline = False, None
     names = {line.split()[2] for line in body.decode().splitlines() if line.startswith("# TYPE ")}
     others = {name for name in names if name.startswith(("process_", "python_"))}
     assert len(others) > 5

@@ -58,7 +58,7 @@ def test_the_controller_counts_its_elections() -> None:
 
 
 def followed(index: int, leader: int, lag: int, offline: str | None = None) -> SimpleNamespace:
-    log = SimpleNamespace(offline=offline)
+    log = SimpleNamespace(health=SimpleNamespace(offline=offline))
     return SimpleNamespace(
         leader_id=leader, lag=lag, partition=SimpleNamespace(tp=TopicPartition("orders", index), log=log)
     )

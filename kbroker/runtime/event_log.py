@@ -11,8 +11,6 @@ import logging
 import re
 from typing import Any
 
-LOG_FORMATS = ("text", "json")
-
 # Longer values are cut.
 MAX_VALUE_CHARACTERS = 500
 _PLAIN = re.compile(r"[^\s=\"\\\x00-\x20\x7f]+")

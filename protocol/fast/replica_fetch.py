@@ -16,8 +16,6 @@ from protocol.fast.primitives import I32, deduct, slice_bytes
 from protocol.limits import MAX_ELEMENTS, MAX_TAGGED_FIELDS
 from protocol.varints import decode_uvarint, encode_uvarint, skip_tagged_fields
 
-FIRST_VERSION = 17
-
 # (partition, current leader epoch, fetch offset, last fetched epoch or -1, log start offset, partition max bytes)
 ReplicaFetchPartition = tuple[int, int, int, int, int, int]
 

@@ -56,7 +56,6 @@ MAX_DECOMPRESSED_BYTES = 256 << 20
 _OFFSET = Struct(">q")
 _CRC = Struct(">I")
 _ATTRIBUTES = Struct(">h")
-_LENGTH = Struct(">i")
 
 
 class BatchHeader(NamedTuple):

@@ -9,5 +9,4 @@ from kbroker.coordinator.group.records import GroupRecordCodec
 # The first kind also has the groups that are known only by their offsets.
 GROUP_KINDS: tuple[type[GroupKind[Any]], ...] = (ClassicGroups,)
 
-_CODEC = GroupRecordCodec([kind.codec for kind in GROUP_KINDS])
-encode_record, decode_record = _CODEC.encode, _CODEC.decode
+RECORD_CODEC = GroupRecordCodec([kind.codec for kind in GROUP_KINDS])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from kbroker.coordinator.group.kinds import decode_record
+from kbroker.coordinator.group.kinds import RECORD_CODEC
 from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata, TransactionState
 from kbroker.coordinator.transaction.transaction_metadata import decode_record as decode_transaction_record
@@ -170,7 +170,7 @@ def _committed_by(records: Iterable[Record]) -> Commits:
     commits: Commits = {}
     for record in records:
         try:
-            decoded = decode_record(record.key, record.value)
+            decoded = RECORD_CODEC.decode(record.key, record.value)
         except MalformedError:
             continue
         if isinstance(decoded, OffsetRecord):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kbroker.coordinator.group.kinds import decode_record as decode_group_record
+from kbroker.coordinator.group.kinds import RECORD_CODEC
 from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.coordinator.runtime.coordinator_context import ACTIVE
 from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata, TransactionTombstone
@@ -86,7 +86,7 @@ class ReplayedOffsets:
         target = self._pending.setdefault(header.producer_id, {}) if header.is_transactional else self._committed
         for record in records:
             try:
-                decoded = decode_group_record(record.key, record.value)
+                decoded = RECORD_CODEC.decode(record.key, record.value)
             except MalformedError:
                 continue
             if not isinstance(decoded, OffsetRecord):

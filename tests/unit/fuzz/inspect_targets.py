@@ -11,7 +11,7 @@ from kbroker.coordination.data_tree import DataTree
 from kbroker.coordination.interface import Create, Op, Set
 from kbroker.coordination.journal import NUMBER, encode_ops, encode_snapshot, frame
 from kbroker.coordinator.group.classic.records import ClassicGroupRecord
-from kbroker.coordinator.group.kinds import encode_record
+from kbroker.coordinator.group.kinds import RECORD_CODEC
 from kbroker.coordinator.group.records import (
     OffsetAndMetadata,
     OffsetKey,
@@ -117,7 +117,7 @@ def _dump_internal(rng: Random) -> Case:
         current_state_timestamp=NOW, members=[member],
     )  # fmt: skip
     kept = [ClassicGroupRecord("g", group), OffsetRecord(OffsetKey("g", "t", 0), OffsetAndMetadata(7, 1, "note", NOW))]
-    new: list[NewRecord] = [(NOW, *encode_record(record), ()) for record in kept]
+    new: list[NewRecord] = [(NOW, *RECORD_CODEC.encode(record), ()) for record in kept]
     # The CRC is corrected after the damage, so that the records are decoded.
     data = bytes(build_batch(new)) + bytes(build_end_marker(EndTransactionMarker(True, 2), 7, 1, NOW))
     spots = [*HEADER_SPOTS, *(Spot(pos, 2, "i16") for pos in range(61, len(data) - 1, 2))]

@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from kbroker.coordinator.group.classic.classic_group_member import subscribed_topics
-from kbroker.coordinator.group.kinds import decode_record, encode_record
+from kbroker.coordinator.group.kinds import RECORD_CODEC
 from protocol.apis import ALL_APIS
 from protocol.errors import MalformedError
 from protocol.fast.fetch import decode_fetch_request
@@ -136,10 +136,10 @@ def _group_record(rng: Random) -> Case:
         check(bytes(key.data), data)
 
     def check(key: bytes, value: bytes) -> None:
-        record = decode_record(key, value)
+        record = RECORD_CODEC.decode(key, value)
         if record is not None and len(key) + len(value) < _LONGEST:
-            encoded = encode_record(record)
-            assert encode_record(decode_record(*encoded)) == encoded  # type: ignore[arg-type]
+            encoded = RECORD_CODEC.encode(record)
+            assert RECORD_CODEC.encode(RECORD_CODEC.decode(*encoded)) == encoded  # type: ignore[arg-type]
 
     if rng.random() < 0.3:
         return Case(bytes(key.data), run_key, key.spots)

@@ -15,7 +15,7 @@ from kbroker.common import TopicPartition
 from kbroker.coordination.interface import Create, Delete, Set
 from kbroker.coordination.journal import Journal, encode_snapshot
 from kbroker.coordinator.group.classic.records import ClassicGroupRecord
-from kbroker.coordinator.group.kinds import encode_record
+from kbroker.coordinator.group.kinds import RECORD_CODEC
 from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage import checkpoint_files, file_names, metadata_files
@@ -226,9 +226,9 @@ def test_offset_commits_and_groups(tmp_path: Path, capsys: pytest.CaptureFixture
         offset=42, leader_epoch=1, metadata="m", commit_ms=NOW, expire_ms=-1, topic_id=bytes(range(16))
     )
     records = [
-        encode_record(OffsetRecord(OffsetKey("g", "t", 3), offset)),
-        encode_record(OffsetRecord(OffsetKey("g", "t", 3), None)),
-        encode_record(ClassicGroupRecord("g", None)),
+        RECORD_CODEC.encode(OffsetRecord(OffsetKey("g", "t", 3), offset)),
+        RECORD_CODEC.encode(OffsetRecord(OffsetKey("g", "t", 3), None)),
+        RECORD_CODEC.encode(ClassicGroupRecord("g", None)),
         (b"\0\x03\0\x01g", b"??"),
         (b"\x7f\x03", b""),
     ]
@@ -246,7 +246,7 @@ def test_offset_commits_and_groups(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_transactional_offset_commits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    key, value = encode_record(OffsetRecord(OffsetKey("g", "t", 3), OffsetAndMetadata(42)))
+    key, value = RECORD_CODEC.encode(OffsetRecord(OffsetKey("g", "t", 3), OffsetAndMetadata(42)))
     data = build_batch(
         [(NOW, key, value, ())], attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0, base_sequence=0
     )

@@ -8,7 +8,7 @@ from kbroker.api import k08_offset_commit
 from kbroker.common import KafkaError
 from kbroker.coordinator.group import records as offset_records
 from kbroker.coordinator.group.group_coordinator import SMALL_COMMIT
-from kbroker.coordinator.group.kinds import encode_record
+from kbroker.coordinator.group.kinds import RECORD_CODEC
 from kbroker.coordinator.group.offset_metadata_manager import MIN_RECORD_BYTES, validate_commit_size
 from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.runtime.turns import release
@@ -33,7 +33,7 @@ def records(count: int, metadata: str = "", topic: str = "t") -> list[OffsetReco
 @pytest.mark.parametrize("metadata", ["", "m" * 100])
 def test_the_size_is_a_lower_bound_close_to_that_of_the_batch(metadata: str) -> None:
     offsets = records(1000, metadata)
-    batch = build_batch([(0, *encode_record(record), ()) for record in offsets])
+    batch = build_batch([(0, *RECORD_CODEC.encode(record), ()) for record in offsets])
     validate_commit_size(offsets, len(batch))
     validate_commit_size(offsets, None)
     with pytest.raises(KafkaError) as refused:

@@ -12,7 +12,7 @@ import pytest
 
 from kbroker.common import TopicPartition
 from kbroker.coordinator.group.classic.classic_group import JOIN_DEADLINE, SYNC_DEADLINE, ClassicGroup, GroupState
-from kbroker.coordinator.group.kinds import decode_record
+from kbroker.coordinator.group.kinds import RECORD_CODEC
 from kbroker.coordinator.group.records import OffsetKey, OffsetRecord
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from protocol.errors import ErrorCode
@@ -282,7 +282,7 @@ def offsets_by_the_log(broker: Harness) -> list[Any]:
                     if parse_control_type(raw.key) == COMMIT and offset[1] > offsets.get(key, (0, -1))[1]:
                         offsets[key] = offset
                 continue
-            record = decode_record(raw.key, raw.value)
+            record = RECORD_CODEC.decode(raw.key, raw.value)
             if not isinstance(record, OffsetRecord):
                 continue
             if record.value is None:

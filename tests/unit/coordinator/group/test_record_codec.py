@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kbroker.coordinator.group.classic.classic_group_member import member_from_record
 from kbroker.coordinator.group.classic.records import ClassicGroupRecord
-from kbroker.coordinator.group.kinds import decode_record, encode_record
+from kbroker.coordinator.group.kinds import RECORD_CODEC
 from kbroker.coordinator.group.records import (
     ZERO_TOPIC_ID,
     OffsetAndMetadata,
@@ -85,8 +85,8 @@ WRITTEN: dict[str, tuple[ClassicGroupRecord | OffsetRecord, bytes, bytes | None]
 @pytest.mark.parametrize("name", WRITTEN)
 def test_records_are_encoded_and_decoded_as_by_apache_kafka(name: str) -> None:
     record, key, value = WRITTEN[name]
-    assert encode_record(record) == (key, value)
-    assert decode_record(key, value) == record
+    assert RECORD_CODEC.encode(record) == (key, value)
+    assert RECORD_CODEC.decode(key, value) == record
 
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
@@ -97,10 +97,10 @@ def test_a_log_of_apache_kafka_is_decoded(path: Path) -> None:
         if header.is_control:
             continue
         for raw in iter_records(body_of(data, pos, header.size), header.count, header.base_timestamp):
-            record = decode_record(raw.key, raw.value)
+            record = RECORD_CODEC.decode(raw.key, raw.value)
             types.add(type(record).__name__)
             if record is not None:
-                assert encode_record(record) == (raw.key, raw.value)
+                assert RECORD_CODEC.encode(record) == (raw.key, raw.value)
     assert types
 
 
@@ -131,7 +131,7 @@ def test_offsets_are_encoded_as_their_messages(key: OffsetKey, offset: OffsetAnd
         expire_timestamp=offset.expire_ms,
         topic_id=offset.topic_id,
     )
-    assert encode_record(OffsetRecord(key, offset)) == (
+    assert RECORD_CODEC.encode(OffsetRecord(key, offset)) == (
         b"\0\1" + encode(message_key, 1),
         version.to_bytes(2, "big") + encode(message, version),
     )
@@ -151,12 +151,12 @@ OLD_OFFSET = b"\0\0\0\0\0\0\0\7\0\1m\0\0\0\0\0\0\0\x09"
 )
 def test_older_versions_of_offset_values_are_decoded(value: bytes, offset: OffsetAndMetadata) -> None:
     key = b"\0\0\0\1g\0\1t\0\0\0\2"
-    assert decode_record(key, value) == OffsetRecord(OffsetKey("g", "t", 2), offset)
+    assert RECORD_CODEC.decode(key, value) == OffsetRecord(OffsetKey("g", "t", 2), offset)
 
 
 def test_the_session_timeout_of_version_0_is_the_rebalance_timeout_too() -> None:
     value = b"\0\0\0\1c\0\0\0\1\xff\xff\xff\xff\0\0\0\1" + b"\0\1m\0\0\0\0" + b"\0\0\0\x64" + b"\0\0\0\0\0\0\0\0"
-    record = decode_record(b"\0\2\0\1g", value)
+    record = RECORD_CODEC.decode(b"\0\2\0\1g", value)
     assert isinstance(record, ClassicGroupRecord)
     assert record.value is not None
     member = member_from_record(record.value.members[0], "range")
@@ -165,9 +165,9 @@ def test_the_session_timeout_of_version_0_is_the_rebalance_timeout_too() -> None
 
 
 def test_records_of_newer_group_types_are_ignored() -> None:
-    assert decode_record(b"\0\3\0\4newg", b"\0\0\0\0\0\1") is None
-    assert decode_record(b"\0\x13whatever", None) is None
-    assert decode_record(None, b"x") is None
+    assert RECORD_CODEC.decode(b"\0\3\0\4newg", b"\0\0\0\0\0\1") is None
+    assert RECORD_CODEC.decode(b"\0\x13whatever", None) is None
+    assert RECORD_CODEC.decode(None, b"x") is None
 
 
 @pytest.mark.parametrize(
@@ -176,4 +176,4 @@ def test_records_of_newer_group_types_are_ignored() -> None:
 )
 def test_malformed_records_are_rejected(key: bytes, value: bytes | None) -> None:
     with pytest.raises(MalformedError):
-        decode_record(key, value)
+        RECORD_CODEC.decode(key, value)

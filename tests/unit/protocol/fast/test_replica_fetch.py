@@ -7,7 +7,6 @@ import pytest
 from protocol.errors import MalformedError
 from protocol.fast.fetch import decode_fetch_request
 from protocol.fast.replica_fetch import (
-    FIRST_VERSION,
     ReplicaFetchRequest,
     decode_replica_fetch_response,
     encode_replica_fetch_request,
@@ -24,6 +23,7 @@ from protocol.messages.k01_fetch import (
 from protocol.schema.codec import encode
 from tests.unit.support.random_messages import random_message
 
+FIRST_VERSION = 17
 VERSIONS = range(FIRST_VERSION, 19)
 ROUNDS = 20
 

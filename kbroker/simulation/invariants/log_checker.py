@@ -26,11 +26,13 @@ class LogChecker:
     """Checks the batches that were appended to a partition's segments since the last call.
 
     `skips_unchanged`: do not look at a directory in which nothing has changed. (The seeds of a lone broker depend on
-    the look, which draws the order of the entries.)
+    the look, which draws the order of the entries.) `held_to`: until the high watermark is there, the broker does not
+    know which records are stable.
     """
 
-    def __init__(self, *, skips_unchanged: bool = False) -> None:
+    def __init__(self, *, skips_unchanged: bool = False, held_to: int = 0) -> None:
         self._skips_unchanged = skips_unchanged
+        self.held_to = held_to
         # The disk that was read last, and the number of changes in the log's directory.
         self._read: tuple[SimDisk, int] | None = None
         self._base = -1

@@ -12,8 +12,9 @@ from kbroker.simulation.invariants.log_checker import LogChecker
 
 def partition(high_watermark: int) -> Any:
     log = SimpleNamespace(
-        log_start_offset=0, log_end_offset=9, truncations=0, is_truncating=False, health=SimpleNamespace(offline=None)
-    )
+        log_start_offset=0, log_end_offset=9, truncations=0, is_truncating=False, health=SimpleNamespace(offline=None),
+        checkpointed_high_watermark=high_watermark, producers=SimpleNamespace(had_transactions=True),
+    )  # fmt: skip
     return SimpleNamespace(
         tp=TopicPartition("t", 0), topic_id=b"id", log=log, high_watermark=high_watermark,
         last_stable_offset=high_watermark, leader_epoch=1, first_offset=0, is_leader=False, is_closed=False,
@@ -53,3 +54,26 @@ def test_a_log_is_checked_from_its_start_again_after_a_truncation(monkeypatch: p
     invariants.check(durability=False)
     first, second = checked
     assert first is not second
+
+
+@pytest.mark.parametrize(("checkpointed", "high_watermark", "is_fault"), [(0, 5, False), (0, 9, True), (5, 5, True)])
+def test_a_log_that_was_opened_without_a_high_watermark_is_unstable_up_to_its_end(
+    checkpointed: int, high_watermark: int, is_fault: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """It was set aside, so the checkpoint file does not have it any more. The leader has told the high watermark."""
+    monkeypatch.setattr(Invariants, "_check_dropped", lambda *_: None)
+
+    def read_from_start(checker: LogChecker, *_: object) -> None:
+        checker.from_start = True
+
+    monkeypatch.setattr(LogChecker, "check_new_batches", read_from_start)
+    monkeypatch.setattr(LogChecker, "first_unstable_offset", lambda *_: 3)
+    follower = partition(high_watermark)
+    follower.last_stable_offset, follower.log.checkpointed_high_watermark = 0, checkpointed
+    replicas = SimpleNamespace(partitions={0: follower}, maintenance=SimpleNamespace(appends_suspended=False))
+    invariants: Any = Invariants(SimpleNamespace(services=SimpleNamespace(replicas=replicas), name="broker"))  # type: ignore[arg-type]
+    if is_fault:
+        with pytest.raises(BrokenInvariant, match="LSO 0; the transactions in the log make it 3"):
+            invariants.check(durability=False)
+    else:
+        invariants.check(durability=False)

@@ -216,7 +216,7 @@ async def _wait_until_deleted(environment: Environment, coordination: Coordinati
             changed.set_result(None)
 
     # No watch fires after that: without it, the broker would open another session only after `max_s`. The service may
-    # have been restored from an older copy, and only this broker may know (recovery/older_metadata.py).
+    # have been restored from an older copy, and only this broker may know (OlderMetadata).
     coordination.on_expired(lambda: on_event(None))
     if await coordination.exists(path, on_event) is None:
         return

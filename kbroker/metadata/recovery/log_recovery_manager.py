@@ -192,13 +192,14 @@ class OlderMetadata(ControlManager):
     def wait_for_former_brokers(self, known: Mapping[int, KnownBroker], changes: BrokerChanges) -> None:
         """Raise KafkaError while brokers are waited for, after all of them have lost their sessions.
 
-        This broker has been elected with a new registration, so none has gone on with its former one. The coordination
-        service may have been restored from an older copy, and only a broker that was up until then may know.
+        This broker has been elected with a new registration, so none has gone on with its former one; if it is new in
+        the cluster, the others show that. The coordination service may have been restored from an older copy, and only
+        a broker that was up until then may know.
         """
         own, epoch = self._writer.node_id, self._writer.epoch
-        if own not in changes.restarted or own not in known:
-            return
         awaited = [id for id, broker in known.items() if not broker.fenced and id not in changes.restarted]
+        if own not in changes.restarted or (own not in known and not changes.fenced.keys() >= {*awaited}):
+            return
         if self._waiting_epoch != epoch:
             self._waiting_epoch, self._wait_until = epoch, self._loop.time() + FORMER_BROKERS_S
         if awaited and self._loop.time() < self._wait_until:

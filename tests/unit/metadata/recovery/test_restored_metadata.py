@@ -170,6 +170,45 @@ async def test_brokers_that_were_registered_are_waited_for_before_anybody_leads(
 
 
 @async_test
+async def test_a_new_broker_that_is_elected_waits_for_them_too(monkeypatch: pytest.MonkeyPatch):
+    """It is not in the copy. Broker 2, which was down when the lost changes were made, must not lead by it either."""
+    monkeypatch.setattr(log_recovery_manager, "FORMER_BROKERS_S", 30.0)
+    cluster, older = await cluster_with_older_copy()
+    await restore(cluster, older)
+    cluster.brokers[2].seen = NOTHING_SEEN
+    async with asyncio.timeout(20.0), asyncio.TaskGroup() as starting:
+        starting.create_task(cluster.start(4))
+        await asyncio.sleep(0.2)
+        starting.create_task(rejoin(cluster, 2))
+        await asyncio.sleep(0.5)
+        assert cluster.brokers[2].image.controller_id == 4
+        assert cluster.brokers[2].image.topics[T].partitions[0].leader_epoch == 0
+        starting.create_task(rejoin(cluster, 3))
+        starting.create_task(rejoin(cluster, 1))
+    assert cluster.partition(T).is_recovering
+    Logs(cluster, b1=ReplicaLog(1, 8, 0), b2=ReplicaLog(0, 9, 0), b3=ReplicaLog(1, 7, 0), b4=ReplicaLog(-1, 0, 0))
+    async with asyncio.timeout(20.0):
+        while cluster.partition(T).is_recovering:
+            await asyncio.sleep(0.1)
+    assert cluster.state(T)[0] == 1
+
+
+@async_test
+async def test_a_new_broker_that_is_elected_while_others_go_on_waits_for_nobody(monkeypatch: pytest.MonkeyPatch):
+    """The controller has died, and the other brokers have kept their registrations."""
+    monkeypatch.setattr(log_recovery_manager, "FORMER_BROKERS_S", 30.0)
+    cluster, _ = await cluster_with_older_copy()
+    controller = next(id for id, broker in cluster.brokers.items() if broker.controller.is_elected)
+    for broker_id, broker in cluster.brokers.items():
+        if broker_id != controller:
+            monkeypatch.setattr(broker, "_start_campaign", lambda: None)
+    await cluster.vanish(controller)
+    async with asyncio.timeout(20.0):
+        await cluster.start(4)
+    assert cluster.brokers[4].controller.is_elected
+
+
+@async_test
 async def test_an_operator_elects_without_the_missing_logs():
     cluster, older = await cluster_with_older_copy()
     Logs(cluster, b3=ReplicaLog(1, 7, 0))

@@ -135,12 +135,12 @@ _READ_AHEAD = (
     (stored_records, "NEIGHBOURS", 2),
     (stored_records, "NEAR_OFFSETS", 8),
 )
-# Almost all requests, and changes of several partitions, are handled in turns of one or two elements.
+# Almost all requests, and changes of several partitions, are handled in turns of one element.
 _TURNS = (
     (connection, "LARGE_REQUEST_BYTES", 32),
     (large_request, "SMALL_RESPONSE_BYTES", 0),
     (produce, "MAX_ELEMENTS_AT_ONCE", 2),
-    (turns, "TURN_ELEMENTS", 2),
+    (turns, "TURN_ELEMENTS", 1),
     (fetch_session, "MANY_PARTITIONS", 1),
     (fetch_manager, "MANY_PARTITIONS", 1),
     (marker_appends, "PARTITIONS_AT_ONCE", 1),

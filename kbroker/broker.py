@@ -117,7 +117,7 @@ class Broker:
             is_rack_aware=self.config.replica_selector_class in RACK_AWARE,
         )  # fmt: skip
         self._configure(member)
-        assigned = AssignedPartitions(
+        assigned = self._assigned = AssignedPartitions(
             self.environment, replicas, member.image,
             fetchers=None if cluster is None else cluster.fetchers,
             is_image_older=lambda: member.has_seen_newer,

@@ -220,7 +220,7 @@ class Snapshots:
         shutil.copytree(self._small_archive.directory, copy, copy_function=os.link)
         self.steps.append((f"{operation} {path.partition('/')[0].partition('=')[0]}", copy))
         dead = staging.encode_owner(staging.this_process()._replace(start="0"))
-        for file in copy.glob(f"{STAGING}/*/staging.json"):
+        for file in copy.glob(f"{STAGING}/*/owner.json"):
             file.unlink()  # the file is a hard link to that of the living writer
             file.write_bytes(dead)
 

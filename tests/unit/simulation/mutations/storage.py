@@ -93,7 +93,7 @@ def recovery_keeps_segments_after_a_gap(real: Any, loader: Any, *arguments: Any,
     return real(loader, *arguments, gapless=False)
 
 
-@mutation("power", [INVARIANT], unsynced_segments(blink_while_syncs_are_slow), first_seed=37)
+@mutation("power", [INVARIANT], unsynced_segments(blink_while_syncs_are_slow, seconds=15.0), first_seed=13)
 @replaces(recovery.LogLoader, "_remove")
 def dropped_segments_come_back(_: Any, loader: recovery.LogLoader, segments: list[LogSegment], reason: str) -> None:
     """The directory is not synced after recovery removed segments."""

@@ -9,11 +9,10 @@ import pytest
 
 from kbroker.api.k03_metadata import PARTITIONS_AT_ONCE
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
-from kbroker.runtime.turns import TURN_ELEMENTS
+from kbroker.runtime.turns import RELEASED_AT_ONCE, TURN_ELEMENTS
 from kbroker.server.large_request import (
     LARGE_REQUEST_BYTES,
     MAX_BUFFER_BYTES,
-    RELEASED_AT_ONCE,
     _join_buffers,
     release_elements,
 )

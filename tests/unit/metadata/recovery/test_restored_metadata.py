@@ -170,6 +170,35 @@ async def test_brokers_that_were_registered_are_waited_for_before_anybody_leads(
 
 
 @async_test
+async def test_eligible_leaders_that_had_stopped_are_waited_for_too(monkeypatch: pytest.MonkeyPatch):
+    """The copy was made while all brokers were stopped. Then brokers 2 and 3 led, and now broker 1 starts first."""
+    monkeypatch.setattr(log_recovery_manager, "FORMER_BROKERS_S", 30.0)
+    cluster = await cluster_of_three()
+    await cluster.create(T, [1, 2, 3])
+    await cluster.alter(T, "min.insync.replicas", "2")
+    await cluster.stop(3)
+    await cluster.stop(2)
+    assert cluster.partition(T).elr == [2]
+    older = copy(cluster)
+    first = cluster.brokers[1]
+    await cluster.stop(1)
+    await cluster.start(2, 3)
+    await cluster.expand(T, 3)
+    assert cluster.state(T) == (2, 1, [2, 3])
+    cluster.brokers[1], cluster.sessions[1] = first, cluster.store.session()
+    Logs(cluster, b1=ReplicaLog(0, 5, 0), b2=ReplicaLog(1, 9, 0), b3=ReplicaLog(1, 9, 0))
+    await restore(cluster, older)
+    async with asyncio.timeout(20.0), asyncio.TaskGroup() as starting:
+        starting.create_task(rejoin(cluster, 1))
+        await asyncio.sleep(0.5)
+        assert first.controller.is_elected
+        assert first.image.topics[T].partitions[0].leader_epoch == 0
+        starting.create_task(rejoin(cluster, 2))
+    await rejoin(cluster, 3)
+    assert cluster.state(T)[0] == 2
+
+
+@async_test
 async def test_a_new_broker_that_is_elected_waits_for_them_too(monkeypatch: pytest.MonkeyPatch):
     """It is not in the copy. Broker 2, which was down when the lost changes were made, must not lead by it either."""
     monkeypatch.setattr(log_recovery_manager, "FORMER_BROKERS_S", 30.0)

@@ -12,7 +12,7 @@ from kbroker.metadata.replication.leader_elections import NewConfigs, topic_rule
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
+    from asyncio import AbstractEventLoop, Lock
 
     from kbroker.config import BrokerConfig
     from kbroker.metadata.image import KnownBroker
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from kbroker.metadata.metadata_writer import MetadataWriter
     from kbroker.metadata.replication.partition_change import TopicRules
     from kbroker.runtime.environment import Clock
-    from kbroker.runtime.mutex import Mutex
 
 
 class PartitionOutcome(NamedTuple):
@@ -36,7 +35,7 @@ class ControllerContext(NamedTuple):
 
     loader: MetadataLoader
     writer: MetadataWriter
-    lock: Mutex
+    lock: Lock
     loop: AbstractEventLoop
     clock: Clock
     config: Callable[[], BrokerConfig]

@@ -7,6 +7,7 @@ create_topics returns, it has opened the logs of the new topics. Operations run 
 
 from __future__ import annotations
 
+from asyncio import Lock
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,6 @@ from kbroker.metadata.store import znodes
 from kbroker.metadata.topics.closing_control_manager import ClosingControlManager
 from kbroker.metadata.topics.closing_partitions import check_configs
 from kbroker.metadata.topics.topic_control_manager import TopicControlManager
-from kbroker.runtime.mutex import Mutex
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Controller(ControlManager):
         self.node_id = node_id
         loop, clock = environment.loop, environment.clock
         writer = MetadataWriter(node_id, coordination, loader, loop, clock)
-        context = ControllerContext(loader, writer, Mutex(loop), loop, clock, config)
+        context = ControllerContext(loader, writer, Lock(), loop, clock, config)
         super().__init__(context)
         self.replication = ReplicationControlManager(context, self._on_reconciled)
         self.isr_changes = IsrChangeQueue(context)

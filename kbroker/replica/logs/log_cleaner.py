@@ -11,7 +11,8 @@ from kbroker.replica.logs.partition_maintenance import Compaction, PartitionMain
 from kbroker.replica.partition import Partition
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.periodic_task import PeriodicTask, iterate_yielding
+from kbroker.runtime.periodic_task import PeriodicTask
+from kbroker.runtime.turns import paced
 from kbroker.storage.cleaner.compaction_plan import (
     CompactionPlan,
     CompactionResult,
@@ -73,8 +74,9 @@ class LogCleanerManager:
     async def next_candidate(self, is_stopped: Callable[[], bool]) -> Candidate | None:
         """Return an overdue log, or else the ready log with the highest dirty ratio."""
         best: Candidate | None = None
-        uncleaned = list(self._maintenance.uncleaned)
-        async for partition in iterate_yielding(self._environment, uncleaned, is_stopped):
+        for partition in paced(list(self._maintenance.uncleaned)):
+            if is_stopped():
+                break
             candidate = await self._candidate(partition)
             if candidate is not None and (best is None or candidate.priority > best.priority):
                 best = candidate

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from kbroker.api.context import Services
 from kbroker.api.dispatch import Dispatch
 from kbroker.config import BrokerConfig
-from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.config.no_effect_warnings import no_effect_warnings
 from kbroker.config.values import ConfigError
 from kbroker.coordination.interface import NodeExists

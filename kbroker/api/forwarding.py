@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker.api.context import awaited
 from kbroker.api.response_errors import error_fields, errors_of
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import message_classes

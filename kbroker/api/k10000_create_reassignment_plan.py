@@ -12,7 +12,7 @@ from __future__ import annotations
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
-from kbroker.metadata.reassignments.plan_checks import RequestedPlan
+from kbroker.metadata.reassignments.plan_decisions import RequestedPlan
 from kbroker.runtime.turns import paced, release
 from protocol.messages.k10000_create_reassignment_plan import (
     CreateReassignmentPlanRequest,

@@ -11,8 +11,8 @@ from __future__ import annotations
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.metadata.reassignments.healing_states import HealedBroker
-from kbroker.metadata.reassignments.plan_manager import PlanProgress
-from kbroker.metadata.reassignments.plan_step import MoveState, MoveStatus
+from kbroker.metadata.reassignments.plan_decisions import MoveState, MoveStatus
+from kbroker.metadata.reassignments.reassignment_control_manager import PlanProgress
 from kbroker.metadata.reassignments.stored_plan import SkipReason, StoredMove
 from kbroker.runtime.turns import paced
 from protocol.messages.k10001_describe_reassignment_plan import (

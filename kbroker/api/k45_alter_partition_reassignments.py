@@ -15,7 +15,7 @@ from itertools import islice
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.metadata.control_manager import PartitionOutcome
-from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
+from kbroker.metadata.replication.partition_requests import RequestedReassignment
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k45_alter_partition_reassignments import (

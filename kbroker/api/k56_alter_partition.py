@@ -14,8 +14,8 @@ from typing import cast
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.relaying import relay_to_controller
 from kbroker.common import KafkaError
-from kbroker.metadata.replication.alter_partition import RequestedIsr
 from kbroker.metadata.replication.isr_change_queue import AlterPartitionResult, IsrRequest
+from kbroker.metadata.replication.partition_requests import RequestedIsr
 from protocol.errors import ErrorCode
 from protocol.messages.k56_alter_partition import (
     AlterPartitionRequest,

@@ -1,6 +1,6 @@
 """The controller: the elected broker, which alone writes topics, partition state, configs and features.
 
-An operation makes a decision (pure functions beside the managers), writes it as one change (metadata_writer.py), and
+An operation makes a decision (pure functions beside the managers), writes it as one change (MetadataWriter), and
 waits until this broker's image has the change. A lone broker also waits until its listeners have acted on it: when
 create_topics returns, it has opened the logs of the new topics. Operations run one at a time.
 """
@@ -12,17 +12,18 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.coordination.interface import Op, Set
-from kbroker.metadata.control_manager import ControllerContext, ControlManager, PartitionOutcome
+from kbroker.metadata.control_manager import ControllerContext, ControlManager, MetadataWriter, PartitionOutcome
 from kbroker.metadata.features import FeatureUpdate, update_features
-from kbroker.metadata.metadata_writer import MetadataWriter
-from kbroker.metadata.reassignments.plan_manager import ReassignmentPlanManager
-from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentControlManager
+from kbroker.metadata.reassignments.reassignment_control_manager import (
+    ReassignmentControlManager,
+    ReassignmentPlanManager,
+)
 from kbroker.metadata.reassignments.self_healing_manager import ReadDisks, SelfHealingManager
 from kbroker.metadata.recovery.log_recovery_manager import LogRecoveryManager, ReadReplicaLogs
 from kbroker.metadata.replication.isr_change_queue import IsrChangeQueue
-from kbroker.metadata.replication.leader_elections import ELECTION_CONFIGS, ElectionType, NewConfigs
+from kbroker.metadata.replication.partition_requests import ELECTION_CONFIGS, ElectionType, NewConfigs
 from kbroker.metadata.replication.replication_control_manager import ReplicationControlManager
 from kbroker.metadata.store import znodes
 from kbroker.metadata.topics.closing_control_manager import ClosingControlManager

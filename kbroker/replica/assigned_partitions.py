@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.replica.logs.config_updates import ConfigUpdates
 from kbroker.replica.logs.log_manager import AssignedPartition
 from kbroker.replica.logs.stray_logs import LogFate, fate_of_log

@@ -11,9 +11,8 @@ from kbroker.config.config_def import (
     Validator,
     config_def,
 )
-from kbroker.config.definitions import retry
 from kbroker.config.definitions.no_effect import keys_without_effect
-from kbroker.config.delay_levels import DEFAULT_LEVELS, DELAY_LEVELS, delay_levels
+from kbroker.config.queue_configs import DEFAULT_LEVELS, DELAY_LEVELS, RETRY_KEYS, delay_levels
 from kbroker.config.validators import at_least, between, list_of, one_of
 from kbroker.config.values import (
     BOOLEAN,
@@ -154,7 +153,7 @@ TOPIC_CONFIGS = config_def((
         "Age at which a segment is rolled even if it is not full."),
     _key("unclean.leader.election.enable", BOOLEAN, False, None, "unclean.leader.election.enable",
         "Whether a replica that is not in sync may become the leader when no other is available. Records may be lost."),
-    *retry.KEYS,
+    *RETRY_KEYS,
     *keys_without_effect("topic"),
 ))
 

@@ -1,7 +1,7 @@
 """SelfHealingManager: the elected controller makes plans that rebuild the replicas of brokers that stay away.
 
-healing_states.py decides which brokers are due, kbroker/metadata/reassignments/rebuild.py which replicas move. The
-plans run as those on request do (plan_manager.py): they can be listed, throttled and cancelled, and the next controller
+healing_states.py decides which brokers are due, placement/drain.py which replicas move. The plans run as those on
+request do (reassignment_control_manager.py): they can be listed, throttled and cancelled, and the next controller
 continues them.
 """
 
@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.interface import Set
 from kbroker.metadata.control_manager import ControllerContext, ControlManager
 from kbroker.metadata.image import BrokerHistory
 from kbroker.metadata.reassignments.healing_states import (
+    BrokerDisk,
     HealedBroker,
     HealingInputs,
     HealingState,
@@ -25,12 +26,13 @@ from kbroker.metadata.reassignments.healing_states import (
     Obstacles,
     broker_states,
     healed_brokers,
+    healing_layout,
     long_away,
     obstacles_of,
 )
+from kbroker.metadata.reassignments.placement.drain import Rebuild, rebuild, take_share
 from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
-from kbroker.metadata.reassignments.plan_checks import RequestedPlan
-from kbroker.metadata.reassignments.rebuild import BrokerDisk, Rebuild, healing_layout, rebuild, take_share
+from kbroker.metadata.reassignments.plan_decisions import RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanOrigin
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
 from kbroker.metadata.store import znodes
@@ -39,7 +41,7 @@ from kbroker.runtime.event_log import EventLogger
 if TYPE_CHECKING:
     from kbroker.metadata.reassignments.placement.cluster_layout import ClusterLayout
     from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
-    from kbroker.metadata.reassignments.plan_manager import ReassignmentPlanManager
+    from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentPlanManager
     from kbroker.runtime.environment import Offload
 
 log = EventLogger("kbroker.metadata")

@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.coordination.interface import CoordinationError, Create, Delete, Op, Set, WatchEvent, batches
 from kbroker.metadata.control_manager import ControllerContext, ControlManager, PartitionOutcome
 from kbroker.metadata.image import BrokerNode, KnownBroker, WriteHealth
 from kbroker.metadata.recovery.log_recovery_manager import OlderMetadata
-from kbroker.metadata.replication.alter_partition import give_up_replica
 from kbroker.metadata.replication.broker_changes import (
     BrokerChanges,
     acceptable_leaders,
@@ -24,18 +23,19 @@ from kbroker.metadata.replication.broker_changes import (
     plan_broker_changes,
     settle_partition,
 )
-from kbroker.metadata.replication.leader_elections import (
+from kbroker.metadata.replication.partition_change import TopicRules, remove_failed_replica, waits_for
+from kbroker.metadata.replication.partition_requests import (
     ElectionType,
     NewConfigs,
     balance_leader,
     elect_on_request,
+    give_up_replica,
     unknown_partition,
 )
-from kbroker.metadata.replication.partition_change import TopicRules, remove_failed_replica, waits_for
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.metadata.store.znodes import removal_ops
-from kbroker.metadata.topics.views import check_not_view
+from kbroker.metadata.topics.topic_requests import check_not_view
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kbroker.common import TopicPartition
-from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.metadata.features import INITIAL_FEATURES
 from kbroker.metadata.image import (
     KnownBroker,

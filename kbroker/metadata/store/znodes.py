@@ -36,7 +36,7 @@ from hashlib import sha256
 from typing import Any, TypeVar, get_type_hints
 from urllib.parse import quote, unquote
 
-from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.coordination import interface
 from kbroker.coordination.interface import CoordinationError, Create, Delete, Op, Set
 from kbroker.metadata.features import FORMER_FEATURES, BrokerFeature, FinalizedFeatures

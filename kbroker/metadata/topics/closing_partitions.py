@@ -29,7 +29,7 @@ from typing import NamedTuple
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.config.topic_config import TopicConfig
 from kbroker.metadata.image import Forwarding, PartitionRegistration, TopicImage
-from kbroker.metadata.topics.views import check_not_view
+from kbroker.metadata.topics.topic_requests import check_not_view
 from protocol.errors import ErrorCode
 
 # Partitions close only with certain values of these configs, which then cannot be changed any more.

@@ -12,28 +12,32 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResource, ConfigResourceType
-from kbroker.config.tag_expression import VIEW_OF
+from kbroker.config.config_def import ConfigResource, ConfigResourceType
+from kbroker.config.queue_configs import VIEW_OF
 from kbroker.config.topic_config import validate_topic_configs
 from kbroker.coordination.interface import Create, Delete, Op, Set, op_bytes
 from kbroker.metadata.control_manager import ControllerContext, ControlManager
 from kbroker.metadata.image import PartitionRegistration, WriteHealth
-from kbroker.metadata.replication.alter_partition import ANY_EPOCH
+from kbroker.metadata.replication.partition_requests import ANY_EPOCH
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.metadata.topics.closing_partitions import check_not_closing, check_open, without_forwarding
-from kbroker.metadata.topics.create_topics import (
+from kbroker.metadata.topics.replica_placement import MAX_PARTITIONS_PER_REQUEST, PlanningContext, no_leader
+from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID
+from kbroker.metadata.topics.topic_requests import (
     NewPartitions,
     NewTopic,
+    TopicDeletion,
+    TopicNameOrId,
     TopicPlan,
+    check_not_view,
     check_partition_count,
+    check_source,
+    check_views_deleted,
+    plan_deletions,
     plan_partitions,
     plan_topic,
 )
-from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId, plan_deletions
-from kbroker.metadata.topics.replica_placement import MAX_PARTITIONS_PER_REQUEST, PlanningContext, no_leader
-from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID
-from kbroker.metadata.topics.views import check_not_view, check_source, check_views_deleted
 from kbroker.runtime.turns import paced, yield_if_due
 from protocol.errors import ErrorCode
 

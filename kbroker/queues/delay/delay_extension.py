@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import Buffer
-from kbroker.config.delay_levels import levels_ms
+from kbroker.config.queue_configs import levels_ms
 from kbroker.queues.delay.delay_batches import PRIVATE_BITS, rebuild_ahead, store_delayed
 from kbroker.queues.delay.headers import DELAY_HEADERS, parse_delay
 from kbroker.queues.record_headers import InvalidHeaderError, check_names, walk_headers

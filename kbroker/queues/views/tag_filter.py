@@ -7,7 +7,7 @@ decoded, since the same bytes in a key or a value do not select a record.
 from __future__ import annotations
 
 from kbroker.common import Buffer
-from kbroker.config.tag_expression import TagExpression
+from kbroker.config.queue_configs import TagExpression
 from kbroker.queues.record_selection import Body, decompressed_body, headers_start, select_records
 from protocol.errors import MalformedError
 from protocol.records.batch import BatchHeader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker.config.tag_expression import VIEW_FILTER, VIEW_OF, parse_tag_expression
+from kbroker.config.queue_configs import VIEW_FILTER, VIEW_OF, parse_tag_expression
 from kbroker.config.values import ConfigError
 from kbroker.queues.views.tag_filter import TagFilter
 

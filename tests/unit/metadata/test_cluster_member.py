@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember
@@ -16,8 +16,7 @@ from kbroker.metadata.image import BrokerRegistration, MetadataDelta, MetadataIm
 from kbroker.metadata.registration import BrokerIdInUse, WrongSecret
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import RECENT_CHANGES
-from kbroker.metadata.topics.create_topics import NewPartitions, NewTopic
-from kbroker.metadata.topics.delete_topics import TopicNameOrId
+from kbroker.metadata.topics.topic_requests import NewPartitions, NewTopic, TopicNameOrId
 from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
-from kbroker.metadata.replication.alter_partition import RequestedIsr
 from kbroker.metadata.replication.isr_change_queue import IsrRequest
+from kbroker.metadata.replication.partition_requests import RequestedIsr
 from kbroker.metadata.store import znodes
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.topic_requests import NewTopic
 from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import settle

@@ -8,18 +8,17 @@ from collections.abc import Sequence
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.embedded import EmbeddedSession
 from kbroker.coordination.interface import Op, Unavailable
-from kbroker.metadata.reassignments import plan_manager
+from kbroker.metadata.reassignments import reassignment_control_manager
 from kbroker.metadata.reassignments import stored_plan as stored_plan_module
-from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
 from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
-from kbroker.metadata.reassignments.plan_checks import RequestedPlan
+from kbroker.metadata.reassignments.plan_decisions import RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import PlanState, StoredPlan
+from kbroker.metadata.replication.partition_requests import RequestedReassignment
 from kbroker.metadata.store import znodes
-from kbroker.metadata.topics.create_topics import NewTopic
-from kbroker.metadata.topics.delete_topics import TopicNameOrId
+from kbroker.metadata.topics.topic_requests import NewTopic, TopicNameOrId
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import settle
 from tests.unit.support.metadata_cluster import Cluster, cluster_of_three
@@ -35,9 +34,9 @@ def _multis_of_one_operation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbroker.metadata.topics.topic_control_manager.TOPICS_BYTES", 20_000)
     monkeypatch.setattr(stored_plan_module, "MOVES_PER_NODE", 2)
     for interval in ("STEP_INTERVAL_S", "STEP_INTERVAL_PER_MOVE_S", "RETRY_BACKOFF_S"):
-        monkeypatch.setattr(plan_manager, interval, 0)
+        monkeypatch.setattr(reassignment_control_manager, interval, 0)
     monkeypatch.setattr("kbroker.metadata.replication.replication_control_manager.RETRY_BACKOFF_S", 0)
-    monkeypatch.setattr("kbroker.metadata.metadata_writer.RETRY_BACKOFF_S", 0)
+    monkeypatch.setattr("kbroker.metadata.control_manager.RETRY_BACKOFF_S", 0)
 
 
 class Outage:

@@ -12,7 +12,7 @@ from kbroker.metadata.features import TRANSACTION_VERSION, UPGRADE, BrokerFeatur
 from kbroker.metadata.image import BrokerEndpoint, BrokerNode, BrokerRegistration, MetadataDelta
 from kbroker.metadata.replication import replication_control_manager
 from kbroker.metadata.store import znodes
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.topic_requests import NewTopic
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle
 from tests.unit.support.metadata_cluster import CONFIG, Cluster, cluster_of

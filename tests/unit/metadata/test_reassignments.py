@@ -4,12 +4,10 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
-from kbroker.metadata.replication.alter_partition import RequestedIsr
 from kbroker.metadata.replication.isr_change_queue import AlterPartitionResult, IsrRequest
+from kbroker.metadata.replication.partition_requests import RequestedIsr, RequestedReassignment
 from kbroker.metadata.store.znodes import decode_chunk, encode_chunk
-from kbroker.metadata.topics.create_topics import NewPartitions
-from kbroker.metadata.topics.delete_topics import TopicNameOrId
+from kbroker.metadata.topics.topic_requests import NewPartitions, TopicNameOrId
 from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import settle

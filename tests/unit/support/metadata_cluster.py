@@ -3,15 +3,15 @@
 from collections.abc import Callable
 
 from kbroker.config import BrokerConfig
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
 from kbroker.coordination.interface import Coordination
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration, PartitionRegistration
-from kbroker.metadata.replication.alter_partition import RequestedIsr
 from kbroker.metadata.replication.isr_change_queue import IsrRequest
 from kbroker.metadata.replication.partition_change import target_replicas
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.replication.partition_requests import RequestedIsr
+from kbroker.metadata.topics.topic_requests import NewTopic
 from kbroker.runtime.environment import Clock, Environment
 from tests.unit.support.memory_disk import MemoryDisk, SteadyClock, make_environment, settle
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration, TopicImage
 from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
-from kbroker.metadata.reassignments.plan_checks import (
+from kbroker.metadata.reassignments.plan_decisions import (
     MAX_MOVES,
     RequestedPlan,
     check_plan,

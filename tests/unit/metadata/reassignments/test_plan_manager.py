@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.interface import Create
-from kbroker.metadata.reassignments import plan_manager, stored_plan
+from kbroker.metadata.reassignments import reassignment_control_manager, stored_plan
 from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
-from kbroker.metadata.reassignments.plan_checks import RequestedPlan
+from kbroker.metadata.reassignments.plan_decisions import RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import PlanState, StoredPlan
 from kbroker.metadata.store import znodes
 from protocol.errors import ErrorCode
@@ -21,8 +21,8 @@ from tests.unit.support.metadata_cluster import Cluster, cluster_of_three
 
 @pytest.fixture(autouse=True)
 def _steps_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_manager, "STEP_INTERVAL_S", 0)
-    monkeypatch.setattr(plan_manager, "STEP_INTERVAL_PER_MOVE_S", 0)
+    monkeypatch.setattr(reassignment_control_manager, "STEP_INTERVAL_S", 0)
+    monkeypatch.setattr(reassignment_control_manager, "STEP_INTERVAL_PER_MOVE_S", 0)
 
 
 async def create(cluster: Cluster, moves: Sequence[tuple[int, list[int], list[int]]], concurrent: int = 10) -> int:
@@ -169,7 +169,7 @@ async def test_a_plan_that_is_cancelled_before_its_throttle_is_set_changes_nothi
     await cluster.create("t", [1, 2])
     before, controller = cluster.partition("t"), cluster.controller.controller
     with monkeypatch.context() as patch:
-        patch.setattr(plan_manager.ReassignmentPlanManager, "_start_steps", lambda _: None)
+        patch.setattr(reassignment_control_manager.ReassignmentPlanManager, "_start_steps", lambda _: None)
         requested = RequestedPlan("p", 1000, 1, [GivenMove("t", 0, (1, 2), (3, 2))])
         plan_id = await controller.plans.create_plan(requested)
         await controller.plans.cancel_plan(plan_id)

@@ -6,12 +6,11 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResourceType
-from kbroker.metadata.reassignments import plan_manager
-from kbroker.metadata.reassignments.healing_states import HOMELESS, OUTAGE, HealingState
+from kbroker.config.config_def import ConfigResourceType
+from kbroker.metadata.reassignments import reassignment_control_manager
+from kbroker.metadata.reassignments.healing_states import HOMELESS, OUTAGE, BrokerDisk, HealingState
 from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
-from kbroker.metadata.reassignments.plan_checks import RequestedPlan
-from kbroker.metadata.reassignments.rebuild import BrokerDisk
+from kbroker.metadata.reassignments.plan_decisions import RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import PlanOrigin, PlanState, StoredPlan
 from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test
@@ -26,8 +25,8 @@ ON_THREE = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
 
 @pytest.fixture(autouse=True)
 def _steps_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_manager, "STEP_INTERVAL_S", 0)
-    monkeypatch.setattr(plan_manager, "STEP_INTERVAL_PER_MOVE_S", 0)
+    monkeypatch.setattr(reassignment_control_manager, "STEP_INTERVAL_S", 0)
+    monkeypatch.setattr(reassignment_control_manager, "STEP_INTERVAL_PER_MOVE_S", 0)
 
 
 class Watch:

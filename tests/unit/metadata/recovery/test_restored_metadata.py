@@ -16,7 +16,7 @@ from kbroker.metadata.recovery.log_recovery import (
     ReplicaLog,
 )
 from kbroker.metadata.recovery.log_recovery_manager import Key
-from kbroker.metadata.replication.leader_elections import ElectionType
+from kbroker.metadata.replication.partition_requests import ElectionType
 from kbroker.metadata.store import znodes
 from kbroker.simulation.coordination.service import copy_of
 from tests.unit.support.async_test import async_test

@@ -31,14 +31,14 @@ from kbroker.metadata.store.change_log import Writer, change_ops
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Lock
+    from asyncio import Lock
 
     from kbroker.config import BrokerConfig
     from kbroker.coordination.interface import Coordination
     from kbroker.metadata.image import KnownBroker
     from kbroker.metadata.metadata_loader import MetadataLoader
     from kbroker.metadata.replication.partition_change import TopicRules
-    from kbroker.runtime.environment import Clock
+    from kbroker.runtime.environment import Environment
 
 
 class PartitionOutcome(NamedTuple):
@@ -55,8 +55,7 @@ class ControllerContext(NamedTuple):
     loader: MetadataLoader
     writer: MetadataWriter
     lock: Lock
-    loop: AbstractEventLoop
-    clock: Clock
+    environment: Environment
     config: Callable[[], BrokerConfig]
 
 
@@ -67,7 +66,8 @@ class ControlManager:
     """
 
     def __init__(self, context: ControllerContext) -> None:
-        self._loader, self._writer, self._lock, self._loop, self._clock, self._config = context
+        self._loader, self._writer, self._lock, self._environment, self._config = context
+        self._loop, self._clock = self._environment.loop, self._environment.clock
         self._image = self._loader.image
 
     def _check_broker_epoch(self, broker_id: int, broker_epoch: int) -> None:
@@ -109,17 +109,16 @@ class MetadataWriter:
 
     def __init__(
         self,
+        environment: Environment,
         node_id: int,
         coordination: Coordination,
         loader: MetadataLoader,
-        loop: AbstractEventLoop,
-        clock: Clock,
     ) -> None:
         self.node_id = node_id
         self.coordination = coordination
         self._loader = loader
-        self._loop = loop
-        self._clock = clock
+        self._loop = environment.loop
+        self._clock = environment.clock
         # With the epoch, the name of this controller in the change log: no other history of the cluster has it. It is
         # the wall clock, the broker and a counter. And the number that the next change exceeds.
         self._name = ""

@@ -55,17 +55,16 @@ class Controller(ControlManager):
         config: Callable[[], BrokerConfig],
     ) -> None:
         self.node_id = node_id
-        loop, clock = environment.loop, environment.clock
-        writer = MetadataWriter(node_id, coordination, loader, loop, clock)
-        context = ControllerContext(loader, writer, Lock(), loop, clock, config)
+        writer = MetadataWriter(environment, node_id, coordination, loader)
+        context = ControllerContext(loader, writer, Lock(), environment, config)
         super().__init__(context)
         self.replication = ReplicationControlManager(context, self._on_reconciled)
         self.isr_changes = IsrChangeQueue(context)
-        self.topics = TopicControlManager(context, environment.random)
+        self.topics = TopicControlManager(context)
         self.closing = ClosingControlManager(context)
         self.reassignments = ReassignmentControlManager(context)
         self.plans = ReassignmentPlanManager(context, self.reassignments)
-        self.self_healing = SelfHealingManager(context, self.plans, environment.offload)
+        self.self_healing = SelfHealingManager(context, self.plans)
         self.recovery = LogRecoveryManager(context)
 
     def use_reports(self, read_logs: ReadReplicaLogs, read_disks: ReadDisks | None = None) -> None:

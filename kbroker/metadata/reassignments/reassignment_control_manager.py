@@ -53,7 +53,7 @@ from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.metadata.store.znodes import overrides_op
 from kbroker.metadata.topics.topic_requests import check_not_view
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.turns import Turns, paced, yield_if_due
+from kbroker.runtime.turns import paced, yield_if_due
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -158,9 +158,8 @@ class ReassignmentPlanManager(ControlManager):
     def __init__(self, context: ControllerContext, reassignments: ReassignmentControlManager) -> None:
         super().__init__(context)
         self._reassignments = reassignments
-        self._turns = Turns(lambda: sleep(0), self._clock.mono_ns)
         # The brokers that have been away so long that self-healing rebuilds their replicas elsewhere.
-        self.away: frozenset[int] = frozenset()
+        self._away: frozenset[int] = frozenset()
         self._is_step_due = False
         self._running: Task[None] | None = None
         self._loader.roles_listeners.append(self._on_delta)
@@ -261,8 +260,12 @@ class ReassignmentPlanManager(ControlManager):
 
     # Steps.
 
-    def continue_plan(self) -> None:
-        """Continue the plan if one is running: this broker is the controller and its image is up to date."""
+    def continue_plan(self, away: frozenset[int] | None = None) -> None:
+        """Continue the plan if one is running: this broker is the controller and its image is up to date.
+
+        `away`: the brokers whose replicas self-healing rebuilds elsewhere from now on; None if they are the same.
+        """
+        self._away = self._away if away is None else away
         if self._writer.is_elected and self._loader.reassignment_plan.is_active:
             self._start_steps()
 
@@ -279,7 +282,7 @@ class ReassignmentPlanManager(ControlManager):
             while self._is_step_due and self._writer.is_elected:
                 self._is_step_due = False
                 try:
-                    await self._turns.run(self._step())
+                    await self._environment.turns.run(self._step())
                 except KafkaError as error:
                     if self._writer.is_elected:
                         log.warning("the plan waits", reason=error)
@@ -318,7 +321,7 @@ class ReassignmentPlanManager(ControlManager):
         known = self._loader.registrations
         alive = acceptable_leaders(known)
         # The lock is held, so the moves do not change between the turns.
-        step = next_step(plan, self._find_partition, alive, known, self.away)
+        step = next_step(plan, self._find_partition, alive, known, self._away)
         draft = ChunkDraft(self._loader.chunks)
         for move in step.begin:
             self._reassignments.alter(draft, move.topic, move.partition, plan.direction(move)[1])

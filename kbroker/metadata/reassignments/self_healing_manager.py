@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from kbroker.metadata.reassignments.placement.cluster_layout import ClusterLayout
     from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
     from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentPlanManager
-    from kbroker.runtime.environment import Offload
 
 log = EventLogger("kbroker.metadata")
 
@@ -67,10 +66,9 @@ async def _no_disks(brokers: Collection[int]) -> Mapping[int, BrokerDisk]:
 
 
 class SelfHealingManager(ControlManager):
-    def __init__(self, context: ControllerContext, plans: ReassignmentPlanManager, offload: Offload) -> None:
+    def __init__(self, context: ControllerContext, plans: ReassignmentPlanManager) -> None:
         super().__init__(context)
         self._plans = plans
-        self._offload = offload
         self.read_disks: ReadDisks = _no_disks
         self._observed = ObservedBrokers()
         # The number of replicas by broker, and the version of the image that has them.
@@ -131,8 +129,7 @@ class SelfHealingManager(ControlManager):
             inputs = self._inputs()
             healed = healed_brokers(inputs)
             known, version = dict(self._loader.registrations), self._image.version
-        self._plans.away = long_away(inputs)
-        self._plans.continue_plan()
+        self._plans.continue_plan(long_away(inputs))
         due = [broker for broker in healed if broker.state is HealingState.DUE]
         if not due:
             self._note(Obstacles.waiting(healed))
@@ -143,7 +140,7 @@ class SelfHealingManager(ControlManager):
         self._tried, self._tried_ms = attempt, self._clock.mono_ms()
         layout = healing_layout(self._image.topics, known, await self.read_disks(acceptable_leaders(known)))
         away = frozenset(broker.broker_id for broker in due if broker.is_away)
-        result: Rebuild = await self._offload(rebuild, layout, away, MAX_MOVES)
+        result: Rebuild = await self._environment.offload(rebuild, layout, away, MAX_MOVES)
         refused = await self._begin(result, due, layout)
         # Logs only the obstacles that the last attempt did not find.
         self._note(obstacles_of(result, away).with_refusal(refused))
@@ -156,7 +153,9 @@ class SelfHealingManager(ControlManager):
         for broker in due:
             if broker.is_away:
                 continue
-            share = await self._offload(take_share, layout, broker.broker_id, min(broker.replicas, MAX_MOVES))
+            share = await self._environment.offload(
+                take_share, layout, broker.broker_id, min(broker.replicas, MAX_MOVES)
+            )
             if share.moves:
                 return await self._create(PlanOrigin.RETURN, [broker.broker_id], share.moves, layout)
             if layout.brokers[broker.broker_id].accepts_replicas:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
 from kbroker.metadata.reassignments.plan_decisions import RequestedPlan
 from kbroker.runtime.turns import paced, release
 from protocol.messages.k10000_create_reassignment_plan import (
@@ -37,5 +37,7 @@ async def handle(
     return response
 
 
-def _requested_move(move: PlannedMove) -> GivenMove:
-    return GivenMove(move.topic_name, move.partition_index, tuple(move.original_replicas), tuple(move.target_replicas))
+def _requested_move(move: PlannedMove) -> PartitionMove:
+    return PartitionMove(
+        move.topic_name, move.partition_index, tuple(move.original_replicas), tuple(move.target_replicas)
+    )

@@ -74,18 +74,6 @@ async def create_layout(
         check_new()
         with suppress(NodeExists):  # another broker was first
             await coordination.multi(layout_ops(random))
-    else:
-        # Nodes that the version that created the cluster did not have.
-        for path, data in (
-            (znodes.FEATURES, znodes.encode_features(INITIAL_FEATURES)),
-            (znodes.REGISTRATIONS, b""),
-            (znodes.SECRET, znodes.encode_secret(random.randbytes(SECRET_BYTES))),
-            (RECENT, b""),
-            *((path, b"") for path in recent_paths()),
-        ):
-            if await coordination.exists(path) is None:
-                with suppress(NodeExists):
-                    await coordination.create(path, data)
     node = await coordination.get(znodes.CLUSTER_ID)
     return _cluster_id(node.data)
 

@@ -53,7 +53,7 @@ from kbroker.common import format_address
 from kbroker.metadata.reassignments.placement.balance import balance as balanced
 from kbroker.metadata.reassignments.placement.drain import drain as drained
 from kbroker.metadata.reassignments.placement.drain import replace as replaced
-from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove, given_moves
+from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove, given_moves
 from protocol.messages.k03_metadata import MetadataResponsePartition
 from protocol.messages.k60_describe_cluster import DescribeClusterResponse
 
@@ -62,7 +62,7 @@ class PlanFile(NamedTuple):
     """What a file says about a plan. `description` may be empty."""
 
     description: str
-    moves: list[GivenMove]
+    moves: list[PartitionMove]
 
 
 def read_plan_file(path: str) -> PlanFile:
@@ -71,7 +71,7 @@ def read_plan_file(path: str) -> PlanFile:
         with open(path, encoding="utf-8") as file:
             document: Any = json.load(file)
         moves = [
-            GivenMove(str(move["topic"]), int(move["partition"]), _ids(move["original"]), _ids(move["target"]))
+            PartitionMove(str(move["topic"]), int(move["partition"]), _ids(move["original"]), _ids(move["target"]))
             for move in document["moves"]
         ]
         description = str(document.get("description", ""))

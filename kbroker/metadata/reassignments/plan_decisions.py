@@ -21,7 +21,7 @@ from kbroker.common import NO_LEADER, KafkaError
 from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
 from kbroker.metadata.reassignments.placement.cluster_layout import has_fewer_racks
-from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
 from kbroker.metadata.reassignments.stored_plan import (
     NO_THROTTLE,
     PlanOrigin,
@@ -56,7 +56,7 @@ class RequestedPlan(NamedTuple):
     description: str
     throttle: int
     max_concurrent_moves: int
-    moves: Sequence[GivenMove]
+    moves: Sequence[PartitionMove]
     allow_fewer_racks: bool = False
 
 
@@ -82,7 +82,7 @@ def check_plan(requested: RequestedPlan, topics: Mapping[str, TopicImage], racks
     return list(moves.values())
 
 
-def _check_move(move: GivenMove, topics: Mapping[str, TopicImage], racks: Racks) -> StoredMove:
+def _check_move(move: PartitionMove, topics: Mapping[str, TopicImage], racks: Racks) -> StoredMove:
     topic = topics.get(move.topic)
     if topic is None or not 0 <= move.partition < len(topic.partitions):
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The partition {move} does not exist.")
@@ -102,7 +102,7 @@ def _check_move(move: GivenMove, topics: Mapping[str, TopicImage], racks: Racks)
     return StoredMove(move.topic, topic.topic_id, move.partition, move.original, move.target)
 
 
-def _check_racks(move: GivenMove, racks: Racks) -> None:
+def _check_racks(move: PartitionMove, racks: Racks) -> None:
     """Raise KafkaError if a move spreads its partition worse. A broker that is no longer registered has no rack."""
     before, after = ([racks.get(broker) for broker in replicas] for replicas in (move.original, move.target))
     if has_fewer_racks(before, after):

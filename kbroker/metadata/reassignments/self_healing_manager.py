@@ -31,7 +31,6 @@ from kbroker.metadata.reassignments.healing_states import (
     obstacles_of,
 )
 from kbroker.metadata.reassignments.placement.drain import Rebuild, rebuild, take_share
-from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
 from kbroker.metadata.reassignments.plan_decisions import RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanOrigin
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
@@ -180,7 +179,7 @@ class SelfHealingManager(ControlManager):
         rate = self._value(THROTTLED_RATE)
         requested = RequestedPlan(
             description(origin, brokers), rate if rate > 0 else NO_THROTTLE, CONCURRENT_MOVES,
-            [GivenMove(move.topic, move.partition, move.original, move.target) for move in ordered],
+            ordered,
             allow_fewer_racks=True,  # a replica there protects better than none
         )  # fmt: skip
         try:

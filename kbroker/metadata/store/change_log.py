@@ -125,8 +125,7 @@ def _decode_fields(path: str, fields: Mapping[str, Any]) -> Change:
 
 
 def encode_change_log(change_log: ChangeLog) -> bytes:
-    # Brokers of the version before look for "recent", and read all nodes if it does not have what they have missed.
-    fields: dict[str, object] = {"number": change_log.number, "recent": []}
+    fields: dict[str, object] = {"number": change_log.number}
     if change_log.last is not None:
         fields["last"] = _change_fields(change_log.last)
     if change_log.writers:

@@ -13,7 +13,7 @@ from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
 from kbroker.coordination.interface import Create, Unavailable, Watch
 from kbroker.coordination.zookeeper import open_session
 from kbroker.metadata.cluster_member import ClusterMember
-from kbroker.metadata.coordination_sessions import CoordinationSessions
+from kbroker.metadata.coordination_sessions import CoordinationSessions, Membership
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.metadata.store import znodes
 from kbroker.runtime.environment import Environment
@@ -91,7 +91,7 @@ async def test_a_broker_that_cannot_reach_zookeeper_tries_to_join_until_it_can(m
     sessions = CoordinationSessions(environment, config, lambda place: None, lambda: False, pytest.fail, None)
     await sessions.open("/data")
     member: Any = Member()
-    await sessions.register(member, BrokerRegistration(1, "h", 9092), -1)
+    await sessions.register(Membership(member, lambda: BrokerRegistration(1, "h", 9092), lambda: None), -1)
     await opened[0].expire()
     async with asyncio.timeout(30):
         while member.broker_epoch != 2:
@@ -134,7 +134,7 @@ async def test_a_session_that_ends_while_the_metadata_is_loaded_is_replaced(monk
     assert member.image.cluster_id
     assert member.secret
     assert sessions.current is opened[1]
-    await sessions.register(member, BrokerRegistration(1, "h", 9092), -1)
+    await sessions.register(Membership(member, lambda: BrokerRegistration(1, "h", 9092), lambda: None), -1)
     assert member.is_unfenced
 
 

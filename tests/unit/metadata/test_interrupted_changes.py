@@ -13,7 +13,7 @@ from kbroker.coordination.embedded import EmbeddedSession
 from kbroker.coordination.interface import Op, Unavailable
 from kbroker.metadata.reassignments import reassignment_control_manager
 from kbroker.metadata.reassignments import stored_plan as stored_plan_module
-from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
 from kbroker.metadata.reassignments.plan_decisions import RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import PlanState, StoredPlan
 from kbroker.metadata.replication.partition_requests import RequestedReassignment
@@ -126,7 +126,7 @@ async def check_nothing_is_left(cluster: Cluster, replicas: list[int]) -> None:
     assert image.resources_with_overrides(ConfigResourceType.BROKER) == []
 
 
-PLAN = RequestedPlan("p", THROTTLED, 10, [GivenMove("t", index, (2,), (3,)) for index in range(3)])
+PLAN = RequestedPlan("p", THROTTLED, 10, [PartitionMove("t", index, (2,), (3,)) for index in range(3)])
 
 
 @async_test

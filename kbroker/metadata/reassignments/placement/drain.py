@@ -104,7 +104,7 @@ def _require_racks(plan: ReassignmentPlan, allow_fewer_racks: bool) -> None:
         return
     rack_of = {broker.id: broker.rack for broker in plan.layout.brokers.values()}
     worse = [
-        f"{move.topic}-{move.partition}"
+        str(move)
         for move in plan.moves
         if has_fewer_racks(map(rack_of.__getitem__, move.original), map(rack_of.__getitem__, move.target))
     ]

@@ -9,7 +9,7 @@ from kbroker.common import KafkaError
 from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.interface import Create
 from kbroker.metadata.reassignments import reassignment_control_manager, stored_plan
-from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
 from kbroker.metadata.reassignments.plan_decisions import RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import PlanState, StoredPlan
 from kbroker.metadata.store import znodes
@@ -26,7 +26,7 @@ def _steps_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def create(cluster: Cluster, moves: Sequence[tuple[int, list[int], list[int]]], concurrent: int = 10) -> int:
-    rows = [GivenMove("t", index, tuple(original), tuple(target)) for index, original, target in moves]
+    rows = [PartitionMove("t", index, tuple(original), tuple(target)) for index, original, target in moves]
     plan_id = await cluster.controller.controller.plans.create_plan(RequestedPlan("p", -1, concurrent, rows))
     await settle()
     return plan_id
@@ -170,7 +170,7 @@ async def test_a_plan_that_is_cancelled_before_its_throttle_is_set_changes_nothi
     before, controller = cluster.partition("t"), cluster.controller.controller
     with monkeypatch.context() as patch:
         patch.setattr(reassignment_control_manager.ReassignmentPlanManager, "_start_steps", lambda _: None)
-        requested = RequestedPlan("p", 1000, 1, [GivenMove("t", 0, (1, 2), (3, 2))])
+        requested = RequestedPlan("p", 1000, 1, [PartitionMove("t", 0, (1, 2), (3, 2))])
         plan_id = await controller.plans.create_plan(requested)
         await controller.plans.cancel_plan(plan_id)
     # The next change of the image leads to the step.

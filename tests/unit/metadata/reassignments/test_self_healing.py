@@ -9,7 +9,7 @@ from kbroker.common import KafkaError
 from kbroker.config.config_def import ConfigResourceType
 from kbroker.metadata.reassignments import reassignment_control_manager
 from kbroker.metadata.reassignments.healing_states import HOMELESS, OUTAGE, BrokerDisk, HealingState
-from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
 from kbroker.metadata.reassignments.plan_decisions import RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import PlanOrigin, PlanState, StoredPlan
 from protocol.errors import ErrorCode
@@ -327,7 +327,7 @@ async def test_drained_brokers_get_nothing_and_do_not_count_as_an_outage():
     story = await story_of(6, *ON_THREE)
     cluster, controller = story.cluster, story.cluster.controller.controller
     await cluster.create("u", [4, 5, 6])
-    moves = [GivenMove("u", 0, (4, 5, 6), (1, 2, 6))]
+    moves = [PartitionMove("u", 0, (4, 5, 6), (1, 2, 6))]
     await controller.plans.create_plan(RequestedPlan("drain 4, 5", -1, 10, moves))
     await story.until_no_plan()
     assert [cluster.controller.loader.registrations[node].history.is_drained for node in (4, 5, 6)] == [
@@ -354,7 +354,7 @@ async def test_a_plan_on_request_has_precedence():
     story = await story_of(5, *ON_THREE)
     cluster, controller = story.cluster, story.cluster.controller.controller
     await cluster.vanish(3)
-    moves = [GivenMove("t", 0, (1, 2, 3), (4, 2, 3)), GivenMove("t", 1, (2, 3, 1), (2, 4, 1))]
+    moves = [PartitionMove("t", 0, (1, 2, 3), (4, 2, 3)), PartitionMove("t", 1, (2, 3, 1), (2, 4, 1))]
     await controller.plans.create_plan(RequestedPlan("p", -1, 1, moves))
     await story.pass_minutes(40)
     assert story.plan is not None

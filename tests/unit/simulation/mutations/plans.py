@@ -13,7 +13,7 @@ from kbroker.coordination.interface import Op
 from kbroker.metadata.control_manager import MetadataWriter
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.reassignments import plan_decisions, reassignment_control_manager
-from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
+from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
 from kbroker.metadata.reassignments.plan_decisions import MoveState, MoveStatus, RequestedPlan
 from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentPlanManager
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, StoredPlan
@@ -53,7 +53,7 @@ class Drain:
         return await self.scenes[0].until(lambda: all(scene.stored.replicas == replicas for scene in self.scenes))
 
     async def create_plan(self) -> None:
-        moves = [GivenMove(*scene.tp, tuple(scene.stored.replicas), tuple(self.target)) for scene in self.scenes]
+        moves = [PartitionMove(*scene.tp, tuple(scene.stored.replicas), tuple(self.target)) for scene in self.scenes]
         plan = RequestedPlan("drain", NO_THROTTLE, 1, moves, allow_fewer_racks=True)
         await self.at_controller(lambda controller: controller.plans.create_plan(plan))
 

@@ -26,7 +26,7 @@ from kbroker.coordinator.transaction.transaction_coordinator import TransactionC
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerChannels, TransactionMarkerWriter
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember
-from kbroker.metadata.coordination_sessions import CoordinationSessions, Membership, OpenSession
+from kbroker.metadata.coordination_sessions import BrokerMembership, CoordinationSessions, OpenSession
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.recovery.seen_metadata_file import SeenMetadataFile
 from kbroker.queues.closing.forwarding_sender import ForwardingSender
@@ -144,7 +144,7 @@ class Broker:
             member.controller.use_reports(self._read_own_logs)
         # A broker that could still be opening its logs must not be elected as a leader.
         try:
-            membership = Membership(
+            membership = BrokerMembership(
                 member,
                 lambda: node._replace(write_health=replicas.write_health.health),
                 partial(self._resign, member, assigned),

@@ -43,7 +43,7 @@ RESIGNATION_S = 3.0
 FIRST_JOIN_S = 60.0
 
 
-class Membership(NamedTuple):
+class BrokerMembership(NamedTuple):
     """A broker that joins the cluster. `registration` returns its registration, `resign` ends all its roles."""
 
     member: ClusterMember
@@ -84,7 +84,7 @@ class CoordinationSessions:
         # The last session that has expired.
         self._expired: Coordination | None = None
         # None before `register`.
-        self._membership: Membership | None = None
+        self._membership: BrokerMembership | None = None
 
     @property
     def is_shared(self) -> bool:
@@ -171,7 +171,7 @@ class CoordinationSessions:
             await self._close_current()
             member.use_session(self._follow(await self._open_session()))
 
-    async def register(self, membership: Membership, previous_epoch: int) -> None:
+    async def register(self, membership: BrokerMembership, previous_epoch: int) -> None:
         """Register the broker for the first time: see ClusterMember.register.
 
         If the session has expired meanwhile, or the service becomes unavailable, the broker joins in another session.
@@ -240,12 +240,12 @@ class CoordinationSessions:
             membership.member.fence_in_image()
         self._rejoining = self._environment.loop.create_task(self._rejoin(membership, RESIGNATION_S))
 
-    def _membership_in(self, broker_epoch: int) -> Membership | None:
+    def _membership_in(self, broker_epoch: int) -> BrokerMembership | None:
         """Return the membership if the broker is registered with this epoch, else None."""
         membership = self._membership
         return membership if membership is not None and membership.member.broker_epoch == broker_epoch else None
 
-    async def _rejoin(self, membership: Membership, delay_s: float = 0.0) -> None:
+    async def _rejoin(self, membership: BrokerMembership, delay_s: float = 0.0) -> None:
         """Join again in another session, `delay_s` after the current one was closed, or at once if it has expired."""
         try:
             if delay_s:
@@ -270,7 +270,7 @@ class CoordinationSessions:
         while not session.is_connected and self._expired is not session:
             await self._environment.sleep(REJOIN_BACKOFF_S)
 
-    async def _join_again(self, membership: Membership, deadline_s: float = inf) -> None:
+    async def _join_again(self, membership: BrokerMembership, deadline_s: float = inf) -> None:
         """Open a session and register again, until that succeeds.
 
         Raises SessionExpired if the broker stops, NodeExists if another broker has this id, ConfigError, and after the

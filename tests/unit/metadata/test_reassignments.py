@@ -4,8 +4,8 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.replication.isr_change_queue import AlterPartitionResult, IsrRequest
-from kbroker.metadata.replication.partition_requests import RequestedIsr, RequestedReassignment
+from kbroker.metadata.replication.isr_change_queue import AlterPartitionResult
+from kbroker.metadata.replication.partition_requests import RequestedReassignment
 from kbroker.metadata.store.znodes import decode_chunk, encode_chunk
 from kbroker.metadata.topics.topic_requests import NewPartitions, TopicNameOrId
 from protocol.errors import ErrorCode
@@ -22,14 +22,9 @@ async def reassign(cluster: Cluster, target: list[int] | None, topic: str = "t",
     return outcome.error.code if outcome.error else None
 
 
-async def propose(cluster: Cluster, isr: list[int], topic: str = "t", index: int = 0) -> AlterPartitionResult:
+async def propose(cluster: Cluster, isr: list[int]) -> AlterPartitionResult:
     """Let the leader request an ISR."""
-    partition, image = cluster.partition(topic, index), cluster.controller.image
-    epochs = [(replica, image.brokers[replica].epoch) for replica in isr]
-    requested = RequestedIsr(partition.leader_epoch, partition.partition_epoch, epochs)
-    leader = image.brokers[partition.leader]
-    request = IsrRequest(image.topics[topic].topic_id, index, requested)
-    (result,) = await cluster.controller.controller.isr_changes.alter_partitions(leader.id, leader.epoch, [request])
+    result = await cluster.propose("t", isr)
     await settle()
     return result
 

@@ -96,7 +96,6 @@ EDGE_PACKAGES = {"broker", "client", "exporter", "interbroker", "server", "simul
 EDGE_FILES = {
     "kbroker/coordination/zookeeper/client.py",
     "kbroker/coordination/zookeeper/open_session.py",
-    "kbroker/coordination/zookeeper/requests.py",
     "kbroker/coordination/zookeeper/session.py",
     "kbroker/coordination/zookeeper_server/server.py",
     "kbroker/coordination/zookeeper_server/sessions.py",

@@ -124,8 +124,7 @@ class ReassignmentControlManager(ControlManager):
             self._rules(topic_id),
             may_change_factor=may_change_factor,
         )
-        if altered is not None:
-            draft.replace(number, topic_id, index, altered)
+        draft.replace(number, topic_id, index, altered)
 
     def elect_preferred(self, draft: ChunkDraft, topic: str, index: int) -> None:
         """Add the election of a partition's preferred leader to the draft, if it can lead. Raises KafkaError."""
@@ -136,8 +135,7 @@ class ReassignmentControlManager(ControlManager):
             raise missing_partition(topics, topic, index)
         number, partition = found
         elected = balance_leader(partition, self._is_acceptable(), self._rules(topic_id))
-        if elected is not None:
-            draft.replace(number, topic_id, index, elected)
+        draft.replace(number, topic_id, index, elected)
 
 
 # The shortest interval between two steps, so that one step handles many changes of the image: a fixed part, and one for

@@ -156,8 +156,7 @@ class LogRecoveryManager(ControlManager):
                     acceptable,
                     rules.min_insync_replicas,
                 )
-                if recovered is not None:
-                    draft.replace(number, topic_id, index, recovered)
+                draft.replace(number, topic_id, index, recovered)
             await self._writer.commit_all(draft.ops())
         return read.keys()
 

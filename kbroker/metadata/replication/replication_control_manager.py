@@ -184,8 +184,7 @@ class ReplicationControlManager(ControlManager):
             if topic_id not in rules:
                 rules[topic_id] = self._rules(topic_id, new_configs, after)
             settled = settle_partition(partition, changes, is_acceptable, rules[topic_id])
-            if settled is not None:
-                draft.replace(number, topic_id, index, settled)
+            draft.replace(number, topic_id, index, settled)
         return draft
 
     def ops_for_configs(self, new_configs: NewConfigs) -> list[Op]:
@@ -267,8 +266,7 @@ class ReplicationControlManager(ControlManager):
                     continue
                 number, partition = found
                 changed = remove_failed_replica(partition, broker_id, is_acceptable, self._rules(topic_id))
-                if changed is not None:
-                    draft.replace(number, topic_id, index, changed)
+                draft.replace(number, topic_id, index, changed)
             await self._writer.commit_all(draft.ops())
 
     async def set_write_health(self, broker_id: int, broker_epoch: int, health: WriteHealth) -> None:
@@ -291,8 +289,7 @@ class ReplicationControlManager(ControlManager):
                     if broker_id in partition.isr:
                         rules = self._rules(topic_id, None, after)
                         changed = give_up_replica(partition, broker_id, is_acceptable, rules)
-                        if changed is not None:
-                            draft.replace(number, topic_id, index, changed)
+                        draft.replace(number, topic_id, index, changed)
             ops = draft.ops()
             if broker.registration.write_health is not health:
                 # First: if it needs several multis, the broker is not elected in between.

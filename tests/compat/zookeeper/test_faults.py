@@ -24,8 +24,8 @@ from kbroker.coordination.interface import (
     Unavailable,
     WatchEvent,
 )
+from kbroker.coordination.zookeeper.client import MAX_REQUEST_BYTES, OPEN_ACL_UNSAFE, transaction
 from kbroker.coordination.zookeeper.open_session import ZooKeeperUnusable, open_session
-from kbroker.coordination.zookeeper.requests import MAX_REQUEST_BYTES, OPEN_ACL_UNSAFE, transaction
 from kbroker.coordination.zookeeper.session import MAX_IN_FLIGHT, ZooKeeperSession
 from scripts.ports import free_ports
 from tests.compat.support import unique

@@ -3,7 +3,7 @@
 Each operation of a change is a multi here. What is written is legal, and the next controller ends or can repeat it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -66,33 +66,39 @@ async def kill_if_failed(cluster: Cluster, outage: Outage) -> None:
         await cluster.vanish(1)
 
 
+async def after_each_write(story: Callable[[int], Awaitable[Outage]]) -> int:
+    """Run a story whose controller fails after 0, 1, 2, ... writes, until it does not fail. Returns the last number."""
+    writes = 0
+    while (await story(writes)).has_failed:
+        writes += 1
+    return writes
+
+
 # Reassignments.
 
 
 @async_test
 async def test_reassignments_are_written_partition_by_partition_and_can_be_requested_again():
-    writes = 0
-    while True:
+    async def story(writes: int) -> Outage:
         cluster = await cluster_of_three()
         await cluster.create("t", *[[2]] * PARTITIONS)
         requested = [RequestedReassignment("t", index, [3]) for index in range(PARTITIONS)]
         outage = Outage(cluster.sessions[1], writes)
         try:
-            await cluster.controller.controller.reassignments.alter_reassignments(requested)
+            await cluster.elected.reassignments.alter_reassignments(requested)
         except KafkaError:
             assert outage.has_failed
         await kill_if_failed(cluster, outage)
         begun = [cluster.partition("t", index).adding_replicas == [3] for index in range(PARTITIONS)]
         assert begun.count(True) == min(PARTITIONS, writes * 128)
         assert all(cluster.partition("t", index).replicas == [2] for index in range(PARTITIONS) if not begun[index])
-        outcomes = await cluster.controller.controller.reassignments.alter_reassignments(requested)
+        outcomes = await cluster.elected.reassignments.alter_reassignments(requested)
         assert all(outcome.error is None for outcome in outcomes)
         await settle()
         assert all(cluster.partition("t", index).adding_replicas == [3] for index in range(PARTITIONS))
-        if not outage.has_failed:
-            break
-        writes += 1
-    assert writes == 3
+        return outage
+
+    assert await after_each_write(story) == 3
 
 
 # Plans.
@@ -131,20 +137,19 @@ PLAN = RequestedPlan("p", THROTTLED, 10, [PartitionMove("t", index, (2,), (3,)) 
 
 @async_test
 async def test_a_plan_ends_whichever_write_of_it_was_the_last_one_of_its_controller():
-    writes = 0
-    while True:
+    async def story(writes: int) -> Outage:
         cluster = await cluster_of_three()
         await cluster.create("t", *[[2]] * 3)
         outage = Outage(cluster.sessions[1], writes)
         try:
-            await cluster.controller.controller.plans.create_plan(PLAN)
+            await cluster.elected.plans.create_plan(PLAN)
         except KafkaError:
             assert outage.has_failed
         plan = await until_ended(cluster, outage)
         if plan is None:
             # It was never stored. What is left of it does not prevent another one.
             await check_nothing_is_left(cluster, [2])
-            await cluster.controller.controller.plans.create_plan(PLAN)
+            await cluster.elected.plans.create_plan(PLAN)
             plan = await until_ended(cluster, outage)
         assert plan is not None
         assert (plan.plan_id, plan.state, plan.skipped) == (1, PlanState.COMPLETE, {})
@@ -152,19 +157,17 @@ async def test_a_plan_ends_whichever_write_of_it_was_the_last_one_of_its_control
         session = next(cluster.sessions[broker] for broker in cluster.brokers)
         assert await session.children(znodes.REASSIGNMENT_PLAN) == ["1-0", "1-1"]
         assert cluster.failures == []
-        if not outage.has_failed:
-            break
-        writes += 1
-    assert writes > 10
+        return outage
+
+    assert await after_each_write(story) > 10
 
 
 @async_test
 async def test_a_plan_is_cancelled_whichever_write_was_the_last_one_of_its_controller():
-    writes = 0
-    while True:
+    async def story(writes: int) -> Outage:
         cluster = await cluster_of_three()
         await cluster.create("t", *[[2]] * 3)
-        controller = cluster.controller.controller
+        controller = cluster.elected
         plan_id = await controller.plans.create_plan(PLAN)
         await settle()
         outage = Outage(cluster.sessions[1], writes)
@@ -177,10 +180,9 @@ async def test_a_plan_is_cancelled_whichever_write_was_the_last_one_of_its_contr
         is_cancelled = writes > 0
         assert plan.state is (PlanState.CANCELLED if is_cancelled else PlanState.COMPLETE)
         await check_nothing_is_left(cluster, [2] if is_cancelled else [3])
-        if not outage.has_failed:
-            break
-        writes += 1
-    assert writes > 3
+        return outage
+
+    assert await after_each_write(story) > 3
 
 
 # Failovers.
@@ -188,8 +190,7 @@ async def test_a_plan_is_cancelled_whichever_write_was_the_last_one_of_its_contr
 
 @async_test
 async def test_another_controller_ends_a_failover():
-    writes = 0
-    while True:
+    async def story(writes: int) -> Outage:
         cluster = await cluster_of_three()
         await cluster.create("t", *[[3, 2]] * PARTITIONS)
         outage = Outage(cluster.sessions[1], writes)
@@ -198,10 +199,9 @@ async def test_another_controller_ends_a_failover():
         await kill_if_failed(cluster, outage)
         await settle()
         assert all(cluster.state("t", index) == (2, 1, [2]) for index in range(PARTITIONS))
-        if not outage.has_failed:
-            break
-        writes += 1
-    assert writes == 4
+        return outage
+
+    assert await after_each_write(story) == 4
 
 
 @pytest.mark.parametrize("writes", range(4))
@@ -213,7 +213,7 @@ async def test_a_controller_that_cannot_write_for_a_moment_ends_the_failover_its
     await cluster.vanish(3)
     await settle()
     assert outage.has_failed
-    assert cluster.controller.controller.node_id == 1
+    assert cluster.elected.node_id == 1
     assert all(cluster.state("t", index) == (2, 1, [2]) for index in range(PARTITIONS))
 
 
@@ -222,33 +222,31 @@ async def test_a_controller_that_cannot_write_for_a_moment_ends_the_failover_its
 
 @async_test
 async def test_topics_are_created_and_deleted_as_a_whole():
-    writes = 0
-    while True:
+    names = [f"t{number}" for number in range(5)]
+    topics = [NewTopic(name, PARTITIONS // 3, 3) for name in names]
+
+    async def creation(writes: int) -> Outage:
         cluster = await cluster_of_three()
-        names = [f"t{number}" for number in range(5)]
         outage = Outage(cluster.sessions[1], writes)
-        topics = [NewTopic(name, PARTITIONS // 3, 3) for name in names]
-        await cluster.controller.controller.topics.create_topics(topics, False)
+        await cluster.elected.topics.create_topics(topics, False)
         await kill_if_failed(cluster, outage)
         created = dict(cluster.controller.image.topics)
         assert all(len(topic.partitions) == PARTITIONS // 3 for topic in created.values())
-        if not outage.has_failed:
-            break
-        results = await cluster.controller.controller.topics.create_topics(topics, False)
-        assert all((result.error is None) != (result.name in names[: len(created)]) for result in results)
-        writes += 1
-    assert writes > 1
-    writes = 0
-    while True:
+        if outage.has_failed:
+            results = await cluster.elected.topics.create_topics(topics, False)
+            assert all((result.error is None) != (result.name in names[: len(created)]) for result in results)
+        return outage
+
+    async def deletion(writes: int) -> Outage:
         cluster = await cluster_of_three()
-        await cluster.controller.controller.topics.create_topics(topics, False)
+        await cluster.elected.topics.create_topics(topics, False)
         outage = Outage(cluster.sessions[1], writes)
-        await cluster.controller.controller.topics.delete_topics(list(map(TopicNameOrId, names)))
+        await cluster.elected.topics.delete_topics(list(map(TopicNameOrId, names)))
         await kill_if_failed(cluster, outage)
         remaining = cluster.controller.image.topics
         assert all(len(topic.partitions) == PARTITIONS // 3 for topic in remaining.values())
-        if not outage.has_failed:
-            assert not remaining
-            break
-        writes += 1
-    assert writes > 1
+        assert outage.has_failed or not remaining
+        return outage
+
+    assert await after_each_write(creation) > 1
+    assert await after_each_write(deletion) > 1

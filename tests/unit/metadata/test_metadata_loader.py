@@ -46,7 +46,7 @@ async def test_an_image_has_whole_changes_only():
         """Read each node in turn, with a change after the first one."""
         session.get_many = read
         nodes = await read(paths[:1])
-        await cluster.controller.controller.topics.create_topics([NewTopic("b", assignments=[(0, [1, 2])])], False)
+        await cluster.elected.topics.create_topics([NewTopic("b", assignments=[(0, [1, 2])])], False)
         return nodes + await read(paths[1:])
 
     session.get_many = read_while_others_write  # type: ignore[method-assign]
@@ -102,7 +102,7 @@ async def test_nodes_of_kinds_of_a_later_version_are_ignored():
     """Brokers are upgraded one by one: the controller of a later version may write users, ACLs or quotas."""
     cluster = await cluster_of(2)
     later = [f"{znodes.ROOT}/users", f"{znodes.ROOT}/users/alice", f"{znodes.CONFIGS}/ips", f"{znodes.CONFIGS}/ips/x"]
-    await cluster.controller.controller._writer.commit([Create(path, b"?") for path in later])
+    await cluster.elected._writer.commit([Create(path, b"?") for path in later])
     await cluster.create("t", [1, 2])
     assert [set(broker.image.topics) for broker in cluster.brokers.values()] == [{"t"}, {"t"}]
     await cluster.start(3)  # reads all nodes
@@ -128,7 +128,7 @@ async def test_the_next_controller_adds_what_one_of_the_version_before_has_left_
 @async_test
 async def test_a_feature_level_that_a_registered_broker_does_not_support_is_refused():
     cluster = await cluster_of(2)
-    controller = cluster.controller.controller
+    controller = cluster.elected
     for features, reason in ((), "does not support this feature"), (
         (BrokerFeature(TRANSACTION_VERSION, 0, 1),), "only supports versions 0-1"
     ):  # fmt: skip

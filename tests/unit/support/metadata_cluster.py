@@ -7,6 +7,7 @@ from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
 from kbroker.coordination.interface import Coordination
 from kbroker.metadata.cluster_member import ClusterMember
+from kbroker.metadata.controller import Controller
 from kbroker.metadata.image import BrokerRegistration, PartitionRegistration
 from kbroker.metadata.replication.isr_change_queue import AlterPartitionResult, IsrRequest
 from kbroker.metadata.replication.partition_change import target_replicas
@@ -60,14 +61,18 @@ class Cluster:
         (elected,) = (broker for broker in self.brokers.values() if broker.controller.is_elected)
         return elected
 
+    @property
+    def elected(self) -> Controller:
+        return self.controller.controller
+
     async def create(self, name: str, *assignments: list[int]) -> None:
         topic = NewTopic(name, assignments=list(enumerate(assignments)))
-        (result,) = await self.controller.controller.topics.create_topics([topic], False)
+        (result,) = await self.elected.topics.create_topics([topic], False)
         assert result.error is None
         await settle()
 
     async def alter(self, topic: str, config: str, value: str) -> None:
-        await self.controller.controller.alter_configs(ConfigResourceType.TOPIC, topic, {config: value})
+        await self.elected.alter_configs(ConfigResourceType.TOPIC, topic, {config: value})
         await settle()
 
     def partition(self, topic: str, index: int = 0) -> PartitionRegistration:
@@ -87,7 +92,7 @@ class Cluster:
         requested = RequestedIsr(
             partition.leader_epoch, partition.partition_epoch, [(node, brokers[node].epoch) for node in isr]
         )
-        (result,) = await self.controller.controller.isr_changes.alter_partitions(
+        (result,) = await self.elected.isr_changes.alter_partitions(
             partition.leader,
             brokers[partition.leader].epoch,
             [IsrRequest(image.topics[topic].topic_id, index, requested)],

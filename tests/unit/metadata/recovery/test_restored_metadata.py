@@ -113,7 +113,7 @@ async def test_a_recovery_is_not_repeated():
     await restore(cluster, older)
     await rejoin(cluster, 1, 2)
     cluster.brokers[1].controller.recovery._wait_until = cluster.brokers[2].controller.recovery._wait_until = 0.0
-    cluster.controller.controller.recovery.start()
+    cluster.elected.recovery.start()
     await settle()
     image = cluster.brokers[1].image
     before = image.topics[T].partitions[0]

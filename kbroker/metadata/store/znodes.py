@@ -81,6 +81,8 @@ DEFAULT_BROKER = "<default>"
 CHUNK_PARTITIONS = 128
 
 Chunk = dict[bytes, dict[int, PartitionRegistration]]
+# Rows of a chunk by topic id and partition; None for a partition that is no longer there.
+ChunkRows = Mapping[bytes, Mapping[int, PartitionRegistration | None]]
 KAFKA_KEY_HASH = "kafka"
 
 # Those of a broker's nodes that are always there.
@@ -288,12 +290,15 @@ def decode_topic(name: str, data: bytes) -> TopicNode:
 
 
 def encode_chunk(chunk: Chunk) -> bytes:
-    return encode(
-        {
-            topic_id.hex(): {str(index): partition_fields(partition) for index, partition in partitions.items()}
-            for topic_id, partitions in chunk.items()
-        }
-    )
+    return encode(chunk_fields(chunk))
+
+
+def chunk_fields(rows: ChunkRows) -> dict[str, dict[str, object]]:
+    """Return rows of a chunk in their JSON form, None for a partition that is no longer there."""
+    return {
+        topic_id.hex(): {str(index): row and partition_fields(row) for index, row in partitions.items()}
+        for topic_id, partitions in rows.items()
+    }
 
 
 def partition_fields(partition: PartitionRegistration) -> list[object]:

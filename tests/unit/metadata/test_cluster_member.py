@@ -351,12 +351,11 @@ async def test_a_loader_that_has_missed_too_many_changes_reads_all_nodes():
     await create(broker, NewTopic("old"), NewTopic("kept", configs=[("retention.ms", "1")]))
     await settle()
     loader = other.member.loader
-    await loader._lock.__aenter__()
-    await broker.controller.topics.delete_topics([TopicNameOrId("old")])
-    for number in range(RECENT_CHANGES + 3):
-        await create(broker, NewTopic(f"t{number}", 1))
-    await broker.controller.alter_configs(ConfigResourceType.TOPIC, "kept", None)
-    await loader._lock.__aexit__()
+    async with loader._lock:
+        await broker.controller.topics.delete_topics([TopicNameOrId("old")])
+        for number in range(RECENT_CHANGES + 3):
+            await create(broker, NewTopic(f"t{number}", 1))
+        await broker.controller.alter_configs(ConfigResourceType.TOPIC, "kept", None)
     await loader.catch_up()
     assert other.image.topics == broker.image.topics
     assert other.image.topics["kept"].configs == {}

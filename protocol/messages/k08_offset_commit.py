@@ -3,12 +3,9 @@
 2-4: retention time (ms) of the request.
 6: leader epoch (KIP-320).
 7: static members (KIP-345).
-8: flexible.
 9: groups of the new protocol (KIP-848), whose generation is the member epoch.
 10: topic ids.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,9 +1,4 @@
-"""CreateReassignmentPlan: let the controller run a plan of moves. Kafka has no such API.
-
-0: flexible.
-"""
-
-from __future__ import annotations
+"""CreateReassignmentPlan: let the controller run a plan of moves. Kafka has no such API."""
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,9 +1,4 @@
-"""DescribeReassignmentPlan: the plan that the controller runs, or the last one. Kafka has no such API.
-
-0: flexible.
-"""
-
-from __future__ import annotations
+"""DescribeReassignmentPlan: the plan that the controller runs, or the last one. Kafka has no such API."""
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,9 +1,4 @@
-"""CancelReassignmentPlan: let the controller move everything back that a plan has moved. Kafka has no such API.
-
-0: flexible.
-"""
-
-from __future__ import annotations
+"""CancelReassignmentPlan: let the controller move everything back that a plan has moved. Kafka has no such API."""
 
 from protocol.schema.message import Message, row
 

@@ -3,13 +3,10 @@
 1: rebalance timeout (ms).
 4: a new member gets its id first, with MEMBER_ID_REQUIRED (KIP-394).
 5: static members (KIP-345).
-6: flexible.
 7: protocol type and nullable protocol in responses (KIP-559).
 8: reason (KIP-800).
 9: the leader may skip the assignment (KIP-814).
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,10 +1,7 @@
 """Heartbeat: a member is alive. The response has REBALANCE_IN_PROGRESS when it must join again.
 
 3: static members (KIP-345).
-4: flexible.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, row
 

@@ -1,10 +1,7 @@
 """LeaveGroup: end the membership of one member, or of several from version 3 on (KIP-345).
 
-4: flexible.
 5: reason (KIP-800).
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

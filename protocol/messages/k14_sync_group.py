@@ -1,11 +1,8 @@
 """SyncGroup: the leader sends the assignments; every member receives its own.
 
 3: static members (KIP-345).
-4: flexible.
 5: protocol type and name are checked (KIP-559).
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,10 +1,8 @@
 """DescribeGroups: state, protocol and members of classic groups.
 
-3: authorized operations (KIP-430). 4: static members. 5: flexible. 6: error message; GROUP_ID_NOT_FOUND for a group
+3: authorized operations (KIP-430). 4: static members. 6: error message; GROUP_ID_NOT_FOUND for a group
 that does not exist (KIP-1043), which earlier versions return as a Dead group.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

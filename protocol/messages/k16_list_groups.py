@@ -1,11 +1,8 @@
 """ListGroups: the groups whose coordinator this broker is.
 
-3: flexible.
 4: filter by state (KIP-518).
 5: filter by type (KIP-848).
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,13 +1,10 @@
 """InitProducerId: a producer id and epoch for an idempotent or transactional producer.
 
-2: flexible.
 3: the current id and epoch, to bump the epoch (KIP-360).
 4: the error PRODUCER_FENCED.
 5: the error TRANSACTION_ABORTABLE (KIP-890).
 6: two-phase commit (KIP-939); unstable, not advertised.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, row
 

@@ -1,12 +1,9 @@
 """AddPartitionsToTxn: add partitions to a producer's transaction (KIP-98).
 
 2: the error PRODUCER_FENCED.
-3: flexible.
 4: several transactions, and verification only, between brokers (KIP-890).
 5: the error TRANSACTION_ABORTABLE; producers of transactions v2 do not send it (KIP-890).
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

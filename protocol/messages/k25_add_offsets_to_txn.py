@@ -1,11 +1,8 @@
 """AddOffsetsToTxn: add the offsets of a group to a producer's transaction (KIP-98).
 
 2: the error PRODUCER_FENCED.
-3: flexible.
 4: the error TRANSACTION_ABORTABLE (KIP-890).
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, row
 

@@ -1,12 +1,9 @@
 """EndTxn: commit or abort a producer's transaction (KIP-98).
 
 2: the error PRODUCER_FENCED.
-3: flexible.
 4: the error TRANSACTION_ABORTABLE (KIP-890).
 5: transactions v2: the response has the producer's next id and epoch (KIP-890).
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, row
 

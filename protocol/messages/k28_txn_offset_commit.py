@@ -1,12 +1,10 @@
 """TxnOffsetCommit: commit offsets of a group in a transaction (KIP-98).
 
 2: leader epoch (KIP-320).
-3: flexible; member, instance and generation, for fencing (KIP-447).
+3: member, instance and generation, for fencing (KIP-447).
 4: the error TRANSACTION_ABORTABLE (KIP-890).
 5: transactions v2: the group is added to the transaction by this request (KIP-890).
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

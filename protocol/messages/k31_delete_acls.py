@@ -1,11 +1,8 @@
 """DeleteAcls: remove the ACLs that match any of several filters (KIP-140).
 
 1: pattern types (KIP-290).
-2: flexible.
 3: user resources (KIP-373).
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,10 +1,7 @@
 """AlterPartitionReassignments: move partitions to other brokers, or cancel that (KIP-455).
 
-0: flexible.
 1: allow_replication_factor_change (KIP-860).
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

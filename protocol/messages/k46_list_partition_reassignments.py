@@ -1,9 +1,4 @@
-"""ListPartitionReassignments: the partitions whose replicas are being moved (KIP-455).
-
-0: flexible.
-"""
-
-from __future__ import annotations
+"""ListPartitionReassignments: the partitions whose replicas are being moved (KIP-455)."""
 
 from protocol.schema.message import Message, Struct, row
 

@@ -14,8 +14,8 @@
 from collections.abc import Awaitable, Collection, Iterable
 from contextlib import suppress
 
-from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.k29_acls import CLUSTER_OPERATIONS, OPERATIONS_NOT_REQUESTED, TOPIC_OPERATIONS
 from kbroker.api.retired_partitions import knows_retired
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
@@ -134,7 +134,7 @@ class ResponseBuilder:
             cluster_id=image.cluster_id,
             controller_id=_controller_id(image),
             topics=topics,
-            cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NOT_REQUESTED,
+            cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else OPERATIONS_NOT_REQUESTED,
         )
 
     def topic_by_name(self, name: str) -> MetadataResponseTopic:
@@ -167,7 +167,7 @@ class ResponseBuilder:
             topic_id=topic.topic_id,
             is_internal=topic.internal,
             partitions=partitions,
-            topic_authorized_operations=TOPIC_OPERATIONS if with_operations else NOT_REQUESTED,
+            topic_authorized_operations=TOPIC_OPERATIONS if with_operations else OPERATIONS_NOT_REQUESTED,
         )
 
     def _partition(self, index: int, partition: PartitionRegistration) -> MetadataResponsePartition:

@@ -19,6 +19,7 @@ from kbroker.metadata.topics.closing_partitions import first_closing
 from protocol.errors import ErrorCode
 from protocol.messages.k10010_remove_partitions import RemovePartitionsRequest, RemovePartitionsResponse
 
+FORWARDED = True
 DESCRIBE = -1
 
 
@@ -27,16 +28,13 @@ async def handle(
 ) -> RemovePartitionsResponse:
     if request.partition_count == DESCRIBE:
         return _describe(services, request.topic_name)
-    try:
-        outcome = await services.partition_removal.alter(request.topic_name, request.partition_count)
-    except KafkaError as error:
-        return RemovePartitionsResponse(error_code=error.code, error_message=error.message)
+    outcome = await services.partition_removal.alter(request.topic_name, request.partition_count)
     return RemovePartitionsResponse(outcome=outcome)
 
 
 def _describe(services: Services, name: str) -> RemovePartitionsResponse:
     topic = services.metadata.topics.get(name)
     if topic is None:
-        return RemovePartitionsResponse(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     first = first_closing(topic)
     return RemovePartitionsResponse(first_closing=-1 if first is None else first)

@@ -8,19 +8,12 @@
 from __future__ import annotations
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.common import KafkaError
 from kbroker.queues.closing.forwarding_target import append_forwarded
-from protocol.errors import ErrorCode
 from protocol.messages.k10020_forward_records import ForwardRecordsRequest, ForwardRecordsResponse
 
 
 async def handle(services: Services, context: RequestContext, request: ForwardRecordsRequest) -> ForwardRecordsResponse:
-    if context.peer_broker is None:
-        return ForwardRecordsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     records = bytes(request.records)
-    try:
-        partition = services.replicas.leader(request.topic_id, request.partition_index)
-        last_position = await append_forwarded(services.environment, partition, records)
-    except KafkaError as error:
-        return ForwardRecordsResponse(error_code=error.code, error_message=error.message)
+    partition = services.replicas.leader(request.topic_id, request.partition_index)
+    last_position = await append_forwarded(services.environment, partition, records)
     return ForwardRecordsResponse(last_position=last_position)

@@ -1,37 +1,115 @@
-"""AddPartitionsToTxn (key 24), versions 0 to 5: add partitions to a producer's open transaction.
+"""The operations of producers on their transactions: InitProducerId (key 22), versions 0 to 5; AddPartitionsToTxn (key
+24), versions 0 to 5; AddOffsetsToTxn (key 25), versions 0 to 4; EndTxn (key 26), versions 0 to 5.
 
+InitProducerId: a producer id for an idempotent producer or a transactional id.
+- An idempotent producer that sends its old id and epoch (KIP-360) gets a new id, since it cannot continue its old
+  sequences.
+- A transactional id keeps its producer id. Each request bumps the epoch, which fences the former producer, and aborts
+  its open transaction. With producer id and epoch (from version 3 on, KIP-360) only the current producer is accepted.
+
+AddPartitionsToTxn:
 - Versions 0 to 3 are sent by clients before transactions version 2 (KIP-890), for one transaction.
 - Versions 4 and 5 are sent by brokers, for several transactions. They add the partitions that producers of transactions
   version 2 write to, or with `verify_only` check whether partitions are part of the transaction.
 - If one partition is unknown, none is added, and the others get OPERATION_NOT_ATTEMPTED. Clients may not add internal
   topics.
 - Kafka 4.3.1 never responds to a request of version 4 or 5 without transactions; here the response is empty.
+
+AddOffsetsToTxn adds the offsets of a group. Clients of transactions version 2 do not send it; TxnOffsetCommit adds the
+offsets. As in Kafka the group is not validated, and __consumer_offsets need not exist yet.
+
+EndTxn commits or aborts:
+- The response is sent when the decision is committed; the transaction markers are written afterwards.
+- From version 5 on the client uses transactions version 2: each transaction bumps the epoch, and the response has the
+  producer id and epoch to continue with; -1 with an error.
 """
 
 from collections.abc import Mapping, Sequence
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.producer_errors import producer_error
-from kbroker.common import KafkaError, TopicPartition
-from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
+from kbroker.common import NO_PRODUCER_ID, KafkaError, TopicPartition
+from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, INTERNAL_TOPICS
 from kbroker.runtime.turns import paced, yield_if_due
 from protocol.errors import ErrorCode
-from protocol.messages.k24_add_partitions_to_txn import (
+from protocol.messages.k22_transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
 )
 
-BROKERS_VERSION = 4
+NO_EPOCH = -1
+# The first versions with the error PRODUCER_FENCED.
+INIT_FENCED_VERSION = 4
 FENCED_VERSION = 2
+# Of AddPartitionsToTxn and of EndTxn.
+BROKERS_VERSION = 4
+EPOCH_BUMP_VERSION = 5
 
 PartitionErrors = Mapping[TopicPartition, ErrorCode]
 
 
-async def handle(
+def producer_error(error: KafkaError, version: int, first_version: int = FENCED_VERSION) -> ErrorCode:
+    """Return the code for the client. In older versions, INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED."""
+    if error.code is ErrorCode.PRODUCER_FENCED and version < first_version:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error.code
+
+
+async def init_producer_id(
+    services: Services, context: RequestContext, request: InitProducerIdRequest
+) -> InitProducerIdResponse:
+    try:
+        producer_id, epoch = await _init_producer_id(services, request)
+    except KafkaError as error:
+        code = producer_error(error, context.version, INIT_FENCED_VERSION)
+        return InitProducerIdResponse(error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
+
+
+async def _init_producer_id(services: Services, request: InitProducerIdRequest) -> tuple[int, int]:
+    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    if request.transactional_id is None:
+        return await services.producer_ids.generate_producer_id(), 0
+    return await services.transactions.init_producer_id(
+        request.transactional_id, request.transaction_timeout_ms, request.producer_id, request.producer_epoch
+    )
+
+
+async def add_offsets_to_txn(
+    services: Services, context: RequestContext, request: AddOffsetsToTxnRequest
+) -> AddOffsetsToTxnResponse:
+    partition = TopicPartition(GROUP_METADATA_TOPIC, services.groups.runtime.partition_for(request.group_id))
+    try:
+        await services.transactions.add_partitions(
+            request.transactional_id, request.producer_id, request.producer_epoch, [partition], 0
+        )
+    except KafkaError as error:
+        return AddOffsetsToTxnResponse(error_code=producer_error(error, context.version))
+    return AddOffsetsToTxnResponse()
+
+
+async def end_txn(services: Services, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
+    client_version = 2 if context.version >= EPOCH_BUMP_VERSION else 0
+    try:
+        producer_id, epoch = await services.transactions.end_transaction(
+            request.transactional_id, request.producer_id, request.producer_epoch, request.committed, client_version
+        )
+    except KafkaError as error:
+        return EndTxnResponse(error_code=producer_error(error, context.version))
+    return EndTxnResponse(producer_id=producer_id, producer_epoch=epoch)
+
+
+async def add_partitions_to_txn(
     services: Services, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
     version = context.version
@@ -128,5 +206,5 @@ async def _add(
         client_version = 2 if version >= BROKERS_VERSION else 0
         await services.transactions.add_partitions(*producer, partitions, client_version)
     except KafkaError as error:
-        return {}, producer_error(error, version, FENCED_VERSION)
+        return {}, producer_error(error, version)
     return {}, ErrorCode.NONE

@@ -102,7 +102,7 @@ class ErrorListener(Protocol):
 class RequestConnection(Protocol):
     """The part of a request's connection that handlers use.
 
-    `peer`: the client's "host:port". `producer_since`: see retired_partitions.py.
+    `peer`: the client's "host:port". `producer_since`: see queues/closing/retired_partitions.py.
     """
 
     peer: str

@@ -21,9 +21,9 @@ from typing import Any
 from kbroker.api.context import Overlap, RequestContext, Services
 from kbroker.api.dispatch import Codec
 from kbroker.api.response_errors import Description, partition_subject, report_errors
-from kbroker.api.retired_partitions import note_producer
 from kbroker.api.transactional_produce import append_transactional, has_transactional_batch
 from kbroker.common import KafkaError
+from kbroker.queues.closing.retired_partitions import note_producer
 from kbroker.replica.produce.delayed_produce import DelayedProduce, error_result
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
@@ -53,7 +53,8 @@ def handle(
 ) -> Response | Awaitable[Response | None] | None:
     connection = context.connection
     if connection.producer_since is None or services.metadata.retired_versions:
-        note_producer(services, connection, request.topics)
+        uptime_ms = services.environment.clock.now_ms() - services.started_ms
+        note_producer(services.metadata, connection, request.topics, uptime_ms)
     transactional_id, acks, timeout_ms, topics = request
     if acks not in (-1, 0, 1):
         return _refuse(request, ErrorCode.INVALID_REQUIRED_ACKS)

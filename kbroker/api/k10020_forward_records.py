@@ -1,14 +1,14 @@
 """ForwardRecords (key 10020), version 0, between brokers only: append batches of closing partitions. Not in Kafka.
 
 - The leader of a closing partition sends it to the leader of the target partition, which drops batches that it has
-  stored already (queues/closing/forwarding_target.py).
+  stored already (queues/closing/forwarding.py).
 - The response is sent when the batches are committed.
 """
 
 from __future__ import annotations
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.queues.closing.forwarding_target import append_forwarded
+from kbroker.queues.closing.forwarding import append_forwarded
 from protocol.messages.k10020_forward_records import ForwardRecordsRequest, ForwardRecordsResponse
 
 

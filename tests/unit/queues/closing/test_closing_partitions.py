@@ -8,17 +8,19 @@ from kbroker.common import KafkaError
 from kbroker.config.topic_config import DEFAULTS, TopicConfig
 from kbroker.metadata.image import Forwarding, PartitionRegistration, TopicImage
 from kbroker.metadata.store import znodes
-from kbroker.metadata.topics.closing_partitions import (
-    ClosingPartitions,
+from kbroker.metadata.topics.closing_checks import (
     check_configs,
-    check_forwarding,
     check_open,
-    check_removal,
-    check_still_closing,
     first_closing,
     with_closing,
-    with_forwarding,
     without_forwarding,
+)
+from kbroker.queues.closing.closing_partitions import (
+    ClosingPartitions,
+    check_forwarding,
+    check_removal,
+    check_still_closing,
+    with_forwarding,
 )
 from protocol.errors import ErrorCode
 

@@ -16,16 +16,14 @@ from kbroker.metadata.control_manager import ControllerContext, ControlManager
 from kbroker.metadata.image import is_retired
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
-from kbroker.metadata.topics.closing_partitions import (
+from kbroker.metadata.topics.closing_checks import check_not_closing, with_closing, without_forwarding
+from kbroker.queues.closing.closing_partitions import (
     ClosingPartitions,
     check_forwarding,
-    check_not_closing,
     check_removal,
     check_still_closing,
-    with_closing,
     with_forwarding,
     with_retirement,
-    without_forwarding,
 )
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode

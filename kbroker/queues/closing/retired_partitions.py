@@ -1,6 +1,6 @@
 """Decides whose Metadata responses include the retired partitions of a topic: only producers that already use them.
 
-See metadata/topics/closing_partitions.py for retired partitions. A producer is recognized by its connection: it
+See closing_partitions.py for retired partitions. A producer is recognized by its connection: it
 has produced on it before the partitions retired, or it sends records to them. A producer that starts later must not
 learn of them: it would use them after its first refresh of metadata, and they would never be idle.
 
@@ -11,10 +11,9 @@ as one from before.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from kbroker.api.context import RequestConnection, Services
     from kbroker.metadata.image import MetadataImage, TopicImage
     from protocol.fast.produce import TopicRecords
 
@@ -23,12 +22,18 @@ RECONNECT_MS = 60_000
 ALWAYS = 0
 
 
-def note_producer(services: Services, connection: RequestConnection, topics: Sequence[TopicRecords]) -> None:
-    """Record the image version at which a connection has begun to produce; ALWAYS if it uses retired partitions."""
-    image = services.metadata
+class ProducerConnection(Protocol):
+    """`producer_since`: the image version at which it has begun to produce, None if it has not."""
+
+    producer_since: int | None
+
+
+def note_producer(
+    image: MetadataImage, connection: ProducerConnection, topics: Sequence[TopicRecords], uptime_ms: int
+) -> None:
+    """Set `producer_since` of a connection; ALWAYS if it uses retired partitions. `uptime_ms`: of this broker."""
     if connection.producer_since is None:
-        is_reconnected = services.environment.clock.now_ms() < services.started_ms + RECONNECT_MS
-        connection.producer_since = ALWAYS if is_reconnected else image.version
+        connection.producer_since = ALWAYS if uptime_ms < RECONNECT_MS else image.version
     if connection.producer_since != ALWAYS and any(
         key in image.retired_versions and _has_retired(image, key, [row[0] for row in rows]) for key, rows in topics
     ):

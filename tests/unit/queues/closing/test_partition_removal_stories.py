@@ -150,17 +150,17 @@ async def test_a_partition_is_removed_only_in_the_leader_epoch_that_was_looked_a
     await s.create(*ASSIGNMENT)
     machine = s.machines[s.controller]
     assert machine.services is not None
-    controller = machine.services.controller
-    closing = await machine.loop.run(controller.closing.close("t", 1))
+    removal = machine.services.partition_removal
+    closing = await machine.loop.run(removal.closing.close("t", 1))
     victim = next(node_id for node_id in s.machines if node_id != s.controller)
     (session,) = s.service.sessions(f"b{victim}")
     s.service.expire(session)
     epochs = {index: epoch for index, (_, epoch) in closing.leaders.items()}
     await s.until(lambda: any(s.registration(1, index=i).leader_epoch > epochs[i] for i in epochs), 60)
     with pytest.raises(KafkaError) as raised:
-        await machine.loop.run(controller.closing.remove(closing))
+        await machine.loop.run(removal.closing.remove(closing))
     assert raised.value.code == ErrorCode.REQUEST_TIMED_OUT
-    await machine.loop.run(controller.closing.reopen(closing.topic_id))
+    await machine.loop.run(removal.closing.reopen(closing.topic_id))
     await is_closing_nowhere(s)
     assert counts(s) == {3}
 
@@ -171,7 +171,7 @@ async def test_the_next_controller_reopens_what_its_predecessor_has_closed(s: Si
     former = s.controller
     machine = s.machines[former]
     assert machine.services is not None
-    await machine.loop.run(machine.services.controller.closing.close("t", 1))
+    await machine.loop.run(machine.services.partition_removal.closing.close("t", 1))
     await s.until(lambda: s.replica(3, index=2).is_closing, 10)
     refused = await s.client(3, lambda client: client.produce("t", batch(b"x"), 2))
     assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -190,28 +190,28 @@ async def test_producers_wait_until_it_is_decided_whether_partitions_are_removed
     await s.create(*ASSIGNMENT)
     machine = s.machines[s.controller]
     assert machine.services is not None
-    controller = machine.services.controller
+    removal = machine.services.partition_removal
 
     async def produce() -> ErrorCode:
         response = await s.client(3, lambda client: client.produce("t", batch(b"x"), 2))
         return ErrorCode(response.error_code)
 
-    closing = await machine.loop.run(controller.closing.close("t", 1))
+    closing = await machine.loop.run(removal.closing.close("t", 1))
     await s.until(lambda: s.replica(3, index=2).is_closing, 10)
     producing = asyncio.ensure_future(produce())
     await asyncio.sleep(1)
     assert not producing.done()
-    await machine.loop.run(controller.closing.reopen(closing.topic_id))
+    await machine.loop.run(removal.closing.reopen(closing.topic_id))
     assert await producing == ErrorCode.NONE
     assert s.replica(3, index=2).log.log_end_offset == 1
 
     # The partition is closed for too long; then it is gone.
     await s.client(3, lambda client: client.delete_records("t", 1, 2))
-    closing = await machine.loop.run(controller.closing.close("t", 1))
+    closing = await machine.loop.run(removal.closing.close("t", 1))
     await s.until(lambda: s.replica(3, index=2).is_closing, 10)
     assert await produce() == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert not s.replica(3, index=2)._closing_listeners
     producing = asyncio.ensure_future(produce())
     await asyncio.sleep(1)
-    await machine.loop.run(controller.closing.remove(closing))
+    await machine.loop.run(removal.closing.remove(closing))
     assert await producing == ErrorCode.NOT_LEADER_OR_FOLLOWER

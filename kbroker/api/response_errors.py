@@ -1,20 +1,20 @@
 """Errors in responses: the response to a request that failed as a whole, and the report of the error codes in any.
 
 Responses are declared as rows (protocol/messages), so the fields with error codes are found in the declaration, once
-per class. After that, a response without errors costs one comparison per code. Each code is reported once, to the log
-and to the counters: how often it occurs, and what the first one is about.
+per class, and a function is generated that checks them. After that, a response without errors costs one comparison per
+code. Each code is reported once, to the log and to the counters: how often it occurs, and what the first one is about.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
-from operator import attrgetter
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kbroker.common import KafkaError
 from kbroker.runtime.turns import paced
+from protocol.schema.function_source import FunctionSource
 from protocol.schema.message import Message, StructType
 
 if TYPE_CHECKING:
@@ -133,19 +133,23 @@ def error_fields(cls: StructType) -> ErrorFields | None:
     return ErrorFields("error_code" in rows, "error_message" in rows, subjects, tuple(children))
 
 
-def error_check(fields: ErrorFields) -> Callable[[Any], Any]:
-    """Return a function whose result for a struct is true if there is an error in it."""
-    own = attrgetter("error_code") if fields.has_code else None
-    children = [(attrgetter(name), error_check(child)) for name, child in fields.children]
-    if own is not None and not children:
-        return own
+def error_check(fields: ErrorFields, title: str) -> Callable[[Message], bool]:
+    """Generate the function that returns whether a response has an error."""
+    source = FunctionSource("def function(response):")
+    _emit_check(source, fields, "response")
+    source.emit("return False")
+    function: Callable[[Message], bool] = source.compile(title)
+    return function
 
-    def has_errors(struct: Any) -> bool:
-        if own is not None and own(struct):
-            return True
-        return any(any(map(has_error, elements(struct) or ())) for elements, has_error in children)
 
-    return has_errors
+def _emit_check(source: FunctionSource, fields: ErrorFields, struct: str) -> None:
+    if fields.has_code:
+        with source.block(f"if {struct}.error_code:"):
+            source.emit("return True")
+    for name, child in fields.children:
+        element = source.variable("v")
+        with source.block(f"for {element} in {struct}.{name} or ():"):
+            _emit_check(source, child, element)
 
 
 @cache
@@ -154,7 +158,7 @@ def error_reporter(cls: type[Message]) -> Callable[[RequestContext, Message | No
     fields = error_fields(cls)
     if fields is None:
         return lambda context, request, response: False
-    error_fields_of_class, has_errors = fields, error_check(fields)
+    error_fields_of_class, has_errors = fields, error_check(fields, f"errors of {cls.__name__}")
 
     def report(context: RequestContext, request: Message | None, response: Message) -> bool:
         # In turns, the check is not made before: it does not pause.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from kbroker.cli.common.client import client_settings, topic_error_text
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.retry import records as names
-from kbroker.retry.clients.kafka_python_headers import producer_headers
+from kbroker.retry.clients.kafka_python import producer_headers
 from kbroker.retry.records import is_pointer, redriven_headers
 from protocol.errors import ErrorCode
 

@@ -33,7 +33,7 @@ class Delivery:
     def __init__(self, topic: str, config: dict[str, Any]) -> None:
         from kafka import KafkaProducer
 
-        from kbroker.retry.clients.kafka_python_headers import producer_headers
+        from kbroker.retry.clients.kafka_python import producer_headers
 
         self._topic = topic
         self._headers = producer_headers

@@ -4,13 +4,13 @@ import json
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
 from kbroker.cli.cluster.cluster_state import (
     LogDirs,
-    broker_state,
+    broker_rows,
     print_healing,
     read_cluster,
     read_healing,
@@ -49,7 +49,6 @@ from kbroker.cli.common.values import INT32, count_text, format_size
 from kbroker.client.admin import chunks
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import Partition
-from kbroker.common import format_address
 from kbroker.metadata.reassignments.placement.balance import balance as balanced
 from kbroker.metadata.reassignments.placement.drain import drain as drained
 from kbroker.metadata.reassignments.placement.drain import replace as replaced
@@ -58,15 +57,8 @@ from protocol.messages.k03_metadata import MetadataResponsePartition
 from protocol.messages.k60_describe_cluster import DescribeClusterResponse
 
 
-class PlanFile(NamedTuple):
-    """What a file says about a plan. `description` may be empty."""
-
-    description: str
-    moves: list[GivenMove]
-
-
-def read_plan_file(path: str) -> PlanFile:
-    """Return the plan of a file. Raises CliError if the file cannot be read, or is not such a plan."""
+def read_plan_file(path: str) -> tuple[str, list[GivenMove]]:
+    """Return the description, which may be empty, and the moves. Raises CliError if the file has no such plan."""
     try:
         with open(path, encoding="utf-8") as file:
             document: Any = json.load(file)
@@ -77,7 +69,7 @@ def read_plan_file(path: str) -> PlanFile:
         description = str(document.get("description", ""))
         # A drain names its brokers there.
         drained_brokers(description)
-        return PlanFile(description, moves)
+        return description, moves
     except OSError as error:
         raise CliError(exception_text(error)) from None
     except (ValueError, KeyError, TypeError):
@@ -315,26 +307,19 @@ def broker_summaries(
     leads = Counter(row.leader_id for row in partitions)
     replicas = Counter(broker for row in partitions for broker in row.replica_nodes)
     out_of_sync = Counter(broker for row in partitions for broker in row.replica_nodes if broker not in row.isr_nodes)
-    known = {broker.broker_id: broker for broker in cluster.brokers}
-    summaries = []
-    for broker_id in sorted({*known, *replicas}):
-        broker = known.get(broker_id)
-        found = directories.get(broker_id)
-        summaries.append(
-            {
-                "broker": broker_id,
-                "address": format_address(broker.host, broker.port) if broker else None,
-                "rack": broker.rack if broker else None,
-                "state": broker_state(broker, cluster.controller_id),
-                "cordoned": found.is_cordoned if found else None,
-                "leads": leads[broker_id],
-                "replicas": replicas[broker_id],
-                "out_of_sync": out_of_sync[broker_id],
-                "size_bytes": found.size_bytes if found else None,
-                "free_bytes": found.free_bytes if found else None,
-            }
-        )
-    return summaries
+    return [
+        {
+            **row,
+            "cordoned": found.is_cordoned if found else None,
+            "leads": leads[broker_id],
+            "replicas": replicas[broker_id],
+            "out_of_sync": out_of_sync[broker_id],
+            "size_bytes": found.size_bytes if found else None,
+            "free_bytes": found.free_bytes if found else None,
+        }
+        for broker_id, row in broker_rows(cluster, replicas)
+        for found in [directories.get(broker_id)]
+    ]
 
 
 def _cells(broker: Mapping[str, Any]) -> list[Any]:

@@ -103,7 +103,7 @@ class Host:
             len(topics),
             tuple(sorted(without_leader)),
             under_replicated,
-            tuple(problems.failing),
+            tuple(problems.failing_brokers),
         )
 
     def read_cluster(self, settings: "ZooKeeperSettings") -> StoredCluster:

@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kbroker.cli.archive.describe import Directory, TopicNames, open_storages
 from kbroker.cli.common.errors import print_error, usage_error
-from kbroker.cli.common.options import AsJson, Jars, Master, SparkConf, option, spark_session_for
+from kbroker.cli.common.options import (
+    AsJson,
+    Directory,
+    Jars,
+    Master,
+    SparkConf,
+    TopicNames,
+    open_storages,
+    option,
+    spark_session_for,
+)
 from kbroker.cli.common.output import Cell, ProgressBar, print_json, print_table
 from kbroker.cli.common.values import count_text, format_size, parse_date, parse_duration_ms, parse_integer, parse_size
 

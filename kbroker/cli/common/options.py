@@ -15,6 +15,8 @@ from kbroker.cli.common.values import INT32, parse_rate
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from kbroker.pipeline.storage.storage import Storage
+
 
 def option(
     spec: str = "", help: str | None = None, *, complete: Callable[..., list[str]] | None = None, **settings: Any
@@ -146,6 +148,8 @@ Jars = Annotated[
     ),
 ]
 SparkConf = Annotated[list[str] | None, option("--conf NAME=VALUE", "Set a Spark property; repeatable.")]
+Directory = Annotated[str, argument("DIR")]
+TopicNames = Annotated[list[str] | None, option("--topic TOPIC", "Include this topic only; repeatable.")]
 BrokerWait = Annotated[str, option("--broker-wait DURATION", "Wait this long for a broker that cannot be reached.")]
 
 
@@ -165,6 +169,21 @@ def spark_session_for(
             raise usage_error(str(error)) from None
         with spark_session(name, master=master, jars=jars, conf=settings, note=print_note, prints=prints) as session:
             yield session
+
+
+@contextmanager
+def open_storages(
+    directories: Sequence[str], master: str | None, jars: str | None, conf: Sequence[str] | None
+) -> "Iterator[Callable[[str], Storage]]":
+    """Return a function that opens storages. Starts a Spark session only if a directory is not local."""
+    from kbroker.pipeline.storage.location import is_local, open_storage
+
+    if all(map(is_local, directories)):
+        with pipeline_errors():
+            yield open_storage
+    else:
+        with spark_session_for("kbroker archive", master, jars, conf) as session:
+            yield lambda directory: open_storage(directory, session)
 
 
 @contextmanager

@@ -159,11 +159,7 @@ DEFAULT_LIMIT = 100
 
 Topic = Annotated[str, argument("TOPIC", "Topic with delayed delivery.", complete=complete_topics)]
 Partition = Annotated[int | None, option("--partition -p PARTITION", "Only this partition.", max=INT32)]
-Offset = Annotated[
-    list[int] | None, option("--offset -o OFFSET", "The record at this offset; needs -p; repeatable.", max=INT64)
-]
 Key = Annotated[str | None, option("--key -k KEY", "Only records with this key.")]
-OfKey = Annotated[str | None, option("--key -k KEY", "All pending records with this key.")]
 
 
 @app.command("list")
@@ -239,52 +235,41 @@ def count(
     print_rows(as_json, rows, columns, cells)
 
 
+class Chosen(NamedTuple):
+    """The records to cancel or to deliver."""
+
+    topic: Topic
+    partition: Partition = None
+    offset: Annotated[
+        list[int] | None, option("--offset -o OFFSET", "The record at this offset; needs -p; repeatable.", max=INT64)
+    ] = None
+    key: Annotated[str | None, option("--key -k KEY", "All pending records with this key.")] = None
+
+
 @app.command("cancel")
-def cancel(
-    topic: Topic,
-    partition: Partition = None,
-    offset: Offset = None,
-    key: OfKey = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-) -> None:
+def cancel(chosen: Chosen, yes: Yes = False, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """Cancel pending records: they are never delivered. Choose them with --partition and --offset, or with --key.
 
     Example: kbroker delayed cancel reminders --partition 0 --offset 42
 
     Example: kbroker delayed cancel reminders --key account-7
     """
-    _change(CANCEL, topic, partition, offset or [], key, yes, as_json, bootstrap)
+    _change(CANCEL, chosen, yes, as_json, bootstrap)
 
 
 @app.command("deliver-now")
 def deliver_now(
-    topic: Topic,
-    partition: Partition = None,
-    offset: Offset = None,
-    key: OfKey = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    chosen: Chosen, yes: Yes = False, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
 ) -> None:
     """Deliver pending records before they are due. Choose them with --partition and --offset, or with --key.
 
     Example: kbroker delayed deliver-now reminders --partition 0 --offset 42
     """
-    _change(DELIVER, topic, partition, offset or [], key, yes, as_json, bootstrap)
+    _change(DELIVER, chosen, yes, as_json, bootstrap)
 
 
-def _change(
-    operation: int,
-    topic: str,
-    partition: int | None,
-    offsets: Sequence[int],
-    key: str | None,
-    yes: bool,
-    as_json: bool,
-    bootstrap: str,
-) -> None:
+def _change(operation: int, chosen: Chosen, yes: bool, as_json: bool, bootstrap: str) -> None:
+    topic, partition, offsets, key = chosen
     if bool(offsets) == (key is not None):
         raise usage_error("choose one: --offset OFFSET with --partition, or --key KEY")
     if offsets and partition is None:
@@ -292,18 +277,18 @@ def _change(
     verb, done = ("Cancel", "cancelled") if operation == CANCEL else ("Deliver", "delivered")
     with admin_client(bootstrap) as client:
         delayed = DelayedTopic(client, topic)
-        chosen: dict[int, list[int]] = {}
+        by_partition: dict[int, list[int]] = {}
         for index in delayed.partitions(partition):
-            chosen[index] = list(offsets) or [
+            by_partition[index] = offsets or [
                 pending.record.offset for pending in delayed.pending(index, PAGE_RECORDS, key=key)
             ]
-        total = sum(map(len, chosen.values()))
+        total = sum(map(len, by_partition.values()))
         if not total:
             raise CliError(f"{topic} has no pending record with key {key}")
         confirm(f"{verb} {count_text(total, 'pending record')} of {topic}?", yes)
         results = [
             {"partition": index, "offset": at, "error": error}
-            for index, wanted in chosen.items()
+            for index, wanted in by_partition.items()
             if wanted
             for at, error in delayed.change(operation, index, wanted)
         ]

@@ -13,9 +13,7 @@ from kbroker.cli.common.errors import CliError, print_error
 from kbroker.cli.common.options import (
     AsJson,
     Directory,
-    Jars,
-    Master,
-    SparkConf,
+    SparkOptions,
     TopicNames,
     argument,
     open_storages,
@@ -54,9 +52,8 @@ MAX_RANGES, MAX_PATHS = 5, 3
 def list_archives(
     directories: Annotated[list[str], argument("DIR...")],
     as_json: AsJson = False,
-    master: Master = None,
-    jars: Jars = None,
-    conf: SparkConf = None,
+    *,
+    spark: SparkOptions,
 ) -> None:
     """List the topics of archives with rows, files, offsets and times.
 
@@ -71,7 +68,7 @@ def list_archives(
     from kbroker.pipeline.errors import PipelineError
 
     documents, has_failed = [], False
-    with open_storages(directories, master, jars, conf) as open_storage:
+    with open_storages(directories, spark) as open_storage:
         for storage in (archive for directory in directories for archive in _find_archives(open_storage, directory)):
             try:
                 state = Archive.open(storage).state()
@@ -120,9 +117,8 @@ def describe(
     groups: Annotated[bool, option("--groups", "Show the archived offsets of consumer groups.")] = False,
     plot: Annotated[str | None, option("--plot FILE.png", "Plot records and bytes over time to this file.")] = None,
     as_json: AsJson = False,
-    master: Master = None,
-    jars: Jars = None,
-    conf: SparkConf = None,
+    *,
+    spark: SparkOptions,
 ) -> None:
     """Show an archive's topics with offsets and times, its gaps with their reasons, configs and groups.
 
@@ -135,7 +131,7 @@ def describe(
     from kbroker.pipeline.archive.plot import plot_archive
     from kbroker.pipeline.archive.report import report_topics
 
-    with open_storages([directory], master, jars, conf) as open_storage:
+    with open_storages([directory], spark) as open_storage:
         archive = Archive.open(open_storage(directory))
         state, root = archive.state(), archive.storage.root
         topics = report_topics(state, topic or ())

@@ -11,9 +11,7 @@ from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.options import (
     AsJson,
     Directory,
-    Jars,
-    Master,
-    SparkConf,
+    SparkOptions,
     TopicNames,
     open_storages,
     option,
@@ -39,9 +37,8 @@ def compact(
     ] = "0",
     dry_run: Annotated[bool, option("--dry-run", "Print what would be done, and change nothing.")] = False,
     as_json: AsJson = False,
-    master: Master = None,
-    jars: Jars = None,
-    conf: SparkConf = None,
+    *,
+    spark: SparkOptions,
 ) -> None:
     """Merge the small files of each topic and date into files of about the target size.
 
@@ -60,7 +57,7 @@ def compact(
     options = CompactionOptions(
         parse_target_size(target_size), topic or (), list(map(parse_date, date or ())), _parse_seconds(keep_replaced)
     )
-    with open_storages([directory], master, jars, conf) as open_any_storage:
+    with open_storages([directory], spark) as open_any_storage:
         archive = Archive.open(open_any_storage(directory))
         bins = plan_merges(archive.state(), options.target_bytes, options.topics, options.dates)
         if dry_run:
@@ -72,7 +69,7 @@ def compact(
     if bins:
         # Imported and started only now, because a Spark session takes seconds to start.
         with (
-            spark_session_for("kbroker archive compact", master, jars, conf) as session,
+            spark_session_for("kbroker archive compact", spark) as session,
             ProgressBar("compacting", sum(merge_bin.size for merge_bin in bins), shows_bytes=True) as progress,
         ):
             result = compact(session, Archive.open(open_storage(directory, session)), options, progress.advance)

@@ -11,9 +11,7 @@ from kbroker.cli.common.options import (
     AsJson,
     Bootstrap,
     BrokerWait,
-    Jars,
-    Master,
-    SparkConf,
+    SparkOptions,
     argument,
     option,
     pipeline_errors,
@@ -58,9 +56,8 @@ def run(
     verbose: Annotated[bool, option("--verbose -v", "Print a line per batch, even without a terminal.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    master: Master = None,
-    jars: Jars = None,
-    conf: SparkConf = None,
+    *,
+    spark: SparkOptions,
 ) -> None:
     """Archive topics to Parquet, each record exactly once, even if a process is killed.
 
@@ -95,7 +92,7 @@ def run(
     stop = StopEvent()
     with (
         StopSignals(lambda _: stop.set()) as signals,
-        spark_session_for("kbroker archive", master, jars, conf) as session,
+        spark_session_for("kbroker archive", spark) as session,
     ):
         signals.install()  # the Spark session has replaced the handlers
         summary = _run(session, directory, checkpoint, options, stop, verbose or sys.stderr.isatty())

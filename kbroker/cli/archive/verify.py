@@ -13,9 +13,7 @@ from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import (
     DEFAULT_BOOTSTRAP,
     AsJson,
-    Jars,
-    Master,
-    SparkConf,
+    SparkOptions,
     argument,
     option,
     pipeline_errors,
@@ -60,9 +58,8 @@ def verify(
     end: Annotated[str | None, option("--to POSITION", "Stop before this offset or time.")] = None,
     report: Annotated[str | None, option("--report FILE", "Write the complete report as JSON to this file.")] = None,
     as_json: AsJson = False,
-    master: Master = None,
-    jars: Jars = None,
-    conf: SparkConf = None,
+    *,
+    spark: SparkOptions,
 ) -> None:
     """Check an archive, and compare each record with the broker's if the broker still has it.
 
@@ -78,7 +75,7 @@ def verify(
     if report is not None:
         _write_report(report, "")  # fails before the verification if the file cannot be written
     _require_archive_and_broker(directory, address)
-    with spark_session_for("kbroker archive verify", master, jars, conf) as session:
+    with spark_session_for("kbroker archive verify", spark) as session:
         result = _verify(session, directory, address, scope, require_broker)
     if report is not None:
         _write_report(report, json.dumps(result.as_json(), indent=2) + "\n")

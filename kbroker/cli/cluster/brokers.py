@@ -33,7 +33,6 @@ from kbroker.cli.common.completion import complete_brokers
 from kbroker.cli.common.errors import CliError, exception_text, print_error, usage_error
 from kbroker.cli.common.options import (
     DEFAULT_BOOTSTRAP,
-    NO_PLAN_OPTIONS,
     AllowFewerRacks,
     AsJson,
     Bootstrap,
@@ -41,7 +40,6 @@ from kbroker.cli.common.options import (
     Yes,
     argument,
     option,
-    with_plan_options,
 )
 from kbroker.cli.common.output import confirm, paginated, print_json, print_note, print_table
 from kbroker.cli.common.partitions import cancel_reassignments, reassignments_if_known
@@ -95,8 +93,7 @@ OldBroker = Annotated[int, _broker_argument("OLD")]
 NewBroker = Annotated[int, _broker_argument("NEW")]
 
 
-@with_plan_options
-def balance(options: PlanOptions = NO_PLAN_OPTIONS, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+def balance(options: PlanOptions, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """Spread replicas, leaders and bytes evenly over the brokers, for example after new ones have joined.
 
     No partition is spread over fewer racks than before. The plan is shown first, and must be confirmed in a terminal.
@@ -107,12 +104,12 @@ def balance(options: PlanOptions = NO_PLAN_OPTIONS, bootstrap: Bootstrap = DEFAU
     run_plan(bootstrap, "balance", balanced, options)
 
 
-@with_plan_options
 def drain(
     broker_ids: BrokerIds,
     undo: Annotated[bool, option("--undo", "Let drained brokers get replicas again; move nothing.")] = False,
     allow_fewer_racks: AllowFewerRacks = False,
-    options: PlanOptions = NO_PLAN_OPTIONS,
+    *,
+    options: PlanOptions,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Move all replicas of brokers to the other brokers, before you stop them.
@@ -149,12 +146,12 @@ def _undo_drain(bootstrap: str, brokers: Sequence[int]) -> None:
         raise typer.Exit(1)
 
 
-@with_plan_options
 def replace(
     old: OldBroker,
     new: NewBroker,
     allow_fewer_racks: AllowFewerRacks = False,
-    options: PlanOptions = NO_PLAN_OPTIONS,
+    *,
+    options: PlanOptions,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Move all replicas of a broker, which may be down for good, to a new one.
@@ -170,11 +167,11 @@ def replace(
     )
 
 
-@with_plan_options
 def execute(
     file: Annotated[str, argument("FILE")],
     allow_fewer_racks: AllowFewerRacks = False,
-    options: PlanOptions = NO_PLAN_OPTIONS,
+    *,
+    options: PlanOptions,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Run exactly the plan that --dry-run --json has shown.

@@ -187,6 +187,7 @@ def run_plan(
 
     The exit status is 1 if the plan was cancelled or has skipped partitions.
     """
+    throttle = options.throttle_bytes_per_second
     with admin_client(bootstrap) as client:
         plans = PlanRequests(client)
         last = _last_plan(plans, options.dry_run)
@@ -196,7 +197,7 @@ def run_plan(
         except PlanRefused as error:
             raise CliError(str(error)) from None
         watch = PlanWatch(client, plans, replica_sizes(layout))
-        rate = assumed_rate(options.throttle, None if last is None else copy_rate(last, replica_sizes(layout)))
+        rate = assumed_rate(throttle, None if last is None else copy_rate(last, replica_sizes(layout)))
         estimate = None
         if rate is not None:
             written = measure_write_rates(client, plan, now_ms())
@@ -259,7 +260,11 @@ def _run(
         return None
     try:
         plan_id = plans.create(
-            description, plan.moves, options.throttle, options.max_concurrent_moves, allow_fewer_racks=allow_fewer_racks
+            description,
+            plan.moves,
+            options.throttle_bytes_per_second,
+            options.max_concurrent_moves,
+            allow_fewer_racks=allow_fewer_racks,
         )
     except CliError:
         uncordon(client, cordoned)

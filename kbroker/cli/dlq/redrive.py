@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from kbroker.cli.common.client import client_settings, topic_error_text
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.retry import records as names
-from kbroker.retry.clients.kafka_python import producer_headers
 from kbroker.retry.records import is_pointer, redriven_headers
 from protocol.errors import ErrorCode
 
@@ -269,6 +268,8 @@ class Redrive:
     def _send(self, producer: Any, outgoing: list[tuple[str, Any]], records: list[Any]) -> None:
         """Send a batch, and the offsets behind `records`, in one transaction."""
         from kafka import OffsetAndMetadata, TopicPartition
+
+        from kbroker.retry.clients.kafka_python import producer_headers
 
         for target in {target for target, _ in outgoing}:
             if not self._consumer.partitions_for_topic(target):

@@ -13,9 +13,7 @@ from kbroker.cli.common.options import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
-    Jars,
-    Master,
-    SparkConf,
+    SparkOptions,
     argument,
     option,
     pipeline_errors,
@@ -84,9 +82,8 @@ def aggregate(
     plot: Annotated[str, option("FILE.png", "Plot records and bytes over time at the end.")] = "",
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    master: Master = None,
-    jars: Jars = None,
-    conf: SparkConf = None,
+    *,
+    spark: SparkOptions,
 ) -> None:
     """Aggregate the records of topics by time window and key continuously, until Ctrl-C.
 
@@ -129,7 +126,7 @@ def aggregate(
     with pipeline_errors():
         # Checked before Spark starts, which takes seconds.
         require_topics(bootstrap, definition, target)
-    with spark_session_for("kbroker pipeline aggregate", master, jars, conf) as session:
+    with spark_session_for("kbroker pipeline aggregate", spark) as session:
         summary = _run(session, bootstrap, definition, target, checkpoint, options)
         if as_json:
             print_json(_summary_json(summary))

@@ -14,9 +14,8 @@ from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
-    Jars,
-    Master,
     SparkConf,
+    SparkOptions,
     argument,
     pipeline_errors,
     spark_session_for,
@@ -32,9 +31,8 @@ def run(
     file: Annotated[str, argument("FILE.py")],
     args: Annotated[list[str] | None, argument("[-- ARG]...")] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    master: Master = None,
-    jars: Jars = None,
-    conf: SparkConf = None,
+    *,
+    spark: SparkOptions,
 ) -> None:
     """Run a Python program in a Spark session with the Kafka connector.
 
@@ -45,8 +43,8 @@ def run(
     if not os.path.isfile(file):
         raise CliError(f"{file} does not exist")
     os.environ["KBROKER_BOOTSTRAP"] = bootstrap
-    properties = [f"spark.kbroker.bootstrap={bootstrap}", *(conf or [])]
-    with spark_session_for(os.path.basename(file), master, jars, properties, prints=True) as session:
+    properties = [f"spark.kbroker.bootstrap={bootstrap}", *(spark.conf or [])]
+    with spark_session_for(os.path.basename(file), spark._replace(conf=properties), prints=True) as session:
         status = run_file(file, args or [], session)
     raise typer.Exit(status)
 

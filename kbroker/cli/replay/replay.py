@@ -14,9 +14,7 @@ from kbroker.cli.common.options import (
     AsJson,
     Bootstrap,
     BrokerWait,
-    Jars,
-    Master,
-    SparkConf,
+    SparkOptions,
     argument,
     option,
     pipeline_errors,
@@ -209,9 +207,8 @@ def replay(
     broker_wait: BrokerWait = "2m",
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    master: Master = None,
-    jars: Jars = None,
-    conf: SparkConf = None,
+    *,
+    spark: SparkOptions,
 ) -> None:
     """Produce archived records to topics, each once, with keys, values, headers, timestamps and partitions.
 
@@ -242,7 +239,7 @@ def replay(
     with pipeline_errors():
         _check_before_spark(directory, topics or [], bootstrap)
     with (
-        spark_session_for("kbroker replay", master, jars, conf) as session,
+        spark_session_for("kbroker replay", spark) as session,
         _replay_context(session, directory, bootstrap, patience_s) as context,
     ):
         if request is not None and dry_run:

@@ -10,12 +10,10 @@ from kbroker.cli.common.completion import complete_topic_config_names, complete_
 from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.options import (
     DEFAULT_BOOTSTRAP,
-    NO_PLAN_OPTIONS,
     Bootstrap,
     PlanOptions,
     argument,
     option,
-    with_plan_options,
 )
 from kbroker.cli.common.values import INT16, INT32, count_text, parse_config_changes
 from kbroker.cli.configs.requests import Resource, alter_configs
@@ -94,7 +92,6 @@ def first_closing(client: ClusterClient, topic: str) -> int | None:
 Topics = Annotated[list[str], argument("TOPIC...", complete=complete_topics)]
 
 
-@with_plan_options
 def alter(
     topics: Topics,
     partitions: Annotated[
@@ -116,7 +113,8 @@ def alter(
     replication_factor: Annotated[
         int | None, option("--replication-factor -r N", "Change the number of replicas to N.", min=1, max=INT16)
     ] = None,
-    options: PlanOptions = NO_PLAN_OPTIONS,
+    *,
+    options: PlanOptions,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Change the number of partitions of topics, their configs, or their replication factor.

@@ -15,6 +15,7 @@ from kbroker.cli.common.options import (
     argument,
     option,
     pipeline_errors,
+    pipeline_usage_errors,
     spark_session_for,
 )
 from kbroker.cli.common.output import print_json, print_note
@@ -67,12 +68,9 @@ def run(
     """
     from kbroker.pipeline.archive.ingest.cluster_retry import StopEvent
     from kbroker.pipeline.archive.ingest.options import IngestOptions, create_subscription
-    from kbroker.pipeline.errors import PipelineError
 
-    try:
+    with pipeline_usage_errors():
         subscription = create_subscription(topics or [], pattern)
-    except PipelineError as error:
-        raise usage_error(str(error)) from None
     if rate is not None and not rate > 0:
         raise usage_error(f"--rate must be positive, not {rate:g}")
     options = IngestOptions(

@@ -150,15 +150,12 @@ class SparkOptions(NamedTuple):
 @contextmanager
 def spark_session_for(name: str, options: SparkOptions, *, prints: bool = False) -> "Iterator[SparkSession]":
     """Open a Spark session for one command. Errors of Spark and of the pipeline are raised as CliError."""
-    from kbroker.pipeline.errors import PipelineError
     from kbroker.pipeline.spark.session import spark_session
     from kbroker.pipeline.spark.session_conf import parse_conf
 
     with pipeline_errors():
-        try:
+        with pipeline_usage_errors():
             settings = parse_conf(options.conf or [])
-        except PipelineError as error:
-            raise usage_error(str(error)) from None
         with spark_session(
             name, master=options.master, jars=options.jars, conf=settings, note=print_note, prints=prints
         ) as session:
@@ -176,6 +173,17 @@ def open_storages(directories: Sequence[str], options: SparkOptions) -> "Iterato
     else:
         with spark_session_for("kbroker archive", options) as session:
             yield lambda directory: open_storage(directory, session)
+
+
+@contextmanager
+def pipeline_usage_errors() -> Iterator[None]:
+    """Raise errors of the pipeline as CliError for wrong usage."""
+    from kbroker.pipeline.errors import PipelineError
+
+    try:
+        yield
+    except PipelineError as error:
+        raise usage_error(str(error)) from None
 
 
 @contextmanager

@@ -1,8 +1,7 @@
 """`kbroker pipeline aggregate` and `kbroker pipeline template`."""
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +16,7 @@ from kbroker.cli.common.options import (
     argument,
     option,
     pipeline_errors,
+    pipeline_usage_errors,
     spark_session_for,
 )
 from kbroker.cli.common.output import print_json, print_note
@@ -93,8 +93,15 @@ def aggregate(
 
     Example: kbroker pipeline aggregate orders --window 1h --key key --to-parquet /data/hourly --once
     """
-    from kbroker.pipeline.aggregate.definition import default_compute, parse_group_key, split_names
+    from kbroker.pipeline.aggregate.definition import (
+        AggregateDefinition,
+        check_definition,
+        default_compute,
+        parse_group_key,
+        split_names,
+    )
     from kbroker.pipeline.aggregate.query import ResultSink, RunOptions, require_topics
+    from kbroker.pipeline.aggregate.result_files import check_plot
 
     if from_ not in ("earliest", "latest"):
         raise usage_error(f"--from must be earliest or latest, not {from_!r}")
@@ -105,9 +112,8 @@ def aggregate(
     if to_topic and not checkpoint:
         raise usage_error("--to-topic requires --checkpoint DIR")
     window_ms = parse_duration_ms(window)
-    with _definition_errors():
-        definition = _create_definition(
-            plot,
+    with pipeline_usage_errors():
+        definition = AggregateDefinition(
             topics=tuple(dict.fromkeys(topics)),
             window_ms=window_ms,
             slide_ms=window_ms if slide is None else parse_duration_ms(slide),
@@ -121,6 +127,9 @@ def aggregate(
             max_ahead_ms=parse_duration_ms(max_ahead),
             committed_only=committed_only,
         )
+        check_definition(definition)
+        if plot:
+            check_plot(plot, definition)
     options = RunOptions(once, parse_duration_ms(every or "10s"), from_ == "earliest", max_records, accept_loss)
     target = ResultSink(to_topic, to_parquet)
     with pipeline_errors():
@@ -134,27 +143,6 @@ def aggregate(
             print(_summary_text(summary, definition, target))
         if plot:
             _plot(session, bootstrap, definition, target, plot)
-
-
-@contextmanager
-def _definition_errors() -> Iterator[None]:
-    """Raise errors of the definition as usage errors."""
-    from kbroker.pipeline.errors import PipelineError
-
-    try:
-        yield
-    except PipelineError as error:
-        raise usage_error(str(error)) from None
-
-
-def _create_definition(plot: str, **values: Any) -> "AggregateDefinition":
-    from kbroker.pipeline.aggregate.definition import AggregateDefinition, check_definition
-    from kbroker.pipeline.aggregate.result_files import check_plot
-
-    definition = check_definition(AggregateDefinition(**values))
-    if plot:
-        check_plot(plot, definition)
-    return definition
 
 
 def _run(

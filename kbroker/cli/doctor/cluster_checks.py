@@ -4,8 +4,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from kbroker.cli.common.values import count_text
-from kbroker.cli.doctor.cluster_reader import ClusterUnreadable, ForeignNodes, StoredCluster
-from kbroker.cli.doctor.host import OK, PROBLEM, WARNING, CheckContext, CheckResult
+from kbroker.cli.doctor.host import (
+    OK,
+    PROBLEM,
+    WARNING,
+    CheckContext,
+    CheckResult,
+    ClusterUnreadable,
+    ForeignNodes,
+    StoredCluster,
+)
 from kbroker.common import format_address
 from kbroker.config import ConfigError
 from kbroker.config.broker.zookeeper_settings import zookeeper_settings

@@ -10,8 +10,16 @@ from collections.abc import Callable, Iterable, Iterator
 from kbroker.cli.common.errors import CliError, exception_text, print_error, usage_error
 from kbroker.cli.common.output import RED, ProgressBar, colored
 from kbroker.cli.common.values import parse_integer
-from kbroker.cli.log.items import DumpFile, DumpItem, DumpSelection, Fields, Reader, damage_item, format_item
-from kbroker.cli.log.segments import read_segment
+from kbroker.cli.log.items import (
+    DumpFile,
+    DumpItem,
+    DumpSelection,
+    Fields,
+    Reader,
+    damage_item,
+    format_item,
+    read_segment,
+)
 from kbroker.cli.records.formats import bytes_to_json
 from kbroker.coordination import journal
 from kbroker.coordination.interface import Create, Delete, Op, Set

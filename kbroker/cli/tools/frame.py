@@ -11,8 +11,7 @@ from typing import Any
 from kbroker.cli.common.errors import usage_error
 from kbroker.cli.common.output import RED, colored
 from kbroker.cli.common.values import count_text
-from kbroker.cli.log.items import DumpItem, damage_item, format_item
-from kbroker.cli.log.segments import batch_fields, control_item, record_fields
+from kbroker.cli.log.items import DumpItem, batch_fields, control_item, damage_item, format_item, record_fields
 from kbroker.cli.records.formats import bytes_to_json
 from kbroker.cli.tools.frame_fields import ParsedFrame, ResponseType, ResponseTypes, parse_capture, response_types_of
 from kbroker.storage.inspect.batches import BatchAt, Damage, find_header_fault

@@ -21,7 +21,9 @@ from kbroker.cli.common.output import (
 )
 from kbroker.cli.common.values import INT32, count_text, format_timestamp, is_relative_time, parse_time_ms
 from kbroker.cli.dlq.redrive import LetterFilter, Redrive, dead_letter, parse_header_filters
+from kbroker.cli.records.consume import open_consumer
 from kbroker.cli.records.formats import to_json
+from kbroker.cli.records.polling import InterruptGuard, OffsetBounds, read_partitions
 from kbroker.cli.retry import topics_with_configs
 from kbroker.client.admin import EARLIEST, LATEST, delete_records, list_offsets
 from kbroker.client.cluster import ClusterClient
@@ -30,8 +32,6 @@ from kbroker.config.definitions.retry import DEAD_LETTER_ENABLE
 from kbroker.config.tag_expression import VIEW_OF
 
 app = typer.Typer()
-
-POLL_MS = 500
 
 DeadLetterTopic = Annotated[str, argument("TOPIC", "Dead-letter topic.", complete=complete_topics)]
 
@@ -107,30 +107,20 @@ def show(
 
     Example: kbroker dlq show dlq.orders --group billing --error ValueError
     """
-    from kafka import KafkaConsumer
     from kafka import TopicPartition as KafkaTopicPartition
 
     letters = selection.filter()
+    guard = InterruptGuard()
     with admin_client(bootstrap) as client:
-        bounds = _bounds(client, topic)
-    with kafka_python_errors():
-        consumer = KafkaConsumer(
-            **client_settings(bootstrap), isolation_level="read_committed", auto_offset_reset="earliest"
-        )
-        found: list[Any] = []
-        try:
-            consumer.assign([KafkaTopicPartition(*tp) for tp in bounds])
-            for tp, (begin, _) in bounds.items():
-                consumer.seek(KafkaTopicPartition(*tp), begin)
-            while any(consumer.position(KafkaTopicPartition(*tp)) < last for tp, (_, last) in bounds.items()):
-                for tp, records in consumer.poll(POLL_MS).items():
-                    found += [
-                        r for r in records if r.offset < bounds[tp][1] and letters.selects(r.headers, r.timestamp)
-                    ]
-                if max_records is not None and len(found) >= max_records:
-                    break
-        finally:
-            consumer.close()
+        bounds = {KafkaTopicPartition(*tp): ends for tp, ends in _bounds(client, topic).items()}
+    begin, end = ({tp: offsets[number] for tp, offsets in bounds.items()} for number in (0, 1))
+    settings = client_settings(bootstrap) | {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
+    found: list[Any] = []
+    with open_consumer(settings) as consumer:
+        for records in read_partitions(consumer, OffsetBounds(begin, end), None, guard):
+            found += [record for record in records if letters.selects(record.headers, record.timestamp)]
+            if max_records is not None and len(found) >= max_records:
+                break
     found = found[:max_records]
     if as_json:
         for record in found:

@@ -18,7 +18,7 @@ from kbroker.cli.cluster.cluster_state import (
 )
 from kbroker.cli.cluster.layout_reader import read_layout
 from kbroker.cli.cluster.plan_report import is_success, plan_name, print_end, print_status, status_json
-from kbroker.cli.cluster.plan_requests import PlanDescription, PlanRequests
+from kbroker.cli.cluster.plan_requests import PlanRequests
 from kbroker.cli.cluster.run_plan import (
     PlanWatch,
     drain_description,
@@ -125,8 +125,11 @@ def drain(
     if undo:
         if options.used or allow_fewer_racks:
             raise usage_error("--undo has no other options")
-        _undo_drain(bootstrap, ids)
-        return
+        with admin_client(bootstrap) as client:
+            done = uncordon(client, ids)
+        for broker in done:
+            print(f"broker {broker}: accepts replicas again")
+        raise typer.Exit(1 if len(done) < len(ids) else 0)
     run_plan(
         bootstrap,
         drain_description(ids),
@@ -135,15 +138,6 @@ def drain(
         ids,
         allow_fewer_racks=allow_fewer_racks,
     )
-
-
-def _undo_drain(bootstrap: str, brokers: Sequence[int]) -> None:
-    with admin_client(bootstrap) as client:
-        done = uncordon(client, brokers)
-    for broker in done:
-        print(f"broker {broker}: accepts replicas again")
-    if len(done) < len(brokers):
-        raise typer.Exit(1)
 
 
 def replace(
@@ -222,7 +216,11 @@ def plan(
         if moving:
             print_note(f"{count_text(len(moving), 'partition')} moving without a plan; {HOW_TO_SEE_MOVES}")
         if cancel:
-            found = _cancel(plans, found, yes)
+            if found is None or not found.is_running:
+                raise CliError("no plan is running")
+            confirm(f"Cancel {plan_name(found)}?", yes)
+            plans.cancel(found.plan_id)
+            found = plans.describe()
             uncordon(client, [] if found is None else drained_brokers(found.description))
         if found is None:
             if as_json:
@@ -256,15 +254,6 @@ def _cancel_moves(client: ClusterClient, moving: Collection[Partition], yes: boo
     if errors:
         raise typer.Exit(1)
     print(f"{count}: moves cancelled")
-
-
-def _cancel(plans: PlanRequests, running: PlanDescription | None, yes: bool) -> PlanDescription | None:
-    """Cancel the plan that runs, after confirmation, and return it."""
-    if running is None or not running.is_running:
-        raise CliError("no plan is running")
-    confirm(f"Cancel {plan_name(running)}?", yes)
-    plans.cancel(running.plan_id)
-    return plans.describe()
 
 
 app = typer.Typer()

@@ -161,7 +161,12 @@ def plan_name(plan: PlanDescription) -> str:
 
 def print_status(plan: PlanDescription, copied: CopiedBytes, now_ms: int, awaited: Sequence[int]) -> None:
     """Print a plan that runs, with the moves in progress. `awaited`: brokers that it waits for."""
-    rows = progress_rows(plan)
+    # Neither done nor skipped.
+    rows: list[list[Cell]] = [
+        [move.topic, move.partition, _ids(move.original), _ids(move.target), move.state]
+        for state in (MOVING, PENDING)
+        for move in plan.in_state(state)
+    ]
     if rows:
         print_table(PROGRESS_COLUMNS, rows[:SHOWN_MOVES])
     if len(rows) > SHOWN_MOVES:
@@ -182,30 +187,14 @@ def print_end(plan: PlanDescription) -> None:
         print_error(f"{move.topic}-{move.partition} was skipped: {move.reason}")
 
 
-def progress_rows(plan: PlanDescription) -> list[list[Cell]]:
-    """Return the moves that are neither done nor skipped, those in progress first."""
-    return [
-        [move.topic, move.partition, _ids(move.original), _ids(move.target), move.state]
-        for state in (MOVING, PENDING)
-        for move in plan.in_state(state)
-    ]
-
-
 def state_text(plan: PlanDescription) -> str:
     """Return the state of a plan in one line."""
     moved = "moved back" if plan.moves_back else "moved"
     parts = [f"{plan.count(DONE)} of {count_text(len(plan.moves), 'partition')} {moved}"]
-    parts += [f"{count} {word}" for state, word in _WORDS.items() if (count := plan.count(state))]
-    return f"{plan_name(plan)} is {plan.state}{_duration_text(plan)}: {', '.join(parts)}"
-
-
-_WORDS = {MOVING: "moving", PENDING: "waiting", SKIPPED: "skipped"}
-
-
-def _duration_text(plan: PlanDescription) -> str:
-    if plan.ended_ms is None:
-        return ""
-    return f" after {format_duration(max(plan.ended_ms - plan.created_ms, 0))}"
+    words = {MOVING: "moving", PENDING: "waiting", SKIPPED: "skipped"}
+    parts += [f"{count} {word}" for state, word in words.items() if (count := plan.count(state))]
+    ended = "" if plan.ended_ms is None else f" after {format_duration(max(plan.ended_ms - plan.created_ms, 0))}"
+    return f"{plan_name(plan)} is {plan.state}{ended}: {', '.join(parts)}"
 
 
 def copied_text(plan: PlanDescription, copied: CopiedBytes, now_ms: int) -> str:

@@ -7,7 +7,7 @@ import resource
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -327,6 +327,18 @@ class CheckResult(NamedTuple):
         return {"check": self.check, "status": self.status, "found": self.message, "advice": self.advice}
 
 
+def ok(check: str, message: str) -> CheckResult:
+    return CheckResult(check, OK, message)
+
+
+def warning(check: str, message: str, advice: str) -> CheckResult:
+    return CheckResult(check, WARNING, message, advice)
+
+
+def problem(check: str, message: str, advice: str) -> CheckResult:
+    return CheckResult(check, PROBLEM, message, advice)
+
+
 class CheckContext(NamedTuple):
     """The input of the checks: a host, a disk, and the configuration of a broker that would run there."""
 
@@ -366,4 +378,4 @@ class CheckContext(NamedTuple):
             return None
 
 
-Check = Callable[[CheckContext], Iterator[CheckResult]]
+Check = Callable[[CheckContext], Iterable[CheckResult]]

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import typer
 
@@ -11,7 +11,7 @@ from kbroker.cli.common.options import AsJson
 from kbroker.cli.common.output import GREEN, RED, YELLOW, colored, print_json
 from kbroker.cli.common.values import count_text, format_size
 from kbroker.cli.doctor.cluster_checks import check_cluster
-from kbroker.cli.doctor.host import OK, PROBLEM, WARNING, Check, CheckContext, CheckResult, Host, ok, problem, warning
+from kbroker.cli.doctor.host import OK, PROBLEM, WARNING, Check, CheckContext, CheckResult, Host
 from kbroker.cli.doctor.storage_checks import check_data_directory, check_disk_space, check_file_system, check_last_stop
 from kbroker.cli.start.command import Advertise, ConfigFile, DataDir, Listen, Properties
 from kbroker.cli.start.options import StartOptions, load_properties
@@ -28,49 +28,49 @@ def check_configuration(context: CheckContext) -> Iterator[CheckResult]:
     for name, values in (("log.dirs", config.log_dirs), ("listeners", config.listeners)):
         if len(values) != 1:
             message, advice = f"{name} has {len(values)} values", f"Set one: kbroker supports one of {name}."
-            yield problem("configuration", message, advice)
+            yield CheckResult("configuration", PROBLEM, message, advice)
     ignored = no_effect_warnings(ConfigResourceType.BROKER, config.static_configs)
     for message in ignored:
-        yield warning("configuration", message, "Remove it, or do not rely on it.")
+        yield CheckResult("configuration", WARNING, message, "Remove it, or do not rely on it.")
     if not ignored:
-        yield ok("configuration", f"node.id={config.node_id}, {len(config.static_configs)} properties set")
+        yield CheckResult("configuration", OK, f"node.id={config.node_id}, {len(config.static_configs)} properties set")
 
 
 def check_listener(context: CheckContext) -> Iterator[CheckResult]:
     host, listener = context.host, context.config.listeners[0]
     error = host.bind_error(listener.host, listener.port)
     if error is None:
-        yield ok("listener", f"{listener} can be bound")
+        yield CheckResult("listener", OK, f"{listener} can be bound")
         return
     address = "127.0.0.1" if listener.host in WILDCARDS else listener.host
     is_listening = host.connect_error(address, listener.port) is None
     cluster = host.describe_cluster(address, listener.port) if is_listening else None
     if cluster is None:
         advice = "Stop the process that listens there, or choose another port with --listen."
-        yield problem("listener", f"{listener} cannot be bound: {error.strerror or error}", advice)
+        yield CheckResult("listener", PROBLEM, f"{listener} cannot be bound: {error.strerror or error}", advice)
         return
     own = context.meta_properties()
     serving = f"a broker of cluster {cluster.cluster_id} serves {listener}: {count_text(cluster.topics, 'topic')}"
     if own is None or own.cluster_id != cluster.cluster_id:
         advice = "Stop it, or choose another port with --listen."
-        yield problem("listener", f"{serving}, and its data is not in {context.data_dir}", advice)
+        yield CheckResult("listener", PROBLEM, f"{serving}, and its data is not in {context.data_dir}", advice)
         return
-    yield ok("listener", serving)
+    yield CheckResult("listener", OK, serving)
     if cluster.without_leader:
         names = ", ".join(cluster.without_leader[:5]) + (", ..." if len(cluster.without_leader) > 5 else "")
         advice = "The broker's log says why their logs could not be opened."
-        yield problem("topics", f"without a leader: {names}", advice)
+        yield CheckResult("topics", PROBLEM, f"without a leader: {names}", advice)
     if cluster.failing_brokers:
         message = f"brokers that cannot write to their disks: {', '.join(map(str, cluster.failing_brokers))}"
         advice = "Free space there, or make the file system writable: their logs say which error they have."
-        yield problem("disk writes", message, advice)
+        yield CheckResult("disk writes", PROBLEM, message, advice)
     if cluster.under_replicated:
         message = f"{count_text(cluster.under_replicated, 'partition')} with fewer in-sync replicas than replicas"
         advice = "See kbroker cluster status, and kbroker topics describe --under-replicated."
-        yield warning("replicas", message, advice)
+        yield CheckResult("replicas", WARNING, message, advice)
 
 
-def check_advertised(context: CheckContext) -> Iterable[CheckResult]:
+def check_advertised(context: CheckContext) -> Iterator[CheckResult]:
     host, endpoint = context.host, context.config.advertised_listeners[0]
     listener = context.config.listeners[0]
     name = "advertised address"
@@ -78,19 +78,22 @@ def check_advertised(context: CheckContext) -> Iterable[CheckResult]:
         addresses = host.resolve(endpoint.host)
     except OSError as error:
         advice = "Advertise a name that clients can resolve, with --advertise."
-        return [problem(name, f"{endpoint.host} cannot be resolved: {error.strerror}", advice)]
+        yield CheckResult(name, PROBLEM, f"{endpoint.host} cannot be resolved: {error.strerror}", advice)
+        return
     if all(_is_loopback(address) for address in addresses) and not _is_local(listener):
         message = f"{endpoint.address} is reachable from this machine only, but {listener} accepts others"
         advice = "Advertise a name that other machines can resolve, with --advertise, or listen on 127.0.0.1 only."
-        return [warning(name, message, advice)]
+        yield CheckResult(name, WARNING, message, advice)
+        return
     if context.is_running and endpoint.port:
         error_to_connect = host.connect_error(endpoint.host, endpoint.port)
         if error_to_connect is not None:
             reason = error_to_connect.strerror or error_to_connect
             message = f"the broker is running, but {endpoint.address} cannot be reached: {reason}"
             advice = "Clients connect to this address and will fail: fix the network, or --advertise another address."
-            return [problem(name, message, advice)]
-    return [ok(name, f"{endpoint.address} is {', '.join(addresses)}")]
+            yield CheckResult(name, PROBLEM, message, advice)
+            return
+    yield CheckResult(name, OK, f"{endpoint.address} is {', '.join(addresses)}")
 
 
 def _is_loopback(address: str) -> bool:
@@ -108,7 +111,7 @@ LOW_MEMORY_BYTES = 256 << 20
 HIGH_SWAP_SHARE = 0.5
 
 
-def check_clock(context: CheckContext) -> Iterable[CheckResult]:
+def check_clock(context: CheckContext) -> Iterator[CheckResult]:
     host = context.host
     now_ms = host.now_ms()
     for directory in context.partitions().values():
@@ -119,33 +122,35 @@ def check_clock(context: CheckContext) -> Iterable[CheckResult]:
                 continue
             if ahead_ms > CLOCK_SLACK_MS:
                 message = f"{directory}/{name} was written {ahead_ms // 1000} s in the future"
-                return [problem("clock", message, "Set the clock: retention and reads by time depend on it.")]
+                yield CheckResult("clock", PROBLEM, message, "Set the clock: retention and reads by time depend on it.")
+                return
     is_synchronized = host.is_clock_synchronized()
     if is_synchronized is None:
-        return [ok("clock", "synchronization is unknown on this system")]
+        yield CheckResult("clock", OK, "synchronization is unknown on this system")
     elif is_synchronized:
-        return [ok("clock", "synchronized")]
+        yield CheckResult("clock", OK, "synchronized")
     else:
         advice = "Run chronyd, systemd-timesyncd or another NTP client, unless the hypervisor sets the clock."
-        return [warning("clock", "not synchronized according to the kernel", advice)]
+        yield CheckResult("clock", WARNING, "not synchronized according to the kernel", advice)
 
 
-def check_open_files(context: CheckContext) -> Iterable[CheckResult]:
+def check_open_files(context: CheckContext) -> Iterator[CheckResult]:
     limit, partitions = context.host.max_open_files(), len(context.partitions())
     needed = partitions * FILES_PER_PARTITION + OTHER_FILES
     limit_text = "unlimited" if limit < 0 else f"at most {limit}"
     message = f"{limit_text}, for {count_text(partitions, 'partition')} and the connections"
     if 0 <= limit < needed:
         advice = f"Raise the hard limit to {needed} or more (ulimit -Hn, LimitNOFILE=)."
-        return [warning("open files", message, advice)]
+        yield CheckResult("open files", WARNING, message, advice)
     else:
-        return [ok("open files", message)]
+        yield CheckResult("open files", OK, message)
 
 
-def check_memory(context: CheckContext) -> Iterable[CheckResult]:
+def check_memory(context: CheckContext) -> Iterator[CheckResult]:
     memory = context.host.memory()
     if not memory:
-        return [ok("memory", "unknown on this system")]
+        yield CheckResult("memory", OK, "unknown on this system")
+        return
     available = min(memory.get("MemAvailable", 0), memory.get("limit", 1 << 62))
     message = f"{format_size(available)} available"
     if "limit" in memory:
@@ -153,35 +158,35 @@ def check_memory(context: CheckContext) -> Iterable[CheckResult]:
     swap = memory.get("SwapTotal", 0)
     used_swap = swap - memory.get("SwapFree", 0)
     if available < LOW_MEMORY_BYTES:
-        return [warning("memory", message, "Add memory: consumers read from the page cache.")]
+        yield CheckResult("memory", WARNING, message, "Add memory: consumers read from the page cache.")
     elif swap and used_swap > HIGH_SWAP_SHARE * swap:
         message += f"; {format_size(used_swap)} of {format_size(swap)} swap used"
         advice = "Find out what uses the memory: a broker in swap responds late."
-        return [warning("memory", message, advice)]
+        yield CheckResult("memory", WARNING, message, advice)
     else:
-        return [ok("memory", message)]
+        yield CheckResult("memory", OK, message)
 
 
 def check_programs(context: CheckContext, python_version: tuple[int, ...]) -> Iterator[CheckResult]:
     host = context.host
     version = ".".join(map(str, python_version[:3]))
     if host.has_module("uvloop"):
-        yield ok("programs", f"Python {version} with uvloop")
+        yield CheckResult("programs", OK, f"Python {version} with uvloop")
     else:
-        yield warning("programs", f"Python {version} without uvloop", "pip install uvloop: it is faster.")
+        yield CheckResult("programs", WARNING, f"Python {version} without uvloop", "pip install uvloop: it is faster.")
     yield from _check_spark(host)
 
 
-def _check_spark(host: Host) -> Iterable[CheckResult]:
+def _check_spark(host: Host) -> Iterator[CheckResult]:
     """Check for Java if pyspark is installed: nothing else needs it."""
     if not host.has_module("pyspark"):
-        return []
+        return
     java = host.find_program("java")
     if java is None:
         advice = "Install a Java runtime of version 17 or newer."
-        return [warning("Spark", "pyspark is installed, but java is not", advice)]
+        yield CheckResult("Spark", WARNING, "pyspark is installed, but java is not", advice)
     else:
-        return [ok("Spark", f"pyspark, and java at {java}")]
+        yield CheckResult("Spark", OK, f"pyspark, and java at {java}")
 
 
 # In the order of the startup. They rely on check_configuration: there is one data directory and one listener.
@@ -229,10 +234,10 @@ def run_checks(options: StartOptions, host: Host, disk: Disk) -> Iterator[CheckR
         config = BrokerConfig.load({name: source.text for name, source in static.items()})
     except (CliError, ConfigError) as error:
         advice = "Fix this; the broker will not start with this configuration."
-        yield problem("configuration", str(error), advice)
+        yield CheckResult("configuration", PROBLEM, str(error), advice)
         return
-    for text in warnings:
-        yield warning("configuration", text, "Remove it: kbroker ignores it.")
+    for warning in warnings:
+        yield CheckResult("configuration", WARNING, warning, "Remove it: kbroker ignores it.")
     context = CheckContext(host, disk, config)
     results = list(check_configuration(context))
     yield from results

@@ -54,9 +54,9 @@ def compact(
     from kbroker.pipeline.archive.leftovers import find_foreign_files, find_leftovers
     from kbroker.pipeline.storage.location import open_storage
 
-    options = CompactionOptions(
-        parse_target_size(target_size), topic or (), list(map(parse_date, date or ())), _parse_seconds(keep_replaced)
-    )
+    is_number = keep_replaced.isascii() and keep_replaced.isdigit()
+    keep_s = parse_integer(keep_replaced, "the seconds") if is_number else parse_duration_ms(keep_replaced) / 1000
+    options = CompactionOptions(parse_target_size(target_size), topic or (), list(map(parse_date, date or ())), keep_s)
     with open_storages([directory], spark) as open_any_storage:
         archive = Archive.open(open_any_storage(directory))
         bins = plan_merges(archive.state(), options.target_bytes, options.topics, options.dates)
@@ -85,10 +85,6 @@ def parse_target_size(text: str) -> int:
         limits = f"{format_size(MIN_TARGET_BYTES)} to {format_size(MAX_TARGET_BYTES)}"
         raise usage_error(f"the target size must be from {limits}, not {text}")
     return size
-
-
-def _parse_seconds(text: str) -> float:
-    return parse_integer(text, "the seconds") if text.isascii() and text.isdigit() else parse_duration_ms(text) / 1000
 
 
 def _print_plan(bins: "Sequence[MergeBin]", leftovers: int, as_json: bool) -> None:

@@ -20,7 +20,16 @@ from kbroker.cli.common.output import (
     print_table,
 )
 from kbroker.cli.common.values import INT32, count_text, format_timestamp, is_relative_time, parse_time_ms
-from kbroker.cli.dlq.redrive import LetterFilter, Redrive, dead_letter, parse_header_filters
+from kbroker.cli.dlq.redrive import (
+    SENT,
+    SKIPPED,
+    WITHOUT_ORIGINAL,
+    WITHOUT_TOPIC,
+    LetterFilter,
+    Redrive,
+    dead_letter,
+    parse_header_filters,
+)
 from kbroker.cli.records.consume import open_consumer
 from kbroker.cli.records.formats import to_json
 from kbroker.cli.records.polling import InterruptGuard, OffsetBounds, read_partitions
@@ -179,12 +188,12 @@ def redrive(
         work = Redrive(bootstrap, topic, letters, to, selection.relative_times(), sources)
         counts = work.run(rate=rate, again=again, dry_run=dry_run, progress=progress.advance)
     action = "would be sent" if dry_run else "sent"
-    print(f"{topic}: {count_text(counts.sent, 'record')} {action}, {counts.skipped} not selected")
+    print(f"{topic}: {count_text(counts[SENT], 'record')} {action}, {counts[SKIPPED]} not selected")
     print_note(f"the progress is stored as group {work.group}; --again ignores it")
-    if counts.without_topic:
-        raise CliError(f"{count_text(counts.without_topic, 'record')} without a topic to go back to: use --to TOPIC")
-    if counts.without_original:
-        raise CliError(f"{count_text(counts.without_original, 'pointer')} to records that are gone")
+    if counts[WITHOUT_TOPIC]:
+        raise CliError(f"{count_text(counts[WITHOUT_TOPIC], 'record')} without a topic to go back to: use --to TOPIC")
+    if counts[WITHOUT_ORIGINAL]:
+        raise CliError(f"{count_text(counts[WITHOUT_ORIGINAL], 'pointer')} to records that are gone")
 
 
 def _require_dead_letter_topic(client: ClusterClient, topic: str) -> dict[str, dict[str, str]]:

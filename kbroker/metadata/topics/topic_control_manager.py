@@ -20,7 +20,7 @@ from kbroker.metadata.image import PartitionRegistration, WriteHealth
 from kbroker.metadata.replication.partition_requests import ANY_EPOCH
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
-from kbroker.metadata.topics.closing_partitions import check_not_closing, check_open, without_forwarding
+from kbroker.metadata.topics.closing_checks import check_not_closing, check_open, without_forwarding
 from kbroker.metadata.topics.replica_placement import MAX_PARTITIONS_PER_REQUEST, PlanningContext, no_leader
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID
 from kbroker.metadata.topics.topic_requests import (

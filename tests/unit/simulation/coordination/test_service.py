@@ -190,4 +190,3 @@ def test_a_write_of_a_session_that_has_ended_is_not_applied():
         Ensemble(seed).run(test)
 
 
-# Restarts of the service.

@@ -144,4 +144,3 @@ async def test_a_blackholed_connection(s, client, broker):
     assert await broker.lost is None
 
 
-# Seeds.

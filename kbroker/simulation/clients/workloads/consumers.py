@@ -5,15 +5,14 @@ from collections.abc import Sequence
 from random import Random
 
 from kbroker.simulation.checker.history import Corrupt, Read, TopicPartition
-from kbroker.simulation.clients.connections.cluster import NO_EPOCH, Cluster
+from kbroker.simulation.clients.cluster import NO_EPOCH, Cluster, RefusedError
 from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig, Position
 from kbroker.simulation.clients.group_member import ASSIGNORS, FencedError, Member, MemberConfig
 from kbroker.simulation.clients.group_offsets import (
     EARLIEST,
     LATEST,
     NO_OFFSET,
-    RefusedError,
-    StandaloneGroupOffsets,
+    GroupOffsets,
     list_offset,
 )
 from kbroker.simulation.clients.records import CorruptRecordError
@@ -46,9 +45,7 @@ async def consume_assigned(
     while done < polls and not context.stop.requested:
         config = ConsumerConfig.draw(random, committed_only=committed_only, rack=context.rack)
         consumer = Consumer(context.cluster(name, random), context.history, name, random, config)
-        group_offsets = (
-            None if group is None else StandaloneGroupOffsets(consumer.cluster, context.history, name, group)
-        )
+        group_offsets = None if group is None else GroupOffsets(consumer.cluster, context.history, name, group)
         try:
             starts = await _start_positions(context, consumer.cluster, partitions, group_offsets)
             if starts is None:
@@ -61,21 +58,17 @@ async def consume_assigned(
                     await group_offsets.commit(consumer.committable())
                 if random.random() < seeks:
                     tp = random.choice(partitions)
-                    at = _offset(consumer, tp)
+                    at = consumer.positions[tp].offset
                     consumer.seek(tp, random.randint(min(starts[tp].offset, at), at))
         finally:
             consumer.close()
-
-
-def _offset(consumer: Consumer, tp: TopicPartition) -> int:
-    return consumer.positions[tp].offset
 
 
 async def _start_positions(
     context: WorkloadContext,
     cluster: Cluster,
     partitions: Sequence[TopicPartition],
-    group_offsets: StandaloneGroupOffsets | None,
+    group_offsets: GroupOffsets | None,
 ) -> dict[TopicPartition, Position] | None:
     """Return the committed offsets, or else the log start offsets. None if stopped before they are known."""
     found: dict[TopicPartition, Position] = {}
@@ -203,15 +196,15 @@ async def _read_to_the_end(context: WorkloadContext, random: Random, tp: TopicPa
     cluster = context.cluster(name, random, patient=True)
     consumer = Consumer(cluster, context.history, name, random, ConsumerConfig(committed_only=committed_only))
     try:
-        while True:
-            try:
-                start, _ = await list_offset(cluster, tp, EARLIEST)
-                end, _ = await list_offset(cluster, tp, LATEST, committed_only=committed_only)
-                break
-            except OSError:
-                await cluster.backoff()
+
+        async def bounds() -> tuple[int, int]:
+            start, _ = await list_offset(cluster, tp, EARLIEST)
+            end, _ = await list_offset(cluster, tp, LATEST, committed_only=committed_only)
+            return start, end
+
+        start, end = await cluster.retry(bounds)
         consumer.assign({tp: start})
-        while _offset(consumer, tp) < end:
+        while consumer.positions[tp].offset < end:
             await _poll(context, consumer, name)
     finally:
         consumer.close()

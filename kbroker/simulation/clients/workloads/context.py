@@ -1,18 +1,14 @@
 """The context that all workloads of a run share, and the signal that stops them."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from kbroker.client.requests import Address
 from kbroker.simulation.checker.history import History
-from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.connections.connection import Address
-from kbroker.simulation.clients.connections.versions import (
-    draw_older_transactional_versions,
-    draw_older_versions,
-    newest_versions,
-)
+from kbroker.simulation.clients.cluster import Cluster
+from kbroker.simulation.clients.connection import draw_older_transactional_versions, draw_older_versions
+from kbroker.simulation.runtime.host_loop import HostLoop
 
 # Factors for a timeout, one drawn for each client: most clients retry before the broker has finished.
 TIMEOUT_FACTORS = (0.03, 0.2, 1.0)
@@ -37,7 +33,7 @@ class WorkloadContext:
     """What all workloads of a run share. `old_versions`: the fraction of clients that use older API versions. `rack`:
     that of the client's host."""
 
-    loop: asyncio.AbstractEventLoop
+    loop: HostLoop
     history: History
     bootstrap: Sequence[Address]
     stop: StopSignal = field(default_factory=StopSignal)
@@ -58,7 +54,7 @@ class WorkloadContext:
 
         A client with a short timeout retries while the broker still processes its request.
         """
-        caps = newest_versions()
+        caps = None
         if random.random() < self.old_versions:
             caps = (
                 draw_older_transactional_versions(random)

@@ -10,7 +10,7 @@ from random import Random
 
 from kbroker.simulation.checker.history import Operation, Outcome, TopicPartition
 from kbroker.simulation.clients.admin import Admin
-from kbroker.simulation.clients.connections.cluster import Cluster
+from kbroker.simulation.clients.cluster import Cluster
 from kbroker.simulation.clients.group_offsets import EARLIEST, LATEST, list_offset
 from kbroker.simulation.clients.partition_queue import NO_IDENTITY
 from kbroker.simulation.clients.producer import ACKS_ALL, Producer, ProducerConfig

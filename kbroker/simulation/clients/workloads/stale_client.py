@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
+from kbroker.client.requests import GROUP, TRANSACTION
 from kbroker.coordinator.java_hash import key_hash
 from kbroker.simulation.checker.history import TopicPartition
-from kbroker.simulation.clients.connections.cluster import GROUP, TRANSACTION, Cluster
+from kbroker.simulation.clients.cluster import Cluster
 from kbroker.simulation.clients.transactional import FIRST_OF_VERSION_2, VERSION_2, EndedTransaction
 from kbroker.simulation.clients.workloads.context import WorkloadContext
 from kbroker.simulation.clients.workloads.transactions import SharedTransactionState

@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from random import Random
 
 from kbroker.simulation.checker.history import Read, TopicPartition
-from kbroker.simulation.clients.connections.coordinator import AbortableError, FatalError
 from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig
 from kbroker.simulation.clients.group_member import ASSIGNORS, FencedError, Member, MemberConfig
+from kbroker.simulation.clients.group_offsets import send_offsets
 from kbroker.simulation.clients.records import CorruptRecordError, RecordShape, ValueSource
 from kbroker.simulation.clients.transactional import (
+    AbortableError,
     EndedTransaction,
+    FatalError,
     TransactionalConfig,
     TransactionalProducer,
 )
-from kbroker.simulation.clients.transactional_offsets import send_offsets
 from kbroker.simulation.clients.workloads.consumers import skip_corrupt_batch
 from kbroker.simulation.clients.workloads.context import TIMEOUT_FACTORS, WorkloadContext
 from kbroker.simulation.clients.workloads.producers import draw_codecs

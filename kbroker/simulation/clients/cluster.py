@@ -277,14 +277,12 @@ class CoordinatorClient:
         self._cluster = cluster
         self._name, self._kind = name, kind
         self._connection: SimClientConnection | None = None
-        self._lock = asyncio.Lock()
 
     async def find(self) -> SimClientConnection:
         """Return a connection to the coordinator. Raises OSError."""
-        async with self._lock:
-            if self._connection is None or self._connection.lost:
-                self._connection = await self._cluster.coordinator(self._name, self._kind)
-            return self._connection
+        if self._connection is None or self._connection.lost:
+            self._connection = await self._cluster.coordinator(self._name, self._kind)
+        return self._connection
 
     async def request(
         self, attempt: Attempt, deadline: float, attempts: Attempts, is_cancelled: Callable[[], bool] = lambda: False

@@ -83,7 +83,6 @@ class Member:
         self._group = group
         self._topics = list(topics)
         self._offsets = GroupOffsets(consumer.cluster, history, process, group)
-        self._coordinator = self._offsets.coordinator
         self._random = random
         self._must_join = True
         # Whether the consumer's positions are those of partitions assigned in the current generation.
@@ -132,7 +131,7 @@ class Member:
         self._stop_heartbeats()
         with suppress(OSError):
             if self.member_id != UNKNOWN_MEMBER:
-                coordinator = await self._coordinator.find()
+                coordinator = await self._offsets.coordinator()
                 request = LeaveGroupRequest(group_id=self._group)
                 if coordinator.version(ApiKey.LEAVE_GROUP) >= FIRST_LEAVE_WITH_MEMBERS:
                     identity = MemberIdentity(member_id=self.member_id, group_instance_id=self.config.instance_id)
@@ -160,7 +159,7 @@ class Member:
             await self.commit()
         self._owns_partitions = False
         try:
-            coordinator = await self._coordinator.find()
+            coordinator = await self._offsets.coordinator()
         except OSError:
             await self._cluster.backoff()
             return False
@@ -175,7 +174,7 @@ class Member:
             self._handle_error(error.code)
             detail = error.code.name
         except OSError as error:
-            self._coordinator.disconnect()
+            self._offsets.disconnect()
             detail = type(error).__name__
         finally:
             self._history.end(operation, outcome, detail)
@@ -253,7 +252,7 @@ class Member:
             except RefusedError as error:
                 self._handle_error(error.code)
             except OSError:
-                self._coordinator.disconnect()
+                self._offsets.disconnect()
             else:
                 self.consumer.assign(starts, "rebalance")
                 self._owns_partitions = self.generation != NO_GENERATION
@@ -287,7 +286,7 @@ class Member:
         elif code is ErrorCode.FENCED_INSTANCE_ID:
             self.fenced = True
         elif code in COORDINATOR_MOVED:
-            self._coordinator.disconnect()
+            self._offsets.disconnect()
 
     # In the background.
 
@@ -303,7 +302,7 @@ class Member:
         while not self._must_join and not self.fenced:
             await asyncio.sleep(self.config.heartbeat_s * self._random.uniform(0.8, 1.0))
             try:
-                coordinator = await self._coordinator.find()
+                coordinator = await self._offsets.coordinator()
                 timeout_s = self.config.session_timeout_ms / 2000
                 response = await coordinator.request(request, HeartbeatResponse, timeout_s=timeout_s)
                 if response.error_code:
@@ -312,7 +311,7 @@ class Member:
                     checked_at = self._cluster.loop.time()
                     await self._check_partition_counts()
             except OSError:
-                self._coordinator.disconnect()
+                self._offsets.disconnect()
 
     async def _check_partition_counts(self) -> None:
         await self._cluster.refresh_metadata(sorted(self._counts))

@@ -1,5 +1,6 @@
 """Offsets: those that a group commits, with or without being a member of it or in a transaction, and those of logs."""
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -97,18 +98,29 @@ class GroupOffsets:
     """
 
     def __init__(self, cluster: Cluster, history: History, process: str, group: str) -> None:
-        self.coordinator = CoordinatorClient(cluster, group, GROUP)
+        self._coordinator = CoordinatorClient(cluster, group, GROUP)
+        # The heartbeats and the commits of a member share the connection.
+        self._lock = asyncio.Lock()
         self._cluster = cluster
         self._history = history
         self._process = process
         self._group = group
+
+    async def coordinator(self) -> SimClientConnection:
+        """Return a connection to the coordinator. Raises OSError."""
+        async with self._lock:
+            return await self._coordinator.find()
+
+    def disconnect(self) -> None:
+        """Close the connection to the coordinator. The next request looks it up again."""
+        self._coordinator.disconnect()
 
     async def commit(
         self, positions: Mapping[TopicPartition, OffsetAndEpoch], membership: Membership = NO_MEMBER
     ) -> ErrorCode | None:
         """Make one attempt to commit. Returns the first error of any partition, None without a response."""
         try:
-            connection = await self.coordinator.find()
+            connection = await self.coordinator()
         except OSError:
             return None
         offsets = {tp: offset for tp, (offset, _) in positions.items()}
@@ -132,7 +144,7 @@ class GroupOffsets:
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndEpoch]:
         """Return the committed offsets, -1 for none. Raises OSError, RefusedError."""
-        connection = await self.coordinator.find()
+        connection = await self.coordinator()
         action = OffsetFetch(self._group)
         operation = self._history.begin(self._process, action)
         outcome = Outcome.FAILED
@@ -150,7 +162,7 @@ class GroupOffsets:
     def _handle_error(self, code: ErrorCode) -> None:
         # After an election the former coordinator is up, and its connection is open.
         if code in COORDINATOR_MOVED:
-            self.coordinator.disconnect()
+            self.disconnect()
 
 
 async def _commit(

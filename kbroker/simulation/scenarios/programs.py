@@ -34,17 +34,19 @@ from kbroker.simulation.clients.workloads.transactions import (
     produce_in_transactions,
 )
 from kbroker.simulation.disk.log_files import GROUPS_TOPIC, TRANSACTIONS_TOPIC
-from kbroker.simulation.scenarios.configs import RACKS, draw_internal_topic_configs, draw_topic_configs
-from kbroker.simulation.scenarios.plan import LOSSY_FAULTS, OUTPUT
+from kbroker.simulation.scenarios.plan import (
+    LOSSY_FAULTS,
+    OUTPUT,
+    draw_internal_topic_configs,
+    draw_topic_configs,
+)
+from kbroker.simulation.scenarios.simulation import RACKS, Simulation
 
 if TYPE_CHECKING:
     from kbroker.simulation.scenarios.plan import Plan
-    from kbroker.simulation.scenarios.simulation import Simulation
 
 # The group of the members, and that of the transformers.
 GROUP, TRANSFORMERS_GROUP = "group", "pipeline"
-# The number of batches or polls of a program that runs until it is stopped.
-UNLIMITED = 1 << 60
 CHECK_INTERVAL_S = 0.2
 
 
@@ -126,7 +128,6 @@ class Programs:
                 random,
                 self._values,
                 self.partitions,
-                UNLIMITED,
                 idempotent=idempotent,
                 acks=-1 if idempotent else random.choice((-1, *weak_acks)),
                 replicated=plan.brokers > 1,
@@ -138,14 +139,12 @@ class Programs:
             # Some commit offsets to a group of which they are not members.
             group = f"{name}-offsets" if plan.members and random.random() < 0.5 else None
             partitions, committed_only = self._all_partitions, plan.transactional and random.random() < 0.6
-            reading = consume_assigned(
-                context, name, random, partitions, UNLIMITED, group=group, committed_only=committed_only
-            )
+            reading = consume_assigned(context, name, random, partitions, group=group, committed_only=committed_only)
             self._run(context, reading)
         for name, context, random in self._clients("member", plan.members):
             context.stop = StopSignal()
             committed_only = plan.transactional and random.random() < 0.6
-            work = consume_group(context, name, random, GROUP, self._inputs, UNLIMITED, committed_only=committed_only)
+            work = consume_group(context, name, random, GROUP, self._inputs, committed_only=committed_only)
             self._members[name] = context.stop, context.loop.run(work)
         for name, context, random in self._clients("deleter", plan.deleters):
             self._run(context, delete_records(context, name, random, self.partitions))

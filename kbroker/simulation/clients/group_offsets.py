@@ -328,6 +328,27 @@ async def _commit_in_transaction(
     positions: Mapping[TopicPartition, OffsetAndEpoch],
     attempts: Attempts,
 ) -> ErrorCode:
+    async def attempt(connection: SimClientConnection) -> ErrorCode:
+        version = producer.request_version(connection, ApiKey.TXN_OFFSET_COMMIT)
+        request = _transactional_commit(producer, group, membership, positions)
+        response = await connection.request(request, TxnOffsetCommitResponse, version=version)
+        return first_error(
+            ErrorCode(partition.error_code) for topic in response.topics for partition in topic.partitions
+        )
+
+    coordinator = CoordinatorClient(producer.cluster, group, GROUP)
+    try:
+        return await producer.request(coordinator, attempt, attempts)
+    finally:
+        coordinator.disconnect()
+
+
+def _transactional_commit(
+    producer: TransactionalProducer,
+    group: str,
+    membership: Membership,
+    positions: Mapping[TopicPartition, OffsetAndEpoch],
+) -> TxnOffsetCommitRequest:
     topics: dict[str, TxnOffsetCommitRequestTopic] = {}
     for (name, index), (offset, leader_epoch) in positions.items():
         topic = topics.setdefault(name, TxnOffsetCommitRequestTopic(name=name))
@@ -339,7 +360,7 @@ async def _commit_in_transaction(
                 committed_metadata="",
             )
         )
-    request = TxnOffsetCommitRequest(
+    return TxnOffsetCommitRequest(
         transactional_id=producer.transactional_id,
         group_id=group,
         producer_id=producer.identity[0],
@@ -349,16 +370,3 @@ async def _commit_in_transaction(
         group_instance_id=membership.instance_id,
         topics=list(topics.values()),
     )
-
-    async def attempt(connection: SimClientConnection) -> ErrorCode:
-        version = producer.request_version(connection, ApiKey.TXN_OFFSET_COMMIT)
-        response = await connection.request(request, TxnOffsetCommitResponse, version=version)
-        return first_error(
-            ErrorCode(partition.error_code) for topic in response.topics for partition in topic.partitions
-        )
-
-    coordinator = CoordinatorClient(producer.cluster, group, GROUP)
-    try:
-        return await producer.request(coordinator, attempt, attempts)
-    finally:
-        coordinator.disconnect()

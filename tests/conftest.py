@@ -19,7 +19,7 @@ from hypothesis import settings
 # The same inputs in each run, so that a run fails only because of a change, and no limit of time per input, which a
 # busy machine would exceed. `pytest --hypothesis-profile=explore` chooses new inputs.
 # They are fewer than those of `explore`: repeated inputs find nothing new.
-settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=25)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("repeatable")
 

@@ -40,7 +40,7 @@ from tests.compat.spark.pipeline.flight_events import (
     flight_events,
     normalize,
 )
-from tests.compat.spark.pipeline.processes import QUICK_JVM, Command
+from tests.compat.spark.pipeline.processes import Command, quick_jvm
 from tests.compat.support import eventually, running_broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("flights, archived")]
@@ -104,7 +104,7 @@ def archive_with_kills(broker, archive, directory):
         "--every",
         "1s",
         "--conf",
-        QUICK_JVM,
+        quick_jvm(),
     )
     archiver = Command(directory, *run)
     try:

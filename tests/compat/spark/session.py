@@ -22,10 +22,11 @@ PROVIDED = "org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-
 TRAINING = """
 import sys
 from pyspark.sql import SparkSession
-spark = SparkSession.builder.master("local[2]").config("spark.driver.extraJavaOptions", sys.argv[1]).getOrCreate()
+conf = {"spark.driver.extraJavaOptions": sys.argv[1], "spark.sql.shuffle.partitions": 2, "spark.ui.enabled": False}
+spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
 rows = spark.range(100).selectExpr("id % 7 AS k", "CAST(id AS STRING) AS v").groupBy("k").count()
-rows.write.partitionBy("k").parquet(f"{sys.argv[2]}/rows")
-spark.read.parquet(f"{sys.argv[2]}/rows").orderBy("count").collect()
+rows.write.parquet(sys.argv[2] + "/rows")
+spark.read.parquet(sys.argv[2] + "/rows").orderBy("count").collect()
 spark.stop()
 """
 

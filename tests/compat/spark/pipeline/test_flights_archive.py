@@ -8,7 +8,6 @@ import json
 
 import duckdb
 import pyarrow
-import pyarrow.dataset
 import pytest
 
 from kbroker.pipeline.archive.archive import Archive
@@ -171,6 +170,8 @@ def find_damages(spark, archive):
 
 
 def by_pyarrow(archive):
+    import pyarrow.dataset  # here, because it imports pandas
+
     return pyarrow.dataset.dataset(archive, partitioning="hive").to_table()
 
 

@@ -18,6 +18,31 @@ OLD_CLIENT = 0
 # Fencing.
 
 
+def test_only_the_current_producer_can_change_a_transaction(h: Harness):
+    open_transaction(h)
+    assert h.add((999, 0), A0) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert h.add((1000, 1), A0) is ErrorCode.PRODUCER_FENCED
+    assert h.commit((999, 0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert h.commit((1000, 1)) is ErrorCode.PRODUCER_FENCED
+    for version in (OLD_CLIENT, 2):
+        assert h.add((1000, 0), A0, id="unknown", version=version) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert h.commit((1000, 0), id="unknown", version=version) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert h.add((1000, 0), A0, id="", version=version) is ErrorCode.INVALID_REQUEST
+        assert h.commit((1000, 0), id="", version=version) is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_the_timeout_has_bounds(h: Harness, timeout_ms: int):
+    assert h.init(timeout_ms=timeout_ms) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert h.init(timeout_ms=900_000) == (1000, 0)
+
+
+def test_an_invalid_transactional_id_or_producer_is_rejected(h: Harness):
+    assert h.init("") is ErrorCode.INVALID_REQUEST
+    assert h.init(producer=(1000, -1)) is ErrorCode.INVALID_REQUEST
+    assert h.init(producer=(-1, 3)) is ErrorCode.INVALID_REQUEST
+
+
 def test_a_new_producer_aborts_the_open_transaction_of_the_former_one(h: Harness):
     former = open_transaction(h)
     h.markers.held = True

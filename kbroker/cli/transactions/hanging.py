@@ -34,7 +34,7 @@ from kbroker.cli.transactions.requests import (
 )
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import TRANSACTION, Partition
-from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.k22_transactions import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.k27_write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,

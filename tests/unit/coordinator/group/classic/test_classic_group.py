@@ -1,4 +1,4 @@
-"""The state of a classic group: its transitions, and what remains of members. The transcripts of Kafka have the rest."""
+"""The transitions of a classic group, and what remains of members. The transcripts of Kafka have the rest."""
 
 import pytest
 

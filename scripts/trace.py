@@ -68,7 +68,7 @@ def stop(number, frame):
     with open(path + ".part", "w") as file:
         for code in list(seen):
             is_getter = len(code.co_code) <= GETTER_BYTES and code.co_argcount <= 1
-            if code.co_filename.startswith(roots) and not code.co_name.endswith("comp>") and not is_getter:
+            if code.co_filename.startswith(roots) and not code.co_name.endswith(("comp>", "expr>")) and not is_getter:
                 print(os.path.relpath(code.co_filename, {root!r}), code.co_qualname, file=file)
     os.rename(path + ".part", path + ".seen")
 signal.signal(signal.SIGUSR1, start)

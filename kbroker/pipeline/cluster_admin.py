@@ -28,7 +28,7 @@ from kbroker.client.cluster import ClusterClient
 from kbroker.client.groups import commit_offsets, committed_offsets, list_groups
 from kbroker.client.requests import Address, BrokerError
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.manifest.model import GroupOffsets, TopicInfo
+from kbroker.pipeline.archive.manifest import GroupOffsets, TopicInfo
 from kbroker.pipeline.errors import PipelineError
 from protocol.client import UnsupportedVersionError
 from protocol.errors import ErrorCode, error_name

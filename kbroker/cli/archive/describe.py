@@ -130,8 +130,8 @@ def describe(
     """
     from kbroker.pipeline.archive.archive import Archive
     from kbroker.pipeline.archive.leftovers import find_foreign_files, find_leftovers
-    from kbroker.pipeline.archive.plot import plot_archive
     from kbroker.pipeline.archive.report import report_topics
+    from kbroker.pipeline.plot import plot_archive
 
     with open_storages([directory], master, jars, conf) as open_storage:
         archive = Archive.open(open_storage(directory))

@@ -9,7 +9,7 @@ from kbroker.cli.common.values import count_text, format_size
 
 if TYPE_CHECKING:
     from kbroker.pipeline.archive.layout import OffsetRange
-    from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, Gap
+    from kbroker.pipeline.archive.manifest import ArchiveState, DataFile, Gap
     from kbroker.pipeline.archive.report import PartitionReport, TopicReport
 
 

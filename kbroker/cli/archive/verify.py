@@ -180,7 +180,7 @@ def _comparison_text(report: "VerificationReport") -> str:
         return "not compared with a broker"
     if not report.compared:
         return f"nothing to compare at {report.bootstrap}: it no longer has any of the archived offsets"
-    unequal = sum(not comparison.is_equal for comparison in report.compared)
+    unequal = sum(not comparison.equal for comparison in report.compared)
     records = count_text(report.records_compared, "record")
     partitions = count_text(len(report.compared), "partition")
     result = f"{unequal} of them differ" if unequal else "all equal"

@@ -61,17 +61,23 @@ def fetch(
     """
     from pathlib import Path
 
-    from kbroker.pipeline.spark import connector
-    from kbroker.pipeline.spark.installation import require_java, require_spark
+    from kbroker.pipeline.spark.installation import (
+        VERSION,
+        cache_directory,
+        connector_jars,
+        fetch_connector,
+        require_java,
+        require_spark,
+    )
     from kbroker.pipeline.spark.session_conf import parse_conf
 
     with pipeline_errors():
         ivy = parse_conf(conf or []).get("spark.jars.ivySettings")
         installed, java = require_spark(os.environ), require_java(os.environ)
-        target = Path(directory) if directory is not None else connector.cache_directory(os.environ)
-        print_note(f"downloading Spark's Kafka connector {connector.VERSION}")
-        connector.fetch_connector(target, installed, java, os.environ, Path(ivy) if ivy else None)
-        for jar in connector.connector_jars(target, installed):
+        target = Path(directory) if directory is not None else cache_directory(os.environ)
+        print_note(f"downloading Spark's Kafka connector {VERSION}")
+        fetch_connector(target, installed, java, os.environ, Path(ivy) if ivy else None)
+        for jar in connector_jars(target, installed):
             print(jar)
 
 

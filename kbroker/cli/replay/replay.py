@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from kbroker.pipeline.replay.plan import ReplayPlan, ReplayRequest
     from kbroker.pipeline.replay.preparation import PreparedReplay, ReplayContext
     from kbroker.pipeline.replay.run import ReplaySummary
-    from kbroker.pipeline.replay.sending.job import SpeedLimit
+    from kbroker.pipeline.replay.sending import SpeedLimit
 
 
 def print_dry_run(prepared: "PreparedReplay", as_json: bool) -> None:

@@ -10,7 +10,7 @@ from kbroker.cli.common.values import parse_time_ms
 
 if TYPE_CHECKING:
     from kbroker.pipeline.replay.selection import Selection
-    from kbroker.pipeline.replay.sending.job import SpeedLimit
+    from kbroker.pipeline.replay.sending import SpeedLimit
 
 ALL = "all"
 
@@ -39,7 +39,7 @@ def _is_given(ctx: typer.Context, name: str) -> bool:
 
 
 def parse_limit(rate: float | None, speed: float | None) -> "SpeedLimit":
-    from kbroker.pipeline.replay.sending.job import SpeedLimit
+    from kbroker.pipeline.replay.sending import SpeedLimit
 
     if rate is not None and speed is not None:
         raise usage_error("--rate and --speed exclude each other")
@@ -109,7 +109,7 @@ def parse_groups(groups: Sequence[str], prefix: str) -> tuple[str, ...]:
 
 def check_codec(name: str) -> None:
     from kbroker.pipeline.errors import PipelineError
-    from kbroker.pipeline.replay.sending.batch_encoder import parse_codec
+    from kbroker.pipeline.replay.batch_encoder import parse_codec
 
     try:
         parse_codec(name)

@@ -24,7 +24,7 @@ from kbroker.pipeline.aggregate.sql import (
     parse_records,
     window_column,
 )
-from kbroker.pipeline.archive.manifest.model import TopicInfo
+from kbroker.pipeline.archive.manifest import TopicInfo
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.location import open_storage

@@ -14,6 +14,7 @@ from kbroker.pipeline.aggregate.definition import (
     canonical_path,
     column_name,
 )
+from kbroker.pipeline.spark import functions as f
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -154,29 +155,23 @@ def parse_records(frame: "DataFrame", definition: AggregateDefinition) -> "DataF
 
 def observe_problems(frame: "DataFrame") -> "DataFrame":
     """Return the same rows. The query's progress then has the number of records, and of each problem."""
-    from pyspark.sql import functions as F
-
-    problems = [F.expr(f"count_if(__problem = '{name}')").alias(name) for name in PROBLEMS]
-    return frame.observe(OBSERVATION, F.count(F.lit(1)).alias("records"), *problems)
+    problems = [f.expr(f"count_if(__problem = '{name}')").alias(name) for name in PROBLEMS]
+    return frame.observe(OBSERVATION, f.count(f.lit(1)).alias("records"), *problems)
 
 
 def aggregate_windows(frame: "DataFrame", definition: AggregateDefinition) -> "DataFrame":
     """Return the result rows of parsed records, which may be a stream."""
-    from pyspark.sql import functions as F
-
     valid = frame.where("__problem IS NULL").withWatermark("__time", f"{definition.watermark_ms} milliseconds")
-    groups = [F.expr(f"`{key.name}`").alias(key.name) for key in definition.keys]
-    first, *others = (F.expr(text) for text in aggregate_columns(definition))
+    groups = [f.expr(f"`{key.name}`").alias(key.name) for key in definition.keys]
+    first, *others = (f.expr(text) for text in aggregate_columns(definition))
     grouped = valid.groupBy(window_column(definition), *groups).agg(first, *others)
     return grouped.selectExpr(*result_columns(definition))
 
 
 def window_column(definition: AggregateDefinition) -> "Column":
     """Return the column `window`, which yields a row for each window that contains `__time`."""
-    from pyspark.sql import functions as F
-
     length, slide, offset = (
         f"{ms} milliseconds"
         for ms in (definition.window_ms, definition.slide_ms, definition.offset_ms % definition.slide_ms)
     )
-    return F.window("__time", length, slide, offset).alias("window")
+    return f.window("__time", length, slide, offset).alias("window")

@@ -25,9 +25,10 @@ from kbroker.pipeline.archive.compaction_plan import (
     split_rounds,
 )
 from kbroker.pipeline.archive.leftovers import remove_history, remove_leftovers
-from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, ManifestCommit
+from kbroker.pipeline.archive.manifest import ArchiveState, DataFile, ManifestCommit
 from kbroker.pipeline.archive.staging import data_file_writer
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.spark import functions as f
 from kbroker.pipeline.spark.session import partition_keys
 from kbroker.pipeline.storage.storage import FileMissingError, Storage, message_without_path
 
@@ -191,8 +192,6 @@ class _Compaction:
 
     def _read_rows(self, bins: Sequence[MergeBin]) -> "DataFrame":
         """Return the rows of the files, partitioned so that each bin is in one task."""
-        from pyspark.sql import functions as f
-
         numbers = assign_tasks(bins, self._options.target_bytes, self._spark.sparkContext.defaultParallelism)
         keys = partition_keys(self._spark, numbers[-1] + 1)
         assignments = [

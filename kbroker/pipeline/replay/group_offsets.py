@@ -13,18 +13,18 @@ from kbroker.client.cluster import ClusterClient
 from kbroker.client.groups import describe_group
 from kbroker.client.requests import check
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.manifest.model import GroupOffsets
+from kbroker.pipeline.archive.manifest import GroupOffsets
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay.progress import (
+from kbroker.pipeline.replay.batch_encoder import sequence_at
+from kbroker.pipeline.replay.producer import (
     BatchSpan,
     TargetStart,
     list_offset,
     position_after_sequence,
     producer_batches,
-    sequence_at,
+    with_retries,
 )
 from kbroker.pipeline.replay.routing import Routing
-from kbroker.pipeline.replay.target_topics import with_retries
 from protocol.errors import ErrorCode
 
 ALL_GROUPS = "*"

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 from kbroker.client.admin import LATEST
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.requests import BrokerError
+from kbroker.client.requests import BrokerError, check
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.manifest.model import ArchiveState
+from kbroker.pipeline.archive.manifest import ArchiveState
 from kbroker.pipeline.cluster_admin import ClusterAdmin, as_pipeline_errors, cluster_client
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.replay.batch_encoder import BATCH_OVERHEAD, ProducerSettings, parse_codec
 from kbroker.pipeline.replay.group_offsets import offsets_to_commit, require_no_members
 from kbroker.pipeline.replay.plan import (
     ReplayPlan,
@@ -24,14 +25,18 @@ from kbroker.pipeline.replay.plan import (
     new_id,
     save_new,
 )
-from kbroker.pipeline.replay.preparation import PreparedReplay, ReplayContext, require_empty
-from kbroker.pipeline.replay.progress import list_offset
+from kbroker.pipeline.replay.preparation import (
+    PreparedReplay,
+    ReplayContext,
+    describe_topic,
+    max_batch_bytes,
+    read_starts,
+    require_empty,
+)
+from kbroker.pipeline.replay.producer import ReplayProducer, list_offset, with_retries
 from kbroker.pipeline.replay.selection import SelectedRecords
-from kbroker.pipeline.replay.sending.batch_encoder import BATCH_OVERHEAD, ProducerSettings, parse_codec
-from kbroker.pipeline.replay.sending.job import SpeedLimit, send_records
-from kbroker.pipeline.replay.sending.producer import ReplayProducer
-from kbroker.pipeline.replay.sending.task import BATCH_BYTES, SendSettings
-from kbroker.pipeline.replay.target_topics import describe_topic, init_producer_id, max_batch_bytes, read_starts
+from kbroker.pipeline.replay.sending import BATCH_BYTES, SendSettings, SpeedLimit, send_records
+from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 PROGRESS_INTERVAL_S = 0.5
 
@@ -70,7 +75,7 @@ def create_plan(context: ReplayContext, prepared: PreparedReplay, new: bool = Fa
         name: _target_topic(cluster, name, partitions, prepared)
         for name, partitions in prepared.records.routing.partitions.items()
     }
-    producer_id, producer_epoch = init_producer_id(cluster)
+    producer_id, producer_epoch = _init_producer_id(cluster)
     plan = ReplayPlan(
         id=new_id() if new else derive_id(cluster.cluster_id(), targets),
         created_ms=time.time_ns() // 1_000_000,
@@ -89,6 +94,18 @@ def create_plan(context: ReplayContext, prepared: PreparedReplay, new: bool = Fa
     if not prepared.request.append:
         require_empty(plan.starts())
     return save_new(storage, plan)
+
+
+def _init_producer_id(cluster: ClusterClient) -> tuple[int, int]:
+    """Return a new producer id and its epoch. Raises OSError, PipelineError."""
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+
+    def attempt() -> tuple[int, int]:
+        response = cluster.any_broker().request(request, InitProducerIdResponse)
+        check(response.error_code, "InitProducerId")
+        return response.producer_id, response.producer_epoch
+
+    return with_retries(attempt, cluster)
 
 
 def _create_topics(context: ReplayContext, prepared: PreparedReplay) -> None:
@@ -138,8 +155,8 @@ def execute_plan(
     records.require_files()
     sent_before = _read_positions(context, plan, settings)
     with _progress_reports(context, plan, on_progress):
-        results = send_records(records, settings, counts, sent_before, limit, plan.size // max(1, plan.rows))
-    sent = {**sent_before, **{target: result.sent for target, result in results.items()}}
+        sent_now = send_records(records, settings, counts, sent_before, limit, plan.size // max(1, plan.rows))
+    sent = {**sent_before, **sent_now}
     for target, count in counts.items():
         if sent.get(target, 0) != count:
             raise PipelineError(

@@ -31,10 +31,11 @@ from kbroker.pipeline.archive.ingest.checkpoint import CheckpointGeneration
 from kbroker.pipeline.archive.ingest.cluster_retry import RetryingCluster, RunStopped, StopEvent
 from kbroker.pipeline.archive.ingest.options import IngestSummary, Reporter, format_gap
 from kbroker.pipeline.archive.layout import OffsetRange
-from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, Gap, ManifestCommit, TopicInfo
+from kbroker.pipeline.archive.manifest import ArchiveState, DataFile, Gap, ManifestCommit, QueryBatch, TopicInfo
 from kbroker.pipeline.archive.staging import data_file_writer
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.spark import functions as f
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -113,7 +114,7 @@ class BatchCommitter:
                     add=tuple(files),
                     covered=tuple(covered),
                     gaps=tuple(gaps),
-                    query=(self.checkpoint.metadata.query_id, batch),
+                    query=QueryBatch(self.checkpoint.metadata.query_id, batch),
                     topics=changed_topics(current, logs.topics),
                 )
 
@@ -162,7 +163,6 @@ class BatchCommitter:
     ) -> list[OffsetRange]:
         """Return the offsets of a batch without a row."""
         from pyspark.sql import Window
-        from pyspark.sql import functions as f
 
         (topic, partition), start, end = batch_range
         topic_files = [file for file in files if file.topic == topic]
@@ -186,8 +186,6 @@ class BatchCommitter:
 
 def _drop_below(frame: "DataFrame", offsets: Mapping[TopicPartition, int]) -> "DataFrame":
     """Drop the records of each partition that are below its offset."""
-    from pyspark.sql import functions as f
-
     for (topic, partition), offset in offsets.items():
         is_partition = (f.col("topic") == topic) & (f.col("partition") == partition)
         frame = frame.where(~(is_partition & (f.col("offset") < offset)))

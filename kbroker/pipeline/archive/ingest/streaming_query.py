@@ -27,7 +27,7 @@ from kbroker.pipeline.archive.ingest.checkpoint import (
 from kbroker.pipeline.archive.ingest.cluster_retry import RetryingCluster, RunStopped, StopEvent
 from kbroker.pipeline.archive.ingest.options import IngestOptions, IngestSummary, Reporter, format_gap
 from kbroker.pipeline.archive.layout import encode_offsets
-from kbroker.pipeline.archive.manifest.model import ArchiveState, Gap, ManifestCommit, TopicInfo
+from kbroker.pipeline.archive.manifest import ArchiveState, Gap, ManifestCommit, TopicInfo
 from kbroker.pipeline.cluster_admin import BrokerUnavailableError, ClusterAdmin, all_partitions, require_reachable
 from kbroker.pipeline.errors import PipelineError
 

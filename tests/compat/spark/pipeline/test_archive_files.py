@@ -11,8 +11,8 @@ import pytest
 from kbroker.pipeline.archive import schema
 from kbroker.pipeline.archive.archive import Archive, archive_dataframe
 from kbroker.pipeline.archive.leftovers import find_foreign_files, find_leftovers, remove_leftovers
-from kbroker.pipeline.archive.manifest.files import SparkMetadataLog
-from kbroker.pipeline.archive.manifest.model import DataFile, ManifestCommit
+from kbroker.pipeline.archive.manifest import DataFile, ManifestCommit
+from kbroker.pipeline.archive.manifest_files import SparkMetadataLog
 from kbroker.pipeline.archive.staging import data_file_writer
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.hadoop import HadoopStorage

@@ -20,8 +20,8 @@ from kbroker.pipeline.archive.compaction import CompactionClock, CompactionOptio
 from kbroker.pipeline.archive.compaction_plan import merged_stats, plan_merges
 from kbroker.pipeline.archive.layout import STAGING
 from kbroker.pipeline.archive.leftovers import remove_leftovers
-from kbroker.pipeline.archive.manifest.files import SparkMetadataLog
-from kbroker.pipeline.archive.manifest.model import CoveredRange, ManifestCommit
+from kbroker.pipeline.archive.manifest import CoveredRange, ManifestCommit
+from kbroker.pipeline.archive.manifest_files import SparkMetadataLog
 from kbroker.pipeline.archive.staging import data_file_writer
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.session import partition_keys

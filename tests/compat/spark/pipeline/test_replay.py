@@ -17,20 +17,18 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.manifest.model import CoveredRange, ManifestCommit, TopicInfo
+from kbroker.pipeline.archive.manifest import CoveredRange, ManifestCommit, TopicInfo
 from kbroker.pipeline.archive.staging import data_file_writer
 from kbroker.pipeline.cluster_admin import cluster_client
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay import run
+from kbroker.pipeline.replay import run, sending
 from kbroker.pipeline.replay.group_offsets import ALL_GROUPS, CommittedOffset, GroupPosition
 from kbroker.pipeline.replay.plan import ReplayRequest, list_plans, load_plan
 from kbroker.pipeline.replay.preparation import ReplayContext, prepare_replay
 from kbroker.pipeline.replay.routing import murmur2, target_names
 from kbroker.pipeline.replay.run import create_plan, execute_plan
 from kbroker.pipeline.replay.selection import Selection
-from kbroker.pipeline.replay.sending import job
-from kbroker.pipeline.replay.sending.job import SpeedLimit
-from kbroker.pipeline.replay.sending.task import Pacing
+from kbroker.pipeline.replay.sending import Pacing, SpeedLimit
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.helpers import Topics, load
 from tests.compat.spark.pipeline.processes import QUICK_JVM, Command
@@ -351,7 +349,7 @@ def test_speed_and_rate(spark, topics: Topics, bootstrap, tmp_path, monkeypatch)
         pacings.append(Pacing(**fields))
         return pacings[-1]
 
-    monkeypatch.setattr(job, "Pacing", record_pacing)
+    monkeypatch.setattr(sending, "Pacing", record_pacing)
     arrivals = arrival_times(context, topics, source, SpeedLimit(speed=2.0))
     # 6 s of records in 3 s: all partitions by one clock, no record before its time
     begin_s, origin_ms = pacings[0].begin_s, pacings[0].origin_ms

@@ -31,10 +31,10 @@ from kbroker.pipeline.replay.plan import (
     save_new,
 )
 from kbroker.pipeline.replay.preparation import ReplayContext
-from kbroker.pipeline.replay.progress import BatchSpan
+from kbroker.pipeline.replay.producer import BatchSpan
 from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.replay.selection import Selection
-from kbroker.pipeline.replay.sending.job import SpeedLimit
+from kbroker.pipeline.replay.sending import SpeedLimit
 from kbroker.pipeline.storage.local import LocalStorage
 
 SOURCE, TARGET = TopicPartition("a", 0), TopicPartition("x", 0)

@@ -126,7 +126,7 @@ def print_summary(summary: "ReplaySummary", as_json: bool) -> None:
     if as_json:
         print_json(_summary_json(summary))
         return
-    sent_before = summary.rows - summary.sent
+    sent_before = summary.plan.rows - summary.sent
     already = f" ({sent_before} were already there)" if sent_before else ""
     rate = f", {summary.sent / max(summary.seconds, 1e-9):.0f} records/s" if summary.sent else ""
     print(f"replay {summary.plan.id}: {count_text(summary.sent, 'record')} in {summary.seconds:.1f} s{rate}{already}")
@@ -138,7 +138,7 @@ def _summary_json(summary: "ReplaySummary") -> dict[str, Any]:
     starts = summary.plan.starts()
     return {
         "replay": summary.plan.id,
-        "records": summary.rows,
+        "records": summary.plan.rows,
         "sent": summary.sent,
         "seconds": round(summary.seconds, 3),
         "targets": [

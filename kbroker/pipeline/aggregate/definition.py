@@ -1,12 +1,12 @@
-"""The definition of a windowed aggregate (topics, windows, group keys, functions), and its JSON format (pure).
+"""The definition of a windowed aggregate: topics, windows, group keys, functions (pure).
 
 Durations are milliseconds. Windows are [start, end) in UTC.
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 from kbroker.pipeline.errors import PipelineError
 
@@ -59,20 +59,6 @@ class AggregateDefinition:
     def percentiles(self) -> dict[str, float]:
         """The percentiles to compute as fractions, by their names: 0.999 for p99.9."""
         return {name: round(parse_percentile(name) / 100, 6) for name in self.compute if _PERCENTILE.fullmatch(name)}
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the JSON object that `from_json` reads."""
-        return asdict(self) | {"keys": [list(key) for key in self.keys]}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read the JSON object of `as_json`. Raises PipelineError if it is another one."""
-        try:
-            values = {field.name: data[field.name] for field in fields(cls)}
-            values["keys"] = tuple(GroupKey(*key) for key in values["keys"])
-            return cls(**values | {name: tuple(values[name]) for name in ("topics", "compute")})
-        except (KeyError, TypeError) as error:
-            raise PipelineError(f"the definition of the aggregate cannot be read: {error}") from None
 
 
 def check_definition(definition: AggregateDefinition) -> AggregateDefinition:

@@ -46,7 +46,6 @@ class ReplaySummary:
     """The result of a run."""
 
     plan: ReplayPlan
-    rows: int  # records of the whole replay
     sent: int  # records that this run has sent
     seconds: float
     groups: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)  # offsets committed by this run
@@ -143,7 +142,7 @@ def execute_plan(
     began_at = time.monotonic()
     if plan.done_ms is not None:
         context.notify(f"replay {plan.id} is already finished: nothing is sent or committed")
-        return ReplaySummary(plan, plan.rows, 0, time.monotonic() - began_at)
+        return ReplaySummary(plan, 0, time.monotonic() - began_at)
     state = context.archive.state()
     _require_same_targets(context, plan, state)
     records = SelectedRecords(
@@ -165,7 +164,7 @@ def execute_plan(
             )
     plan, restored = _restore_groups(context, plan, records)
     plan = mark_finished(context.archive.storage, plan, time.time_ns() // 1_000_000)
-    return ReplaySummary(plan, plan.rows, plan.rows - sum(sent_before.values()), time.monotonic() - began_at, restored)
+    return ReplaySummary(plan, plan.rows - sum(sent_before.values()), time.monotonic() - began_at, restored)
 
 
 def _archive_id(state: ArchiveState) -> str:

@@ -7,10 +7,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.archive import Archive, archive_dataframe
+from kbroker.pipeline.archive.layout import OffsetRange, intersect_ranges
 from kbroker.pipeline.archive.manifest import ArchiveState, DataFile, PartitionStats
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.group_offsets import CommittedOffset, GroupPosition, with_uncommitted_sources
@@ -48,10 +51,6 @@ class Selection:
     def includes_partition(self, partition: int) -> bool:
         with_ranges = {number for number, _, _ in self.offsets}
         return (not with_ranges or partition in with_ranges) and (not self.partitions or partition in self.partitions)
-
-    def ranges(self, partition: int) -> list[tuple[int, int | None]]:
-        """Return the selected offset ranges of a partition; empty if all its offsets are selected."""
-        return [(start, end) for number, start, end in self.offsets if number == partition]
 
 
 def parse_offset_range(text: str) -> tuple[int, int, int | None]:
@@ -98,26 +97,26 @@ def matching_parts(file: DataFile, selection: Selection, end_offsets: EndOffsets
 
 
 def _can_match(part: PartitionStats, selection: Selection, end_offset: int) -> bool:
-    if not selection.includes_partition(part.partition) or part.first >= end_offset:
+    is_too_old = selection.from_ms is not None and part.to_ms < selection.from_ms
+    is_too_new = selection.until_ms is not None and part.from_ms >= selection.until_ms
+    if is_too_old or is_too_new or not selection.includes_partition(part.partition):
         return False
-    if selection.from_ms is not None and part.to_ms < selection.from_ms:
-        return False
-    if selection.until_ms is not None and part.from_ms >= selection.until_ms:
-        return False
-    ranges = selection.ranges(part.partition)
-    return not ranges or any(part.last >= start and (end is None or part.first < end) for start, end in ranges)
+    return bool(intersect_ranges([part.offsets], _selected_offsets(part, selection, end_offset)))
 
 
 def is_fully_selected(part: PartitionStats, selection: Selection, end_offset: int) -> bool:
     """Return whether every row of a part that `matching_parts` returned is selected."""
-    if selection.reads_records or part.last >= end_offset:
+    has_older = selection.from_ms is not None and part.from_ms < selection.from_ms
+    has_newer = selection.until_ms is not None and part.to_ms >= selection.until_ms
+    if has_older or has_newer or selection.reads_records:
         return False
-    if selection.from_ms is not None and part.from_ms < selection.from_ms:
-        return False
-    if selection.until_ms is not None and part.to_ms >= selection.until_ms:
-        return False
-    ranges = selection.ranges(part.partition)
-    return not ranges or any(part.first >= start and (end is None or part.last < end) for start, end in ranges)
+    ranges = _selected_offsets(part, selection, end_offset)
+    return any(start <= part.first and part.last < end for start, end in ranges)
+
+
+def _selected_offsets(part: PartitionStats, selection: Selection, end_offset: int) -> list[OffsetRange]:
+    ranges = [(start, end) for number, start, end in selection.offsets if number == part.partition] or [(0, None)]
+    return [OffsetRange(start, end_offset if end is None else min(end, end_offset)) for start, end in ranges]
 
 
 def select_rows(
@@ -147,7 +146,7 @@ def _conditions(selection: Selection) -> "Iterable[Column]":
     if selection.partitions:
         yield f.col("partition").isin(list(selection.partitions))
     if selection.offsets:
-        yield _any_of([_in_range(*bounds) for bounds in selection.offsets])
+        yield reduce(or_, (_in_range(*bounds) for bounds in selection.offsets))
     if selection.key is not None:
         yield f.col("key") == f.lit(bytearray(selection.key.encode(errors="surrogateescape")))
     if selection.key_regex is not None:
@@ -160,13 +159,6 @@ def _conditions(selection: Selection) -> "Iterable[Column]":
 def _in_range(partition: int, start: int, end: int | None) -> "Column":
     condition = (f.col("partition") == partition) & (f.col("offset") >= start)
     return condition if end is None else condition & (f.col("offset") < end)
-
-
-def _any_of(conditions: "list[Column]") -> "Column":
-    result = conditions[0]
-    for condition in conditions[1:]:
-        result = result | condition
-    return result
 
 
 def _has_header(name: str, value: str | None) -> "Column":

@@ -3,12 +3,10 @@
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.ingest.batch_committer import BatchCommitter
+from kbroker.pipeline.archive.ingest.batch_committer import BatchCommitter, IngestRun, TopicFilter
 from kbroker.pipeline.archive.ingest.batch_ranges import (
     changed_topics,
     initial_gaps,
@@ -19,25 +17,18 @@ from kbroker.pipeline.archive.ingest.batch_ranges import (
     resume_offsets,
 )
 from kbroker.pipeline.archive.ingest.checkpoint import (
-    CheckpointDirectory,
     CheckpointGeneration,
     CheckpointMetadata,
     continues_archive,
 )
-from kbroker.pipeline.archive.ingest.cluster_retry import RetryingCluster, RunStopped, StopEvent
-from kbroker.pipeline.archive.ingest.options import IngestOptions, IngestSummary, Reporter, format_gap
+from kbroker.pipeline.archive.ingest.cluster_retry import RetryingCluster, RunStopped
+from kbroker.pipeline.archive.ingest.options import IngestOptions, format_gap
 from kbroker.pipeline.archive.layout import encode_offsets
 from kbroker.pipeline.archive.manifest import ArchiveState, Gap, ManifestCommit, TopicInfo
 from kbroker.pipeline.cluster_admin import BrokerUnavailableError, ClusterAdmin, all_partitions, require_reachable
 from kbroker.pipeline.errors import PipelineError
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
 _TOPIC_POLL_S = 1.0
-
-TopicFilter = Callable[[str], bool]
 
 
 def subscribed_topics(
@@ -49,24 +40,18 @@ def subscribed_topics(
     """
     if matches is None:
         return cluster.require_topics(options.subscription.topics)
-    topics = cluster.describe_topics(pattern=matches)
+    topics = cluster.describe_topics(matches=matches)
     if not topics and options.once:
         raise PipelineError(f"no topic matches --pattern {options.subscription.pattern}")
     return topics
 
 
-@dataclass
 class QueryStart:
     """Chooses the checkpoint of the next streaming query."""
 
-    archive: Archive
-    checkpoints: CheckpointDirectory
-    cluster: RetryingCluster
-    options: IngestOptions
-    matches: TopicFilter | None
-    stop: StopEvent
-    reporter: Reporter
-    summary: IngestSummary
+    def __init__(self, run: IngestRun, cluster: RetryingCluster) -> None:
+        self._run = run
+        self._cluster = cluster
 
     def choose_checkpoint(self) -> CheckpointGeneration:
         """Return the newest checkpoint if it continues the archive, or else create one.
@@ -75,14 +60,14 @@ class QueryStart:
         topics or their logs are not those that were archived.
         """
         topics = self._wait_for_topics()
-        state = self.archive.state()
+        state = self._run.archive.state()
         require_same_topics(state, topics)
-        newest = self.checkpoints.newest()
+        newest = self._run.checkpoints.newest()
         partitions = all_partitions(topics)
         expected = self._expected_offsets(state, partitions, newest)
         resume = {tp: offset for tp, offset in resume_offsets(state).items() if tp in expected}
-        committed_only = self.options.committed_only
-        log_starts, _ = self.cluster.call_until_valid(
+        committed_only = self._run.options.committed_only
+        log_starts, _ = self._cluster.call_until_valid(
             lambda cluster: (cluster.beginning_offsets(partitions), cluster.end_offsets(partitions, committed_only)),
             lambda offsets: require_untruncated_logs(resume, offsets[1]),
         )
@@ -91,16 +76,18 @@ class QueryStart:
         if newest is not None and self._can_continue(newest, starts):
             return newest
         archive_id, query_id = str(state.settings.get("id", "")), str(uuid.uuid4())
-        return self.checkpoints.create(
-            CheckpointMetadata(archive_id, query_id, self.options.subscription, committed_only, starts)
+        return self._run.checkpoints.create(
+            CheckpointMetadata(archive_id, query_id, self._run.options.subscription, committed_only, starts)
         )
 
     def _wait_for_topics(self) -> Mapping[str, TopicInfo]:
         while True:
-            topics = self.cluster.call(lambda cluster: subscribed_topics(cluster, self.options, self.matches))
+            topics = self._cluster.call(
+                lambda cluster: subscribed_topics(cluster, self._run.options, self._run.matches)
+            )
             if topics:
                 return topics
-            self.stop.wait(_TOPIC_POLL_S)
+            self._run.stop.wait(_TOPIC_POLL_S)
 
     def _expected_offsets(
         self, state: ArchiveState, partitions: Sequence[TopicPartition], newest: CheckpointGeneration | None
@@ -118,11 +105,11 @@ class QueryStart:
 
     def _start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the start offsets of partitions whose topics are new to the archive."""
-        start, committed_only = self.options.start, self.options.committed_only
+        start, committed_only = self._run.options.start, self._run.options.committed_only
         if start.kind == "latest" and partitions:
-            return self.cluster.call(lambda cluster: cluster.end_offsets(partitions, committed_only))
+            return self._cluster.call(lambda cluster: cluster.end_offsets(partitions, committed_only))
         if start.kind == "time" and partitions:
-            return self.cluster.call(lambda cluster: cluster.offsets_for_time(partitions, start.time_ms))
+            return self._cluster.call(lambda cluster: cluster.offsets_for_time(partitions, start.time_ms))
         return dict.fromkeys(partitions, 0)
 
     def _commit_gaps(self, state: ArchiveState, gaps: Sequence[Gap], topics: Mapping[str, TopicInfo]) -> None:
@@ -136,19 +123,19 @@ class QueryStart:
             changed = changed_topics(current, {name: info for name, info in topics.items() if name in names})
             return ManifestCommit("append", time.time_ns() // 1_000_000, gaps=tuple(gaps), topics=changed)
 
-        self.summary.last_commit = self.archive.commit(build).commit_number
-        self.summary.gaps += gaps
+        self._run.summary.last_commit = self._run.archive.commit(build).commit_number
+        self._run.summary.gaps += gaps
         for gap in gaps:
-            self.reporter.warn(format_gap(gap))
+            self._run.reporter.warn(format_gap(gap))
 
     def _can_continue(self, checkpoint: CheckpointGeneration, starts: Mapping[TopicPartition, int]) -> bool:
-        metadata, options = checkpoint.metadata, self.options
+        metadata, options = checkpoint.metadata, self._run.options
         if (metadata.subscription, metadata.committed_only) != (options.subscription, options.committed_only):
             return False
         try:
             return continues_archive(checkpoint.next_batch(), starts)
         except PipelineError as error:
-            self.reporter.warn(f"{error}; continuing from what the archive contains")
+            self._run.reporter.warn(f"{error}; continuing from what the archive contains")
             return False
 
 
@@ -158,38 +145,33 @@ POLL_S = 0.2
 REACHABILITY_CHECK_S = 5.0
 
 
-def run_query(
-    spark: "SparkSession",
-    options: IngestOptions,
-    committer: BatchCommitter,
-    stop: StopEvent,
-    on_poll: Callable[[], None],
-) -> Exception | None:
+def run_query(committer: BatchCommitter, on_poll: Callable[[], None]) -> Exception | None:
     """Run the query to its end and return the exception that it failed with, if any.
 
     `on_poll` is called between polls of the query while no batch has failed. Raises RunStopped if the run was asked to
     stop, and BrokerUnavailableError if no broker was reachable for `broker_wait_s` seconds.
     """
-    writer = _source(spark, options, committer).load().writeStream.foreachBatch(committer)
-    writer = writer.option("checkpointLocation", committer.checkpoint.location)
-    if options.once:
+    run, checkpoint = committer.run, committer.checkpoint
+    writer = _source(run, checkpoint.metadata).load().writeStream.foreachBatch(committer)
+    writer = writer.option("checkpointLocation", checkpoint.location)
+    if run.options.once:
         writer = writer.trigger(availableNow=True)
     else:
-        writer = writer.trigger(processingTime=f"{max(0, round(options.interval_s * 1000))} milliseconds")
+        writer = writer.trigger(processingTime=f"{max(0, round(run.options.interval_s * 1000))} milliseconds")
     query = writer.start()
     try:
-        _wait_for_end(query, options, committer, stop, on_poll)
+        _wait_for_end(query, committer, on_poll)
     finally:
         query.stop()
         committer.cluster.close()
     failure: Exception | None = committer.failure or query.exception()
-    if isinstance(failure, RunStopped) or (failure is not None and stop.count):
+    if isinstance(failure, RunStopped) or (failure is not None and run.stop.count):
         raise RunStopped
     return failure
 
 
-def _source(spark: "SparkSession", options: IngestOptions, committer: BatchCommitter) -> Any:
-    metadata = committer.checkpoint.metadata
+def _source(run: IngestRun, metadata: CheckpointMetadata) -> Any:
+    options = run.options
     name, value = options.subscription.spark_option
     max_records = max_batch_records(options.max_batch_records, options.rate, options.interval_s)
     source_options = {
@@ -205,13 +187,12 @@ def _source(spark: "SparkSession", options: IngestOptions, committer: BatchCommi
     }
     if max_records is not None:
         source_options["maxOffsetsPerTrigger"] = str(max_records)
-    return spark.readStream.format("kafka").options(**source_options)
+    return run.spark.readStream.format("kafka").options(**source_options)
 
 
-def _wait_for_end(
-    query: Any, options: IngestOptions, committer: BatchCommitter, stop: StopEvent, on_poll: Callable[[], None]
-) -> None:
+def _wait_for_end(query: Any, committer: BatchCommitter, on_poll: Callable[[], None]) -> None:
     """Return when the query has ended, or must be stopped. Raises BrokerUnavailableError."""
+    options, stop = committer.run.options, committer.run.stop
     last_reached_s = time.monotonic()
     next_check_s = last_reached_s + REACHABILITY_CHECK_S
     while not _has_ended(query):

@@ -16,7 +16,7 @@ import pytest
 from kbroker.cli import main
 from kbroker.pipeline.archive import staging
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.compaction import CompactionClock, CompactionOptions, clean_up, compact
+from kbroker.pipeline.archive.compaction import CompactionOptions, clean_up, compact
 from kbroker.pipeline.archive.compaction_plan import merged_stats, plan_merges
 from kbroker.pipeline.archive.layout import STAGING
 from kbroker.pipeline.archive.leftovers import remove_leftovers
@@ -380,7 +380,8 @@ def test_replaced_files_are_kept_for_readers(small_archive: SmallFilesArchive) -
         small_archive.spark,
         small_archive.archive(),
         CompactionOptions(keep_replaced_s=30),
-        clock=CompactionClock(lambda: now_ms[0], sleep),
+        now_ms=lambda: now_ms[0],
+        sleep=sleep,
     )
     assert slept == [30]
     assert small_archive.data_files() == set(small_archive.archive().state().files)

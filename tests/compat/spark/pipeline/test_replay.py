@@ -121,7 +121,7 @@ def test_a_topic_is_replayed_record_by_record(spark, topics: Topics, bootstrap, 
     eventually(lambda: source not in topics._admin.list_topics(timeout=DEADLINE_S).topics, "the topic is deleted")
     context = context_for(spark, archive, bootstrap)
     summary = replay(context, request_for([source]))
-    assert (summary.rows, summary.sent) == (3000, 3000)
+    assert (summary.plan.rows, summary.sent) == (3000, 3000)
     copies = topics.read(source)
     assert [content(m) for m in copies] == [content(m) for m in original]
     for old, new in zip(original, copies, strict=True):
@@ -243,7 +243,7 @@ def test_kills_of_the_command_and_the_broker_lose_and_duplicate_nothing(broker, 
         summary = execute_plan(context_for(spark, archive, broker.bootstrap), plan, SpeedLimit(rate=8000))
     finally:
         killer.join()
-    assert summary.rows == KILLED_RECORDS
+    assert summary.plan.rows == KILLED_RECORDS
     assert broker.starts == 2 + sum(process != "command" for process in kills)
     assert 0 < summary.sent <= KILLED_RECORDS - before
     copies = topics.read(target)

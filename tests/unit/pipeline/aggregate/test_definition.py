@@ -1,12 +1,10 @@
 """Definitions of aggregates, and their SQL."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from kbroker.pipeline.aggregate.definition import (
-    AggregateDefinition,
     GroupKey,
     canonical_path,
     check_definition,
@@ -106,12 +104,6 @@ def test_default_compute_and_split_names():
     assert default_compute("") == ("count", "bytes")
     assert default_compute("$.v") == ("count", "bytes", "sum", "min", "max", "avg")
     assert split_names(["count, p50", "count,,sum"]) == ("count", "p50", "sum")
-
-
-def test_a_definition_is_restored_from_json():
-    assert AggregateDefinition.from_json(json.loads(json.dumps(FULL.as_json()))) == FULL
-    with pytest.raises(PipelineError, match="cannot be read"):
-        AggregateDefinition.from_json({"topics": []})
 
 
 def test_json_is_parsed_only_if_a_field_is_used():

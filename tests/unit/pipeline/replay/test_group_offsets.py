@@ -94,7 +94,7 @@ def test_a_finished_replay_commits_nothing(context, admin):
     finished = mark_finished(context.archive.storage, PLAN, 2000)
     notes: list[str] = []
     summary = run.execute_plan(replace(context, notify=notes.append), finished, SpeedLimit())
-    assert (summary.rows, summary.sent, summary.groups) == (5, 0, {})
+    assert (summary.plan.rows, summary.sent, summary.groups) == (5, 0, {})
     assert admin.commits == []
     assert notes == ["replay abc123 is already finished: nothing is sent or committed"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kbroker.client.admin import BROKER, EARLIEST, LATEST, TOPIC, TypedResource, describe_configs
+from kbroker.client.admin import BROKER, EARLIEST, LATEST, TOPIC, TypedResource, describe_configs, list_offsets
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import BrokerError
 from kbroker.common import TopicPartition
@@ -18,7 +18,7 @@ from kbroker.pipeline.cluster_admin import as_pipeline_errors
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.group_offsets import CommittedOffset, GroupPosition, require_no_members, select_committed
 from kbroker.pipeline.replay.plan import ReplayRequest
-from kbroker.pipeline.replay.producer import TargetStart, list_offset, with_retries
+from kbroker.pipeline.replay.producer import TargetStart
 from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.replay.selection import (
     EndOffsets,
@@ -114,11 +114,7 @@ def prepare_replay(context: ReplayContext, request: ReplayRequest, configs: Mapp
     if not totals:
         raise PipelineError("no record of the archive matches the selection")
     warnings = _check_topic_configs(effective_configs, totals)
-    starts = {
-        TopicPartition(name, number): start
-        for name in topics.keys() - new_topics.keys()
-        for number, start in enumerate(read_starts(cluster, name, partitions[name]))
-    }
+    starts = read_starts(cluster, [target for target in routing.targets if target.topic not in new_topics])
     if not request.append:
         require_empty(starts)
     committed = tuple(select_committed(state.groups, request.groups, selection.topics)) if request.groups else ()
@@ -138,7 +134,7 @@ def require_topics(archive: Archive, topics: Iterable[str]) -> None:
 
 def require_empty(starts: Mapping[TopicPartition, TargetStart]) -> None:
     """Raise PipelineError for a target partition that has records."""
-    for target, start in sorted(starts.items()):
+    for target, start in starts.items():
         if not start.was_empty:
             raise PipelineError(
                 f"topic {target.topic} is not empty: partition {target.partition} ends at offset {start.offset}; "
@@ -307,14 +303,11 @@ def retention_warnings(name: str, configs: Mapping[str, str], from_ms: int, now_
     ]
 
 
-def read_starts(cluster: ClusterClient, name: str, partitions: int) -> list[TargetStart]:
-    """Return the current end offset of each partition of a topic. Raises OSError, BrokerError, PipelineError."""
-    return [_read_start(cluster, TopicPartition(name, number)) for number in range(partitions)]
-
-
-def _read_start(cluster: ClusterClient, target: TopicPartition) -> TargetStart:
-    end = with_retries(lambda: list_offset(cluster, target, LATEST), cluster)
-    return TargetStart(end, list_offset(cluster, target, EARLIEST) == end)
+def read_starts(cluster: ClusterClient, targets: Sequence[TopicPartition]) -> dict[TopicPartition, TargetStart]:
+    """Return the current end offset of each partition. Raises OSError, BrokerError."""
+    ends = list_offsets(cluster, dict.fromkeys(targets, LATEST))
+    log_starts = list_offsets(cluster, dict.fromkeys(targets, EARLIEST))
+    return {target: TargetStart(ends[target], log_starts[target] == ends[target]) for target in targets}
 
 
 def max_batch_bytes(configs: Iterable[Mapping[str, str]], limit: int, overhead: int) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from time import monotonic, sleep
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from kbroker.client.admin import EARLIEST, LATEST, list_offsets_request
 from kbroker.client.cluster import ClusterClient
@@ -32,29 +32,10 @@ from protocol.messages.k02_list_offsets import ListOffsetsResponse
 from protocol.messages.k61_describe_producers import DescribeProducersRequest, DescribeProducersResponse, TopicRequest
 from protocol.records.batch import iter_headers
 
-T = TypeVar("T")
-
-MAX_ATTEMPTS, RETRY_DELAY_S = 20, 0.25
 FETCH_BYTES = 4 << 20
 FETCH_MAX_WAIT_MS = 500
 # The search for a producer's last batch starts with this many offsets before the end.
 FIRST_SEARCH_OFFSETS = 100_000
-
-
-def with_retries(attempt: Callable[[], T], cluster: ClusterClient) -> T:
-    """Repeat an attempt on retriable error codes: a new topic may have no leaders yet.
-
-    Raises the last BrokerError as PipelineError.
-    """
-    for attempts_left in reversed(range(MAX_ATTEMPTS)):
-        try:
-            return attempt()
-        except BrokerError as error:
-            if not error.code.retriable or not attempts_left:
-                raise PipelineError(str(error)) from None
-            cluster.reset()
-            sleep(RETRY_DELAY_S)
-    raise AssertionError
 
 
 class BatchSpan(NamedTuple):

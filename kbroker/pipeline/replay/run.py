@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from kbroker.client.admin import LATEST
+from kbroker.client.admin import LATEST, list_offsets
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import BrokerError, check
 from kbroker.common import TopicPartition
@@ -33,12 +33,13 @@ from kbroker.pipeline.replay.preparation import (
     read_starts,
     require_empty,
 )
-from kbroker.pipeline.replay.producer import ReplayProducer, list_offset, with_retries
+from kbroker.pipeline.replay.producer import ReplayProducer
 from kbroker.pipeline.replay.selection import SelectedRecords
 from kbroker.pipeline.replay.sending import BATCH_BYTES, SendSettings, SpeedLimit, send_records
 from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 PROGRESS_INTERVAL_S = 0.5
+MAX_ATTEMPTS, RETRY_DELAY_S = 20, 0.25
 
 
 @dataclass(frozen=True)
@@ -96,15 +97,22 @@ def create_plan(context: ReplayContext, prepared: PreparedReplay, new: bool = Fa
 
 
 def _init_producer_id(cluster: ClusterClient) -> tuple[int, int]:
-    """Return a new producer id and its epoch. Raises OSError, PipelineError."""
+    """Return a new producer id and its epoch. A broker that has just started may not have one yet.
+
+    Raises OSError, BrokerError.
+    """
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-
-    def attempt() -> tuple[int, int]:
+    attempts = 0
+    while True:
         response = cluster.any_broker().request(request, InitProducerIdResponse)
-        check(response.error_code, "InitProducerId")
-        return response.producer_id, response.producer_epoch
-
-    return with_retries(attempt, cluster)
+        try:
+            check(response.error_code, "InitProducerId")
+            return response.producer_id, response.producer_epoch
+        except BrokerError as error:
+            attempts += 1
+            if not error.code.retriable or attempts == MAX_ATTEMPTS:
+                raise
+        time.sleep(RETRY_DELAY_S)
 
 
 def _create_topics(context: ReplayContext, prepared: PreparedReplay) -> None:
@@ -115,13 +123,14 @@ def _create_topics(context: ReplayContext, prepared: PreparedReplay) -> None:
 
 
 def _target_topic(cluster: ClusterClient, name: str, partitions: int, prepared: PreparedReplay) -> TargetTopic:
-    starts = read_starts(cluster, name, partitions)
+    targets = [TopicPartition(name, number) for number in range(partitions)]
+    starts = read_starts(cluster, targets).values()
     topic = describe_topic(cluster, name)
     if topic is None:
         raise PipelineError(f"topic {name} does not exist any more")
     if topic.partitions != partitions:
         raise PipelineError(f"topic {name} has {topic.partitions} partitions now, {partitions} before")
-    totals = [prepared.totals.get(TopicPartition(name, number)) for number in range(partitions)]
+    totals = map(prepared.totals.get, targets)
     return TargetTopic(
         topic.topic_id,
         starts=tuple(start.offset for start in starts),
@@ -246,8 +255,6 @@ def _progress_reports(context: ReplayContext, plan: ReplayPlan, on_progress: Cal
 
 
 def _count_sent(cluster: ClusterClient, plan: ReplayPlan) -> int:
-    starts = plan.starts()
-    return sum(
-        min(count, list_offset(cluster, target, LATEST) - starts[target].offset)
-        for target, count in plan.counts().items()
-    )
+    starts, counts = plan.starts(), plan.counts()
+    ends = list_offsets(cluster, dict.fromkeys(counts, LATEST))
+    return sum(min(count, ends[target] - starts[target].offset) for target, count in counts.items())

@@ -46,11 +46,8 @@ def archive_topics(
     """
     pattern = options.subscription.pattern
     matches = None if pattern is None else _compile_pattern(spark, pattern)
-    cluster = ClusterAdmin(options.bootstrap)
-    try:
-        subscribed_topics(cluster, options, matches)  # fails before a directory is created
-    finally:
-        cluster.close()
+    with ClusterAdmin(options.bootstrap) as admin:
+        subscribed_topics(admin, options, matches)  # fails before a directory is created
     archive = open_archive(storage, options.committed_only)
     archive_id = str(archive.state().settings.get("id", ""))
     checkpoints = CheckpointDirectory(*((storage, CHECKPOINT) if checkpoint is None else (checkpoint, "")), archive_id)

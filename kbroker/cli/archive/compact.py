@@ -46,7 +46,7 @@ def compact(
     from kbroker.pipeline.archive.compaction import CompactionOptions, clean_up, compact
     from kbroker.pipeline.archive.compaction_plan import plan_merges
     from kbroker.pipeline.archive.leftovers import find_foreign_files, find_leftovers
-    from kbroker.pipeline.storage.location import open_storage
+    from kbroker.pipeline.storage import open_storage
 
     options = CompactionOptions(
         parse_target_size(target_size), topic or (), list(map(parse_date, date or ())), _parse_seconds(keep_replaced)

@@ -41,7 +41,7 @@ def open_storages(
     directories: Sequence[str], master: str | None, jars: str | None, conf: Sequence[str] | None
 ) -> "Iterator[Callable[[str], Storage]]":
     """Return a function that opens storages. Starts a Spark session only if a directory is not local."""
-    from kbroker.pipeline.storage.location import is_local, open_storage
+    from kbroker.pipeline.storage import is_local, open_storage
 
     if all(map(is_local, directories)):
         with pipeline_errors():

@@ -107,7 +107,7 @@ def _run(
 ) -> "IngestSummary":
     from kbroker.pipeline.archive.ingest.options import Reporter
     from kbroker.pipeline.archive.ingest.run import archive_topics
-    from kbroker.pipeline.storage.location import open_storage
+    from kbroker.pipeline.storage import open_storage
 
     storage = open_storage(directory, session)
     checkpoint_storage = open_storage(checkpoint, session) if checkpoint else None

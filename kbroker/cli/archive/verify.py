@@ -93,7 +93,7 @@ def _verify(
     session: Any, directory: str, address: str, scope: "VerificationScope", require_broker: bool
 ) -> "VerificationReport":
     from kbroker.pipeline.archive.verification.verify import verify
-    from kbroker.pipeline.storage.location import open_storage
+    from kbroker.pipeline.storage import open_storage
 
     with ProgressBar("reading", None, shows_bytes=True) as progress:
         return verify(
@@ -111,7 +111,7 @@ def _require_archive_and_broker(directory: str, address: str) -> None:
     """Raise before Spark starts, which takes seconds, if there is no archive or no broker responds."""
     from kbroker.pipeline.archive.verification.verify import require_archive
     from kbroker.pipeline.cluster_admin import BrokerUnavailableError, require_reachable
-    from kbroker.pipeline.storage.location import is_local, open_storage
+    from kbroker.pipeline.storage import is_local, open_storage
 
     with pipeline_errors():
         if is_local(directory):

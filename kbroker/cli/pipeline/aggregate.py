@@ -198,7 +198,7 @@ def _print_batch(batch: "BatchReport", *, once: bool) -> None:
 
 
 def _skipped_text(problems: Mapping[str, int], late: int) -> str:
-    from kbroker.pipeline.aggregate.sql import PROBLEMS
+    from kbroker.pipeline.aggregate.definition import PROBLEMS
 
     parts = [f"{count_text(count, 'record')} {PROBLEMS[name]}" for name, count in problems.items() if count]
     if late:
@@ -229,7 +229,7 @@ def _summary_json(summary: "AggregateSummary") -> dict[str, Any]:
 
 def _plot(session: Any, bootstrap: str, definition: "AggregateDefinition", target: "ResultSink", path: str) -> None:
     from kbroker.pipeline.aggregate import result_files
-    from kbroker.pipeline.storage.location import open_storage
+    from kbroker.pipeline.storage import open_storage
 
     if target.topic:
         results = result_files.read_topic_results(session, bootstrap, target.topic, definition)

@@ -262,7 +262,7 @@ def _check_before_spark(directory: str, topics: Sequence[str], bootstrap: str) -
     from kbroker.pipeline.cluster_admin import require_reachable
     from kbroker.pipeline.replay.preparation import require_topics
     from kbroker.pipeline.spark.installation import require_spark
-    from kbroker.pipeline.storage.location import open_storage
+    from kbroker.pipeline.storage import open_storage
 
     require_spark(os.environ)
     if "://" not in directory:
@@ -275,7 +275,7 @@ def _replay_context(session: Any, directory: str, bootstrap: str, patience_s: fl
     from kbroker.pipeline.archive.archive import Archive
     from kbroker.pipeline.cluster_admin import cluster_client
     from kbroker.pipeline.replay.preparation import ReplayContext
-    from kbroker.pipeline.storage.location import open_storage
+    from kbroker.pipeline.storage import open_storage
 
     with cluster_client(bootstrap) as cluster:
         archive = Archive.open(open_storage(directory, session))

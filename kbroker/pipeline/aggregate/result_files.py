@@ -21,7 +21,7 @@ from kbroker.pipeline.aggregate.definition import AggregateDefinition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.plot import Points, SpanAmount
 from kbroker.pipeline.spark import functions as f
-from kbroker.pipeline.storage.location import without_globs
+from kbroker.pipeline.storage import without_globs
 from kbroker.pipeline.storage.storage import Storage, walk
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from kbroker.pipeline.archive.manifest import (
 )
 from kbroker.pipeline.archive.manifest_files import SparkMetadataLog, list_manifest, read_commit, read_state
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.location import without_globs
+from kbroker.pipeline.storage import without_globs
 from kbroker.pipeline.storage.storage import FileMissingError, Storage
 
 if TYPE_CHECKING:

@@ -6,20 +6,18 @@ import pytest
 
 from kbroker.pipeline.aggregate.definition import (
     GroupKey,
+    aggregate_columns,
     canonical_path,
     check_definition,
     default_compute,
+    message_columns,
     parse_group_key,
     parse_percentile,
-    split_names,
-)
-from kbroker.pipeline.aggregate.sql import (
-    aggregate_columns,
-    message_columns,
     problem_column,
     record_columns,
     result_columns,
     source_columns,
+    split_names,
 )
 from kbroker.pipeline.errors import PipelineError
 from tests.unit.support.aggregates import FULL, HOUR, PLAIN

@@ -36,7 +36,7 @@ from kbroker.pipeline.replay.preparation import (
 from kbroker.pipeline.replay.producer import ReplayProducer
 from kbroker.pipeline.replay.selection import SelectedRecords
 from kbroker.pipeline.replay.sending import BATCH_BYTES, SendSettings, SpeedLimit, send_records
-from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.k22_transactions import InitProducerIdRequest, InitProducerIdResponse
 
 PROGRESS_INTERVAL_S = 0.5
 MAX_ATTEMPTS, RETRY_DELAY_S = 20, 0.25

@@ -99,7 +99,9 @@ async def _forward(
     client_host = context.peer.rpartition(":")[0]
     timeout_ms = services.config.request_timeout_ms
     try:
-        return await channel.forward(request, context.version, context.client_id, client_host, timeout_ms)
+        return await channel.forward(
+            request, context.version, context.client_id, context.principal, client_host, timeout_ms
+        )
     except KafkaError as error:
         return failed_response(key, context.version, request, error)
 

@@ -35,7 +35,7 @@ class RemoteCoordinator:
         await asyncio.sleep(0.001)
         self.requests.append(request)
         self.fault()
-        context: Any = SimpleNamespace(version=version, in_turns=False)
+        context: Any = SimpleNamespace(version=version, in_turns=False, listener="PLAINTEXT")
         request = decode(AddPartitionsToTxnRequest, encode(request, version), version)
         response = await k24.handle(self._services, context, request)
         return decode(AddPartitionsToTxnResponse, encode(response, version), version)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.image import BrokerRegistration, MetadataDelta, PartitionRegistration, TopicImage
+from kbroker.metadata.image import BrokerEndpoint, BrokerRegistration, MetadataDelta, PartitionRegistration, TopicImage
 from kbroker.server import response_cache
 from kbroker.server.response_cache import ENTRY_OVERHEAD, MAX_BYTES, MAX_RESPONSE_BYTES, ResponseCache
 from protocol.apis import APIS, ApiKey
@@ -86,7 +86,9 @@ async def handled(m: Machine, request: Message, version: int) -> Message:
     handler = import_module(f"kbroker.api.{APIS[key].module}").handle
     request = decode(type(request), encode(request, version), version)
     connection = SimpleNamespace(producer_since=None)
-    context = SimpleNamespace(version=version, in_turns=False, peer_broker=None, connection=connection)
+    context = SimpleNamespace(
+        version=version, in_turns=False, peer_broker=None, connection=connection, listener="PLAINTEXT"
+    )
     response = handler(m.broker.services, context, request)
     return decode(message_classes(key)[1], encode(response, version), version)
 
@@ -179,7 +181,7 @@ async def test_every_change_of_the_image(m: Machine) -> None:
         with_partition(topic, leader=2, leader_epoch=8),
         MetadataDelta(controller_id=2),
         with_partition(group_topic, leader=2),
-        MetadataDelta(brokers={1: this._replace(host="elsewhere", port=9999)}),
+        MetadataDelta(brokers={1: this._replace(endpoints=(BrokerEndpoint("PLAINTEXT", "elsewhere", 9999),))}),
         MetadataDelta(brokers={2: None}),
         with_partition(group_topic, leader=1),
         with_partition(topic, leader=1, leader_epoch=9),

@@ -156,7 +156,12 @@ class Node:
         """Return the response of a request's handler. All is encoded and decoded, as on the wire."""
         module = import_module(f"kbroker.api.{APIS[message_info(type(request)).key].module}")
         context = SimpleNamespace(
-            version=version, client_id="client", client_host="/127.0.0.1", peer="127.0.0.1:5", in_turns=False
+            version=version,
+            client_id="client",
+            client_host="/127.0.0.1",
+            peer="127.0.0.1:5",
+            in_turns=False,
+            listener="PLAINTEXT",
         )
         response = module.handle(self.services, context, decode(type(request), encode(request, version), version))
         if isawaitable(response):

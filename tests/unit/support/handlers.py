@@ -170,7 +170,13 @@ class Handlers:
         return await join_cluster(environment, self.store.session(), broker, lambda: config, raise_failure)
 
     async def request(
-        self, key: ApiKey, version: int, *, peer_broker: tuple[int, int] | None = None, **fields: Any
+        self,
+        key: ApiKey,
+        version: int,
+        *,
+        peer_broker: tuple[int, int] | None = None,
+        listener: str = "PLAINTEXT",
+        **fields: Any,
     ) -> Any:
         """Encode and decode a request, handle it, and return the response, encoded and decoded too.
 
@@ -185,6 +191,8 @@ class Handlers:
                 version=version,
                 in_turns=False,
                 peer_broker=peer_broker,
+                forwarded_by=None,
+                listener=listener,
                 connection=SimpleNamespace(producer_since=None),
             ),
             request,

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.interbroker.handshake import BrokerIdentity, InitiatorHandshake
 from kbroker.interbroker.peers import PeerUnavailable
-from kbroker.server.interbroker.inter_broker_connection import HANDSHAKE_TIMEOUT_S
+from kbroker.server.interbroker.handshake_state import HANDSHAKE_TIMEOUT_S
 from kbroker.server.interbroker.inter_broker_server import MAX_STRANGERS
 from protocol.apis import ApiKey
 from protocol.framing import encode_frame, encode_request_header
@@ -82,7 +82,7 @@ def test_bytes_before_the_handshake(log: pytest.LogCaptureFixture, data: bytes) 
         stranger = await s.stranger(data)
         await stranger.lost
         assert s.two.received == []
-        assert not s.two.server.connections
+        assert not s.two.server.strangers
         refused(log, "request before the handshake")
 
     story(1)
@@ -92,10 +92,10 @@ def test_a_frame_that_is_too_large_reserves_nothing(log: pytest.LogCaptureFixtur
     @simulated(StrangerTest, [1])
     async def story(s: StrangerTest) -> None:
         stranger = await s.stranger((1024).to_bytes(4, "big") + b"x")
-        await s.until(lambda: s.two.server.connections)
-        (connection,) = s.two.server.connections
-        await s.until(lambda: connection._partial is not None)
-        assert len(connection._partial or b"") == 1028
+        await s.until(lambda: s.two.server.strangers)
+        (state,) = s.two.server.strangers
+        await s.until(lambda: state._partial is not None)
+        assert len(state._partial or b"") == 1028
         await stranger.lost
         refused(log, "no handshake in time")
         before = s.loop.time()
@@ -176,7 +176,7 @@ def test_a_broker_that_does_not_know_of_the_restart_is_refused_without_a_warning
         stranger = await s.stranger(frame(handshake.hello))
         assert b"another epoch of this broker is meant" in await s.received(stranger)
         await stranger.lost
-        assert not s.two.server.connections
+        assert not s.two.server.strangers
         refused(log, "", count=0)
 
     story(1)
@@ -225,7 +225,7 @@ async def greeted(s: StrangerTest) -> Recorder:
     handshake = s.hello()
     broker = await s.stranger(frame(handshake.hello))
     broker.write(frame(handshake.answer(await s.received(broker))))
-    await s.until(lambda: s.two.server.connections and not s.two.server.strangers)
+    await s.until(lambda: s.two.server.connections)
     return broker
 
 

@@ -1,6 +1,6 @@
 """Envelope (key 58), version 0: a client's request that another broker forwards to the controller (KIP-590).
 
-- Only APIs that change the cluster are accepted (FORWARDED_APIS); any other gets INVALID_REQUEST.
+- Only APIs that change the cluster are accepted (those whose files say FORWARDED); any other gets INVALID_REQUEST.
 - If this broker is not the controller, or is not any more when the request is handled, the error is NOT_CONTROLLER and
   the other broker sends the request to the new controller.
 - The request has the principal and the address of the client, and the listener of brokers. It is a client's request:
@@ -11,7 +11,8 @@
 from __future__ import annotations
 
 from kbroker.api.context import Identity, RequestContext, Services, awaited
-from kbroker.api.forwarding import FORWARDED_APIS, is_not_controller
+from kbroker.api.dispatch import is_forwarded
+from kbroker.api.forwarding import is_not_controller
 from kbroker.api.local_requests import DetachedConnection, handler_of
 from kbroker.common import Buffer
 from kbroker.interbroker.controller_channel import decode_address, decode_principal
@@ -31,7 +32,7 @@ async def handle(services: Services, context: RequestContext, request: EnvelopeR
         principal = decode_principal(request.request_principal or b"")
     except MalformedError:
         return EnvelopeResponse(error_code=ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE)
-    if header.api_key not in FORWARDED_APIS:
+    if not is_forwarded(header.api_key):
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
     handler = handler_of(header.api_key, header.version)
     if handler is None:

@@ -5,9 +5,9 @@
 - Version 2 adds include_fenced_brokers (KIP-1073): also the brokers that have been registered once and are not now.
 """
 
-from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.k03_metadata import controller_id
+from kbroker.api.k29_acls import CLUSTER_OPERATIONS, OPERATIONS_NOT_REQUESTED
 from protocol.errors import ErrorCode
 from protocol.messages.k60_describe_cluster import (
     DescribeClusterBroker,
@@ -45,6 +45,6 @@ def handle(services: Services, context: RequestContext, request: DescribeCluster
         controller_id=controller_id(metadata, metadata.endpoints(context.listener)),
         brokers=brokers,
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_REQUESTED
         ),
     )

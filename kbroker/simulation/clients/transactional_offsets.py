@@ -16,13 +16,13 @@ from kbroker.simulation.clients.group_offsets import Membership, OffsetAndEpoch
 from kbroker.simulation.clients.transactional import FIRST_OF_VERSION_2, VERSION_2, TransactionalProducer
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages.k25_add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from protocol.messages.k28_txn_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
+from protocol.messages.k22_transactions import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
 
 async def send_offsets(

@@ -13,15 +13,14 @@ from kbroker.coordinator.runtime.operation import RecordProducer
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
-from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from protocol.messages.k16_list_groups import ListGroupsRequest
-from protocol.messages.k22_init_producer_id import InitProducerIdRequest
-from protocol.messages.k26_end_txn import EndTxnRequest
-from protocol.messages.k28_txn_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from protocol.messages.k15_groups import ListGroupsRequest
+from protocol.messages.k22_transactions import EndTxnRequest, InitProducerIdRequest
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest
 from protocol.records.batch import build_batch, parse_header
 from tests.unit.coordinator.group.test_group_coordinator import DAY_MS, commit_error, commit_request

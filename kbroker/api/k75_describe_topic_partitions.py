@@ -4,8 +4,9 @@
 - cursor is the topic and partition with which a page starts. If the request names topics, it must be one of them.
 - A page has at most response_partition_limit partitions, at least 1 and at most max.request.partition.size.limit.
   Topics that do not exist do not count.
-- A replica is offline if its broker is fenced, not registered, or without the listener of the request. The eligible
-  leader replicas (ELR) and the last known ones are those that the controller has stored with the partition.
+- A replica is offline if its broker is fenced, not registered, or without the listener of the request. As in Kafka, a
+  leader without this listener is not named, without an error. The eligible leader replicas (ELR) and the last known
+  ones are those that the controller has stored with the partition.
 """
 
 from collections.abc import Mapping
@@ -103,7 +104,8 @@ def _topic(
 ) -> DescribeTopicPartitionsResponseTopic:
     """Return a topic with the partitions from `first` to `end`, exclusive."""
     partitions = [
-        _partition(image.endpoints(listener), index, topic.partitions[index]) for index in paced(range(first, end))
+        _partition(image, image.endpoints(listener), index, topic.partitions[index])
+        for index in paced(range(first, end))
     ]
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
@@ -115,13 +117,12 @@ def _topic(
 
 
 def _partition(
-    endpoints: Mapping[int, BrokerEndpoint], index: int, partition: PartitionRegistration
+    image: MetadataImage, endpoints: Mapping[int, BrokerEndpoint], index: int, partition: PartitionRegistration
 ) -> DescribeTopicPartitionsResponsePartition:
-    has_leader = partition.leader in endpoints
     return DescribeTopicPartitionsResponsePartition(
-        error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+        error_code=ErrorCode.NONE if partition.leader in image.brokers else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=index,
-        leader_id=partition.leader if has_leader else NO_LEADER,
+        leader_id=partition.leader if partition.leader in endpoints else NO_LEADER,
         leader_epoch=partition.leader_epoch,
         replica_nodes=partition.replicas,
         isr_nodes=partition.isr,

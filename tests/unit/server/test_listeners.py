@@ -118,7 +118,7 @@ async def test_a_leader_without_the_listener(s: TwoNetworks) -> None:
     request = DescribeTopicPartitionsRequest(topics=[DescribedTopic(name="t")])
     described = await s.ask(HOST, lambda client: client.request(request, 0, DescribeTopicPartitionsResponse))
     first, second = described.topics[0].partitions
-    assert (first.leader_id, first.offline_replicas, second.leader_id) == (-1, [3], 1)
+    assert (first.error_code, first.leader_id, first.offline_replicas, second.leader_id) == (0, -1, [3], 1)
 
 
 @simulated(TwoNetworks, SEEDS)

@@ -44,6 +44,7 @@ from protocol.messages.k02_list_offsets import (
     ListOffsetsTopicResponse,
 )
 from protocol.records.batch import build_batch, iter_headers
+from tests.unit.support.async_test import until
 from tests.unit.support.log_lab import content
 
 NOW = 1_700_000_000_000
@@ -272,10 +273,7 @@ class ReplicaCluster:
 
     async def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
         """Wait in virtual time until a condition is true."""
-        deadline = self.loop.time() + seconds
-        while not condition():
-            assert self.loop.time() < deadline, "the condition did not become true"
-            await asyncio.sleep(0.001)
+        await until(condition, seconds)
 
     async def settle(self) -> None:
         """Wait until the logs of the last change are open."""

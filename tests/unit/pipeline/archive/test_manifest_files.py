@@ -22,6 +22,7 @@ from kbroker.pipeline.archive.manifest_files import (
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
 from kbroker.pipeline.storage.storage import MAX_READ_BYTES
+from tests.sampling import third_of
 from tests.unit.support.archives import make_file, new_data_path
 
 
@@ -195,7 +196,7 @@ def test_a_removal_is_written_at_the_next_compaction(crashing):
 
 def test_spark_reads_a_complete_state_after_any_crash(tmp_path, no_sync):
     """Files are appended and removed, with a crash at every change, for many of Spark's compact intervals."""
-    for seed in range(60):
+    for seed in third_of(range(60)):
         rng = random.Random(seed)
         crashing = CrashingStorage(str(tmp_path / f"archive {seed}"))
         logs = [SparkMetadataLog(crashing), SparkMetadataLog(crashing)]  # of two processes

@@ -45,7 +45,7 @@ class StopSignals:
 
 
 class Interrupts:
-    """Context manager for a command that waits in a loop: a signal raises KeyboardInterrupt, and `check` raises it again.
+    """Context manager for a command that waits in a loop: a signal raises KeyboardInterrupt, `check` raises it again.
 
     The first exception can be lost: it is raised wherever the main thread is, also in a finalizer, or in a library that
     ignores the errors of callbacks. Where that would do harm, the first signal can be deferred.

@@ -156,6 +156,7 @@ PURE = (
     "kbroker/pipeline/errors.py",
     "kbroker/pipeline/replay/routing.py",
     "kbroker/pipeline/spark/session_conf.py",
+    "kbroker/queues/closing/closing_partitions.py",
     "kbroker/queues/closing/forwarded_batches.py",
     "kbroker/queues/dedup/empty_batch_filter.py",
     "kbroker/queues/dedup/key_log.py",
@@ -196,7 +197,6 @@ NOT_PURE = (
     "kbroker/coordinator/group/classic/classic_groups.py",
     "kbroker/metadata/replication/isr_change_queue.py",
     "kbroker/metadata/replication/replication_control_manager.py",
-    "kbroker/metadata/topics/closing_control_manager.py",
     "kbroker/metadata/topics/topic_control_manager.py",
 )
 # Pure modules import one another, these, and the standard library without the machine. A loop that pauses (turns.py)

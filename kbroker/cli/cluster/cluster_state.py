@@ -28,7 +28,7 @@ from protocol.messages.k35_describe_log_dirs import (
     DescribeLogDirsResult,
 )
 from protocol.messages.k60_describe_cluster import DescribeClusterBroker, DescribeClusterResponse
-from protocol.messages.k10001_describe_reassignment_plan import (
+from protocol.messages.k10000_reassignment_plans import (
     DescribedHealing,
     DescribeReassignmentPlanRequest,
     DescribeReassignmentPlanResponse,

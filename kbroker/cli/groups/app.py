@@ -19,7 +19,7 @@ from kbroker.client.groups import committed_offsets, delete_group, describe_grou
 from kbroker.common import TopicPartition
 from protocol.errors import MalformedError
 from protocol.messages.consumer_protocol import ConsumerProtocolAssignment
-from protocol.messages.k15_describe_groups import DescribedGroupMember
+from protocol.messages.k15_groups import DescribedGroupMember
 from protocol.schema.codec import decode
 from protocol.schema.message import message_info
 

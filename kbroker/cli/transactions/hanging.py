@@ -29,7 +29,7 @@ from kbroker.cli.common.values import (
 from kbroker.client.admin import MAX_PARTITIONS, RETRY_EVERY_S, RETRY_FOR_S, chunks, describe_cluster
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import COORDINATOR_ERRORS, TRANSACTION, Partition, by_topic
-from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.k22_transactions import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.k27_write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,

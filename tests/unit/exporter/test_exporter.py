@@ -16,7 +16,7 @@ from kbroker.queues.delay.pending_requests import PendingRequests
 from kbroker.runtime.metrics import RequestStats
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages.k08_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.config.broker.broker_config import INTER_BROKER
-from kbroker.exporter.metrics_page import MetricsPage, labels
+from kbroker.exporter.families import MetricsPage, labels
 from kbroker.exporter.replication import (
     ITEMS_PER_STEP,
     add_replicas,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from kbroker.common import format_address
 from kbroker.config.validators import parse_host_port
 from kbroker.exporter.collect import MetricSources, collect_metrics
+from kbroker.exporter.families import CONTENT_TYPE, MetricsPage
 from kbroker.exporter.http_server import HttpResponse, HttpServer, text_response
-from kbroker.exporter.metrics_page import CONTENT_TYPE, MetricsPage
 from kbroker.exporter.replication import ElectionCounter
 from kbroker.metadata.image import WriteHealth
 from kbroker.runtime.event_log import EventLogger

@@ -46,7 +46,7 @@ CLIENTS = {
 # kbroker.metadata, which the brokers can use too.
 CLIENT_EXCEPTIONS = {
     "kbroker/cli/cluster/brokers.py": {"metadata"},
-    "kbroker/cli/cluster/layout_reader.py": {"metadata"},
+    "kbroker/cli/cluster/cluster_state.py": {"metadata"},
     "kbroker/cli/cluster/plan_report.py": {"metadata"},
     "kbroker/cli/cluster/plan_requests.py": {"metadata"},
     "kbroker/cli/cluster/run_plan.py": {"metadata"},

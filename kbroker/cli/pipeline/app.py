@@ -7,7 +7,6 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -258,15 +257,15 @@ def _run(
     for note in query.notes:
         print_note(note)
     stop = threading.Event()
-    with StopSignals(partial(_on_signal, stop)):
+
+    def on_signal(count: int) -> None:
+        """Stop after the current batch; at the second signal, immediately."""
+        if count > 1:
+            raise KeyboardInterrupt
+        stop.set()
+
+    with StopSignals(on_signal):
         return query.run(options, lambda batch: _print_batch(batch, once=options.once), stop)
-
-
-def _on_signal(stop: threading.Event, count: int) -> None:
-    """Stop after the current batch; at the second signal, immediately."""
-    if count > 1:
-        raise KeyboardInterrupt
-    stop.set()
 
 
 def _print_batch(batch: "BatchReport", *, once: bool) -> None:

@@ -38,25 +38,21 @@ from protocol.messages.k44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from protocol.messages.k45_alter_partition_reassignments import (
+from protocol.messages.k45_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignableTopic,
 )
 from protocol.messages.k64_unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from protocol.messages.k10000_create_reassignment_plan import (
-    CreateReassignmentPlanRequest,
-    CreateReassignmentPlanResponse,
-    PlannedMove,
-)
-from protocol.messages.k10001_describe_reassignment_plan import (
-    DescribeReassignmentPlanRequest,
-    DescribeReassignmentPlanResponse,
-)
-from protocol.messages.k10002_cancel_reassignment_plan import (
+from protocol.messages.k10000_reassignment_plans import (
     CancelReassignmentPlanRequest,
     CancelReassignmentPlanResponse,
+    CreateReassignmentPlanRequest,
+    CreateReassignmentPlanResponse,
+    DescribeReassignmentPlanRequest,
+    DescribeReassignmentPlanResponse,
+    PlannedMove,
 )
 from protocol.schema.message import Message
 

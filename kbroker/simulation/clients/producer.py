@@ -26,7 +26,7 @@ from protocol.messages.k00_produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.k22_transactions import InitProducerIdRequest, InitProducerIdResponse
 
 ACKS_NONE, ACKS_ALL = 0, -1
 MAX_EPOCH = 2**15 - 1

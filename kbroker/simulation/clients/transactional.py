@@ -25,13 +25,15 @@ from kbroker.simulation.clients.producer import FIRST_RESUMING_VERSION, WITHOUT_
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import PartitionProduceResponse
-from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.k24_add_partitions_to_txn import (
+from protocol.messages.k22_transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
 )
-from protocol.messages.k26_end_txn import EndTxnRequest, EndTxnResponse
 from protocol.records.batch import TRANSACTIONAL
 
 FEATURE = "transaction.version"

@@ -21,7 +21,7 @@ from kbroker.simulation.clients.admin import BROKER, Admin
 from kbroker.simulation.clients.cluster import Cluster, RefusedError
 from kbroker.simulation.clients.workloads.context import WorkloadContext
 from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
-from protocol.messages.k10000_create_reassignment_plan import PlannedMove
+from protocol.messages.k10000_reassignment_plans import PlannedMove
 
 MAX_PARTITIONS = 5
 PAUSE_S = 0.3

@@ -19,18 +19,18 @@ from kbroker.simulation.clients.workloads.context import TIMEOUT_S, WorkloadCont
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from protocol.messages.k26_end_txn import EndTxnRequest, EndTxnResponse
+from protocol.messages.k08_offset_commits import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from protocol.messages.k22_transactions import EndTxnRequest, EndTxnResponse
 from protocol.messages.k27_write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
-)
-from protocol.messages.k28_txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
 )
 
 TRANSACTIONS_TOPIC = "__transaction_state"

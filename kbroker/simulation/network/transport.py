@@ -215,7 +215,7 @@ class SimSocket:
         """Do nothing: options have no effect here."""
 
 
-class SimServer(asyncio.AbstractServer):
+class SimServer:
     """A listener. Closing it leaves its connections open, as in asyncio. `unbind` releases its addresses."""
 
     def __init__(

@@ -98,7 +98,7 @@ class EndPoint:
         await cluster.pass_over(route)
         leader = cluster.nodes[broker_id]
         request = decode_fetch_request(memoryview(b"".join(body)), 0, version)
-        response = leader.fetching.fetch(request, True)
+        response = leader.fetching.fetch(request, True, "PLAINTEXT")
         if isinstance(response, DelayedResponse):
             response = await response
         cluster.fetches[route] = cluster.fetches.get(route, 0) + 1
@@ -262,7 +262,7 @@ class ReplicaCluster:
         """Append a batch at a broker, as the leader."""
         batch = build_batch([(NOW, None, value, ()) for value in values])
         response = self.nodes[node_id].replicas.append_records(
-            [(topic, [(index, memoryview(batch))])], acks, 30_000, 11
+            [(topic, [(index, memoryview(batch))])], acks, 30_000, 11, "PLAINTEXT"
         )
         return Produced(response)
 

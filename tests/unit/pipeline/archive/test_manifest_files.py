@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.pipeline.archive.manifest import files
-from kbroker.pipeline.archive.manifest.codec import encode_commit
-from kbroker.pipeline.archive.manifest.files import (
+from kbroker.pipeline.archive import manifest_files as files
+from kbroker.pipeline.archive.manifest import ArchiveState, ManifestCommit, encode_commit
+from kbroker.pipeline.archive.manifest_files import (
     SparkMetadataLog,
     decode,
     encode,
@@ -19,7 +19,6 @@ from kbroker.pipeline.archive.manifest.files import (
     list_manifest,
     read_manifest_file,
 )
-from kbroker.pipeline.archive.manifest.model import ArchiveState, ManifestCommit
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
 from kbroker.pipeline.storage.storage import MAX_READ_BYTES

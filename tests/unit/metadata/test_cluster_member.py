@@ -275,7 +275,7 @@ async def test_brokers_of_one_process_share_the_metadata():
     await other.member.leave()
     await settle()
     assert set(broker.image.brokers) == {1}
-    assert broker.image.offline_replicas(broker.image.topics["a"].partitions[0]) == [2]
+    assert 2 not in broker.image.endpoints("PLAINTEXT")
     assert FAILURES == []
 
 
@@ -409,3 +409,13 @@ async def test_a_broker_with_another_secret_does_not_register():
         else:
             with pytest.raises(error):
                 await rejoin
+
+
+@async_test
+async def test_a_lost_secret_is_replaced_when_its_digest_is_deleted_too():
+    broker = await start(MemoryDisk())
+    await broker.session.delete(znodes.SECRET)
+    with pytest.raises(WrongSecret):
+        await start(MemoryDisk(), broker.store, 2)
+    await broker.session.delete(znodes.SECRET_DIGEST)
+    assert (await start(MemoryDisk(), broker.store, 2)).member.secret != broker.member.secret

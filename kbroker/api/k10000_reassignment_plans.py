@@ -21,6 +21,7 @@ from kbroker.metadata.reassignments.plan_manager import PlanProgress
 from kbroker.metadata.reassignments.plan_step import MoveState, MoveStatus
 from kbroker.metadata.reassignments.stored_plan import SkipReason, StoredMove
 from kbroker.runtime.turns import paced, release
+from protocol.apis import ApiKey
 from protocol.messages.k10000_reassignment_plans import (
     CancelReassignmentPlanRequest,
     CancelReassignmentPlanResponse,
@@ -35,7 +36,7 @@ from protocol.messages.k10000_reassignment_plans import (
 
 FORWARDED = True
 # A plan may have 10,000 moves.
-RUNS_IN_TURNS = True
+RUNS_IN_TURNS = {ApiKey.DESCRIBE_REASSIGNMENT_PLAN}
 
 REASONS = {
     SkipReason.DELETED: "the topic was deleted",

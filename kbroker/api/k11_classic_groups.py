@@ -19,6 +19,7 @@ from kbroker.coordinator.group.classic.classic_groups import ClassicGroups
 from kbroker.coordinator.group.classic.join import JoinRequest
 from kbroker.coordinator.group.classic.rebalance import join_error
 from kbroker.runtime.turns import paced
+from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k11_classic_groups import (
     HeartbeatRequest,
@@ -32,6 +33,9 @@ from protocol.messages.k11_classic_groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+
+# The response to the leader has all members.
+RESPONDS_IN_TURNS = {ApiKey.JOIN_GROUP}
 
 # Versions of JoinGroup.
 REBALANCE_TIMEOUT_VERSION = 1

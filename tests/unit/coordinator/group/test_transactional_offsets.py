@@ -1,6 +1,6 @@
 """Offsets committed in transactions: restarts, slow commits, deletions, expiration, and other writers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,26 +29,6 @@ from tests.unit.support.internal_log import MemoryLog
 
 Make = Callable[..., Harness]
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    brokers: list[Harness] = []
-
-    def build(*args: Any, **config: Any) -> Harness:
-        brokers.append(Harness(*args, **config))
-        return brokers[-1]
-
-    yield build
-    for broker in brokers:
-        broker.close()
-
-
-@pytest.fixture
-def broker(make: Make) -> Harness:
-    harness = make()
-    harness.create_topic("t", 3)
-    return harness
 
 
 def commit_of(

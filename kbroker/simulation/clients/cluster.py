@@ -1,13 +1,14 @@
-"""A client's metadata of a cluster (nodes, leaders, topic ids), and its connections to the nodes."""
+"""A client's metadata of a cluster (nodes, leaders, topic ids), its connections to the nodes, and coordinators."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from kbroker.simulation.checker.history import TopicPartition
-from kbroker.simulation.clients.connections.connection import Address, SimClientConnection, connect
-from kbroker.simulation.clients.connections.versions import Caps
+from kbroker.client.requests import GROUP, Address, BrokerError, find_coordinator_request, found_coordinator
+from kbroker.simulation.checker.history import Outcome, TopicPartition
+from kbroker.simulation.clients.connection import Caps, ConnectionLostError, SimClientConnection, connect
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import (
@@ -16,10 +17,10 @@ from protocol.messages.k03_metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
-from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.k10_find_coordinator import FindCoordinatorResponse
 
-GROUP, TRANSACTION = 0, 1
-FIRST_VERSION_WITH_KEYS = 4
+T = TypeVar("T")
+
 NO_LEADER = -1
 NO_EPOCH = -1
 NO_ID = bytes(16)
@@ -29,6 +30,14 @@ ANOTHER_NODE = 0.2
 
 class UnavailableError(ConnectionError):
     """No leader, node or coordinator is known now. Retriable."""
+
+
+class RefusedError(Exception):
+    """The broker responded with an error."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(ErrorCode(code).name)
+        self.code = ErrorCode(code)
 
 
 class Leader(NamedTuple):
@@ -74,6 +83,14 @@ class Cluster:
     async def backoff(self) -> None:
         """Wait before a retry."""
         await asyncio.sleep(self.random.uniform(*self._backoff_s))
+
+    async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Repeat an attempt until no connection fails and no broker refuses it. Returns its result."""
+        while True:
+            try:
+                return await attempt()
+            except (OSError, RefusedError):
+                await self.backoff()
 
     def close(self) -> None:
         self._closed = True
@@ -205,13 +222,12 @@ class Cluster:
         It is not shared, since JoinGroup blocks a connection until the rebalance ends.
         """
         connection = await self.any_node()
-        has_keys = connection.version(ApiKey.FIND_COORDINATOR) >= FIRST_VERSION_WITH_KEYS
-        names = {"coordinator_keys": [name]} if has_keys else {"key": name}
-        response = await connection.request(FindCoordinatorRequest(key_type=kind, **names), FindCoordinatorResponse)
-        coordinator = response.coordinators[0] if has_keys else response
-        if coordinator.error_code:
-            raise UnavailableError(ErrorCode(coordinator.error_code).name)
-        own = await self._connect((coordinator.host, coordinator.port))
+        request = find_coordinator_request(name, kind, connection.version(ApiKey.FIND_COORDINATOR))
+        try:
+            found = found_coordinator(await connection.request(request, FindCoordinatorResponse), name)
+        except BrokerError as error:
+            raise UnavailableError(error.code.name) from None
+        own = await self._connect(found.address)
         self._coordinator_connections = [
             *(connection for connection in self._coordinator_connections if not connection.lost),
             own,
@@ -228,3 +244,75 @@ class Cluster:
 def _ignore_failure(task: asyncio.Task[SimClientConnection]) -> None:
     if not task.cancelled():
         task.exception()
+
+
+Attempt = Callable[[SimClientConnection], Awaitable[ErrorCode]]
+
+# Errors after which the client looks up the coordinator again.
+COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+# Retriable errors of a request that had no effect.
+NOT_APPLIED = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
+
+
+@dataclass(slots=True)
+class Attempts:
+    """What is known about the attempts at one operation.
+
+    `maybe_applied`: at least one attempt may have had an effect. `response_lost`: at least one attempt got no response,
+    so it may still take effect at any time.
+    """
+
+    maybe_applied: bool = False
+    response_lost: bool = False
+
+    def outcome(self, code: ErrorCode) -> Outcome:
+        """Return the outcome of the operation, whose last attempt had this error."""
+        return Outcome.OK if not code else Outcome.UNKNOWN if self.maybe_applied else Outcome.FAILED
+
+
+class CoordinatorClient:
+    """A client of the coordinator of a group or transactional id."""
+
+    def __init__(self, cluster: Cluster, name: str, kind: int) -> None:
+        self._cluster = cluster
+        self._name, self._kind = name, kind
+        self._connection: SimClientConnection | None = None
+
+    async def find(self) -> SimClientConnection:
+        """Return a connection to the coordinator. Raises OSError."""
+        if self._connection is None or self._connection.lost:
+            self._connection = await self._cluster.coordinator(self._name, self._kind)
+        return self._connection
+
+    async def request(
+        self, attempt: Attempt, deadline: float, attempts: Attempts, is_cancelled: Callable[[], bool] = lambda: False
+    ) -> ErrorCode:
+        """Retry `attempt` until its result is not retriable, and return that.
+
+        Raises TimeoutError after the deadline or when `is_cancelled` returns true.
+        """
+        while self._cluster.loop.time() < deadline and not is_cancelled():
+            try:
+                connection = await self.find()
+            except OSError:
+                await self._cluster.backoff()
+                continue
+            try:
+                code = await attempt(connection)
+            except ConnectionLostError:
+                attempts.maybe_applied = attempts.response_lost = True
+                self.disconnect()
+            else:
+                if not code.retriable:
+                    return code
+                attempts.maybe_applied = attempts.maybe_applied or code not in NOT_APPLIED
+                if code in COORDINATOR_MOVED:
+                    self.disconnect()
+            await self._cluster.backoff()
+        raise TimeoutError
+
+    def disconnect(self) -> None:
+        """Close the connection. The next request looks up the coordinator again."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

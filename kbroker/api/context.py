@@ -4,7 +4,7 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 
     handle(services, context, request) -> Response | Awaitable[Response] | None
 
-APIs that share a file (`family` in protocol/apis.py) have functions with their names instead. The file says with
+A file of several APIs (`family` in protocol/apis.py) has a dict of these functions, HANDLERS. The file says with
 constants (True, or the set of those of its APIs that are meant) whether brokers forward the requests to the controller
 (FORWARDED), run them in turns (RUNS_IN_TURNS), and what may overlap with them (OVERLAP).
 

@@ -115,8 +115,7 @@ def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHand
 
 
 def _handle_function(key: ApiKey, module: ModuleType, forwards: bool) -> Handle:
-    # In a file of several APIs, the function has the name of its API.
-    handle: Handle = getattr(module, key.name.lower(), None) or module.handle
+    handle: Handle = module.HANDLERS[key] if ALL_APIS[key].family else module.handle
     fail = getattr(module, "failed_response", None)
     if fail is None and not hasattr(module, "codec"):
         response_class = message_classes(key)[1]

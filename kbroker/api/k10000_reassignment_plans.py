@@ -121,3 +121,10 @@ def _described_move(move: StoredMove, progress: MoveStatus) -> DescribedMove:
         state=progress.state.value,
         reason=None if progress.reason is None else REASONS[progress.reason],
     )
+
+
+HANDLERS = {
+    ApiKey.CREATE_REASSIGNMENT_PLAN: create_reassignment_plan,
+    ApiKey.DESCRIBE_REASSIGNMENT_PLAN: describe_reassignment_plan,
+    ApiKey.CANCEL_REASSIGNMENT_PLAN: cancel_reassignment_plan,
+}

@@ -134,3 +134,11 @@ async def sync_group(services: Services, context: RequestContext, request: SyncG
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     _check_group_id(request.group_id)
     return await services.groups.call(request.group_id, ClassicGroups, ClassicGroups.sync_group, request)
+
+
+HANDLERS = {
+    ApiKey.JOIN_GROUP: join_group,
+    ApiKey.HEARTBEAT: heartbeat,
+    ApiKey.LEAVE_GROUP: leave_group,
+    ApiKey.SYNC_GROUP: sync_group,
+}

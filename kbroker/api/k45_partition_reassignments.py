@@ -137,3 +137,9 @@ def _ongoing(requested: Iterable[tuple[TopicImage, Iterable[int]]]) -> list[Ongo
         if partitions:
             topics.append(OngoingTopicReassignment(name=topic.name, partitions=partitions))
     return topics
+
+
+HANDLERS = {
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+}

@@ -53,7 +53,7 @@ async def alter_resources(
     `ops_of` returns the changes of its configs. `replace`: they apply to empty overrides, as in AlterConfigs.
     """
     # The broker that the client has sent the request to.
-    node_id = context.peer_broker[0] if context.peer_broker else services.node_id
+    node_id = context.forwarded_by[0] if context.forwarded_by else services.node_id
     alterations = [
         ResourceAlteration(resource.resource_type, resource.resource_name, ops_of(resource.configs))
         for resource in paced(request.resources)

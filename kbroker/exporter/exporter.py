@@ -72,11 +72,10 @@ class Exporter:
         self._environment = environment
         self._clock = environment.clock
         self._delay = LoopDelay(environment)
-        listener = services.config.listeners[0].name
         # To be called with the changes of the metadata image.
         self.elections = ElectionCounter(services.controller)
         self._sources = MetricSources(
-            services, queues, server, inter_broker, fetchers, self.elections, self._delay.histogram, listener
+            services, queues, server, inter_broker, fetchers, self.elections, self._delay.histogram
         )
         self._errors = server.context.errors
         self._write_health = services.replicas.write_health

@@ -11,6 +11,7 @@ import pytest
 from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.runtime.loop import SimLoop
 from tests.sampling import third_of
+from tests.unit.support.async_test import until
 
 S = TypeVar("S", bound="SimulatedHosts")
 
@@ -34,10 +35,7 @@ class SimulatedHosts:
 
     async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
         """Wait in virtual time until a condition holds."""
-        deadline = self.loop.time() + seconds
-        while not condition():
-            assert self.loop.time() < deadline, "the condition did not become true"
-            await asyncio.sleep(0.001)
+        await until(condition, seconds)
 
     def discard(self) -> None:
         for host in self.hosts.values():

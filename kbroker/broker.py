@@ -32,7 +32,7 @@ from kbroker.metadata.recovery.seen_metadata_file import SeenMetadataFile
 from kbroker.queues.closing.forwarding_sender import ForwardingSender
 from kbroker.queues.closing.partition_removal import PartitionRemoval
 from kbroker.queues.queue_extensions import QueueExtensions
-from kbroker.queues.views.view_directory import ViewDirectory
+from kbroker.queues.views import ViewDirectory
 from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.logs.data_directory import DataDirectory

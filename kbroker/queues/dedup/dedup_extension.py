@@ -11,11 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.common import UNKNOWN_OFFSET, Buffer
-from kbroker.queues.dedup.dedup_metrics import DedupMetrics
 from kbroker.queues.dedup.key_table import IDEMPOTENCY_KEY, NO_TRANSACTION, KeyTable, key_digest
-from kbroker.queues.dedup.record_removal import without_records
-from kbroker.queues.derived_state_manager import DerivedStateManager
+from kbroker.queues.derived_state import DerivedStateManager
 from kbroker.queues.record_headers import check_names, walk_headers
+from kbroker.queues.record_selection import without_records
 from kbroker.replica.partition_extensions import AppendResult
 from kbroker.replica.produce.record_validation import InspectedBatch
 from kbroker.replica.produce.record_validator import NeedsRewrite
@@ -27,6 +26,16 @@ if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
     from kbroker.runtime.environment import Environment
     from protocol.records.record import Header
+
+
+class DedupMetrics:
+    """Counters since the start. `duplicates`: dropped records. `evicted`: keys removed before their window ended."""
+
+    __slots__ = ("duplicates", "evicted")
+
+    def __init__(self) -> None:
+        self.duplicates = self.evicted = 0
+
 
 SNAPSHOT_NAME = "idempotency-keys.snapshot"
 

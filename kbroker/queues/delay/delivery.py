@@ -25,11 +25,10 @@ from kbroker.queues.delay.delay_batches import (
     stored_record,
 )
 from kbroker.queues.delay.delay_state import DelayState
-from kbroker.queues.delay.log_replay import replay_batches
 from kbroker.queues.delay.pending_records import Pending
-from kbroker.queues.delay.snapshot_file import SnapshotFile
+from kbroker.queues.delay.snapshots import SnapshotFile, replay_batches
 from kbroker.queues.delay.stored_records import READ_BYTES, StoredRecords, first_batch, read_batches, read_body
-from kbroker.queues.wakeup import Wakeup
+from kbroker.queues.waits import Wakeup
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import yield_if_due
 from kbroker.storage.log.segment_lifetime import count_expired_segments
@@ -39,9 +38,32 @@ from protocol.records.batch import BatchHeader, iter_headers, parse_header
 if TYPE_CHECKING:
     from asyncio import Task
 
-    from kbroker.queues.delay.delay_metrics import DelayMetrics
     from kbroker.replica.partition import Partition
     from kbroker.runtime.environment import Environment
+
+
+class DelayMetrics:
+    """Counters of records since the start.
+
+    `delivered_records` were due; `lateness_ms` is the sum of their delays after the due time, `max_lateness_ms` the
+    longest. `delivered_early` were delivered on request. `moved_records` were moved out of segments that retention
+    deletes.
+    """
+
+    __slots__ = (
+        "cancelled", "delivered_early", "delivered_records", "lateness_ms", "max_lateness_ms", "moved_records",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.delivered_records = self.delivered_early = self.cancelled = self.moved_records = 0
+        self.lateness_ms = self.max_lateness_ms = 0
+
+    def delivered(self, lateness_ms: list[int]) -> None:
+        """Count delivered records. `lateness_ms`: for each, the ms since it was due."""
+        self.delivered_records += len(lateness_ms)
+        self.lateness_ms += sum(lateness_ms)
+        self.max_lateness_ms = max([self.max_lateness_ms, *lateness_ms])
+
 
 event_log = EventLogger("kbroker.delay")
 

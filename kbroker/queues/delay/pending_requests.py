@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.config.delay_levels import levels_ms
-from kbroker.queues.commit_wait import wait_until_committed
-from kbroker.queues.delay.delay_batches import DUE, FROM, TIMESTAMP, added_entry, build_cancellation, build_delivery
-from kbroker.queues.delay.headers import DELAY_HEADERS
+from kbroker.queues.delay.delay_batches import (
+    DELAY_HEADERS,
+    DUE,
+    FROM,
+    TIMESTAMP,
+    added_entry,
+    build_cancellation,
+    build_delivery,
+)
 from kbroker.queues.delay.pending_records import Pending
 from kbroker.queues.delay.stored_records import StoredRecords, first_batch, read_records
+from kbroker.queues.waits import wait_until_committed
 from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode
 from protocol.records.record import Header

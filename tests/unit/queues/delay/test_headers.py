@@ -4,7 +4,7 @@ import pytest
 
 from kbroker.config.delay_levels import DEFAULT_LEVELS, delay_levels, levels_ms
 from kbroker.config.values import ConfigError
-from kbroker.queues.delay.headers import Delay, parse_delay
+from kbroker.queues.delay.delay_batches import Delay, parse_delay
 from kbroker.queues.record_headers import InvalidHeaderError
 
 ARRIVAL = 1_700_000_000_000

@@ -9,7 +9,7 @@ from kbroker.queues.closing.forwarded_batches import forwarded_copy, position_of
 from kbroker.queues.dedup import dedup_extension
 from kbroker.queues.dedup.dedup_extension import DedupExtension
 from kbroker.queues.dedup.key_table import KeyTable
-from kbroker.queues.delay import log_replay, stored_records
+from kbroker.queues.delay import snapshots, stored_records
 from kbroker.queues.delay.delay_batches import HIDDEN, Effects
 from kbroker.queues.delay.delay_state import DelayState
 from kbroker.queues.delay.delivery import DelayedDelivery
@@ -32,7 +32,7 @@ KILLS = only("kill", producers=1, readers=1, members=0, deleters=0)
 
 
 @mutation("queues", BROKEN, KILLS)
-@replaces(log_replay, "effects_of")
+@replaces(snapshots, "effects_of")
 def deliveries_are_not_replayed(real: Any, *batch: Any) -> Effects:
     """After a restart, records that were delivered before are pending again."""
     effects: Effects = real(*batch)
@@ -40,7 +40,7 @@ def deliveries_are_not_replayed(real: Any, *batch: Any) -> Effects:
 
 
 @mutation("queues", [LIVENESS, *BROKEN], KILLS, slow=True)
-@replaces(log_replay, "effects_of")
+@replaces(snapshots, "effects_of")
 def stored_records_are_not_replayed(real: Any, *batch: Any) -> Effects:
     """After a restart, the last stored record of each batch is not pending."""
     effects: Effects = real(*batch)
@@ -78,7 +78,7 @@ def deleted_records_stay_pending(_: Any, state: Any, offset: int) -> None:
 
 
 @mutation("queues", BROKEN, KILLS, first_seed=5)
-@replaces(log_replay, "effects_of")
+@replaces(snapshots, "effects_of")
 def cancellations_are_not_replayed(real: Any, batch: Any, body: Any, header: Any, *levels: Any) -> Effects:
     """After a restart, cancelled records are pending again."""
     effects: Effects = real(batch, body, header, *levels)
@@ -87,7 +87,7 @@ def cancellations_are_not_replayed(real: Any, batch: Any, body: Any, header: Any
 
 
 @mutation("queues", BROKEN, KILLS, first_seed=13)
-@replaces(log_replay, "effects_of")
+@replaces(snapshots, "effects_of")
 def moved_records_are_not_replayed(real: Any, *batch: Any) -> Effects:
     """After a restart, records that retention has moved are not pending."""
     effects: Effects = real(*batch)

@@ -14,8 +14,7 @@
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import Buffer
-from kbroker.replica.fetch.delayed_fetch import DelayedFetch
-from kbroker.replica.fetch.fetch_reads import READ_COMMITTED, READ_UNCOMMITTED
+from kbroker.replica.fetch.fetch_session import READ_COMMITTED, READ_UNCOMMITTED, DelayedFetch
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FIRST_TOPIC_ID_VERSION, Buffers, FetchRequest, FetchResponse, FetchResult
 

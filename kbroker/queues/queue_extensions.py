@@ -14,7 +14,7 @@ from kbroker.queues.record_headers import InvalidHeaderError, check_names, walk_
 from kbroker.queues.topic_filters import topic_filter
 from kbroker.replica.fetch.read_filter import combine
 from kbroker.replica.partition_extensions import AppendExtension, AppendResult
-from kbroker.replica.produce.record_validation import InspectedBatch
+from kbroker.replica.produce.record_rules import InspectedBatch
 from kbroker.storage.log.transaction_index import PreparedBatch
 from protocol.records.batch import BatchHeader
 from protocol.records.record import Header
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 class TtlValidation:
     """An AppendExtension. It passes valid batches to `inner`, the extension of another feature of the topic, if any."""
 
-    def __init__(self, inner: AppendExtension | None) -> None:
+    def __init__(self, partition: Partition, inner: AppendExtension | None) -> None:
+        self._partition = partition
         self._inner = inner
 
     @property
@@ -52,24 +53,22 @@ class TtlValidation:
         walk_headers(body, header, visit, pause)
         return None if self._inner is None else self._inner.inspect(body, header, pause)
 
-    def append(
-        self, partition: Partition, batch: InspectedBatch, stored: AppendResult | None, now_ms: int
-    ) -> AppendResult:
+    def append(self, batch: InspectedBatch, stored: AppendResult | None, now_ms: int) -> AppendResult:
         if self._inner is not None:
-            return self._inner.append(partition, batch, stored, now_ms)
+            return self._inner.append(batch, stored, now_ms)
         if stored is not None:
             return stored
         data, header, append_time_ms = batch.validated
-        base_offset = partition.append_batches([(data, header, None)], now_ms)
+        base_offset = self._partition.append_batches([(data, header, None)], now_ms)
         return base_offset, base_offset + header.last_offset_delta + 1, append_time_ms
 
-    def on_markers(self, partition: Partition, batches: Sequence[PreparedBatch], base_offset: int) -> None:
+    def on_markers(self, batches: Sequence[PreparedBatch], base_offset: int) -> None:
         if self._inner is not None:
-            self._inner.on_markers(partition, batches, base_offset)
+            self._inner.on_markers(batches, base_offset)
 
 
 class QueueExtensions:
-    """The PartitionExtensions of a broker."""
+    """The append extensions and read filters of all partitions. `configure` is the Configure of their Partitions."""
 
     def __init__(self, environment: Environment) -> None:
         self.delayed = DelayedTopics(environment)
@@ -93,7 +92,7 @@ class QueueExtensions:
             extension, closing_filter = self.closing.configure(partition, partition.forwarding)
             read_filter = combine(closing_filter, read_filter)
         if config.kbroker_ttl_enable and partition.is_leader and not partition.is_closed:
-            extension = TtlValidation(extension)
+            extension = TtlValidation(partition, extension)
         partition.append_extension = extension
         partition.read_filter = read_filter
 

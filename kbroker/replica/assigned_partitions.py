@@ -262,7 +262,7 @@ class AssignedPartitions:
         maintenance = self._maintenance
         state = PartitionState(self._node_id, NO_EPOCH, [], log.checkpointed_high_watermark)
         partition = Partition(
-            log, state, maintenance, is_leader=False, is_internal=topic.internal, extensions=self._replicas.extensions
+            log, state, maintenance, is_leader=False, is_internal=topic.internal, configure=self._replicas.configure
         )
         self._replicas.add(partition)
         if self.has_roles:

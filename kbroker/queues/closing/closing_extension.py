@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import Buffer
 from kbroker.queues.closing.forwarded_batches import hide
 from kbroker.replica.partition_extensions import AppendResult
-from kbroker.replica.produce.record_validation import InspectedBatch
+from kbroker.replica.produce.record_rules import InspectedBatch
 from kbroker.storage.log.transaction_index import PreparedBatch
 from protocol.records.batch import BatchHeader, parse_header
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class ClosingExtension:
     """The AppendExtension of a closing partition. `on_appended` wakes the forwarder."""
 
-    def __init__(self, on_appended: Callable[[], None]) -> None:
+    def __init__(self, partition: Partition, on_appended: Callable[[], None]) -> None:
+        self._partition = partition
         self._on_appended = on_appended
 
     @property
@@ -33,19 +34,17 @@ class ClosingExtension:
         """Return None: the records are stored as they are."""
         return None
 
-    def append(
-        self, partition: Partition, batch: InspectedBatch, stored: AppendResult | None, now_ms: int
-    ) -> AppendResult:
+    def append(self, batch: InspectedBatch, stored: AppendResult | None, now_ms: int) -> AppendResult:
         """Append the batch unless it is a duplicate (`stored`). The client gets its offset in the closing partition."""
         if stored is not None:
             return stored
         data, header, append_time_ms = batch.validated
         hide(data, header)
         prepared: list[PreparedBatch] = [(data, parse_header(data), None)]
-        base_offset = partition.append_batches(prepared, now_ms)
+        base_offset = self._partition.append_batches(prepared, now_ms)
         self._on_appended()
         return base_offset, base_offset + header.last_offset_delta + 1, append_time_ms
 
-    def on_markers(self, partition: Partition, batches: Sequence[PreparedBatch], base_offset: int) -> None:
+    def on_markers(self, batches: Sequence[PreparedBatch], base_offset: int) -> None:
         """Wake the forwarder, since it forwards the batches of committed transactions."""
         self._on_appended()

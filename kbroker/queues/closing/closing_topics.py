@@ -45,7 +45,7 @@ class ClosingTopics:
             forwarder = self._forwarders[partition] = Forwarder(self._environment, partition, forwarding, self._send)
             forwarder.start()
         is_hiding = forwarder is not None and forwarding.is_active
-        extension = ClosingExtension(forwarder.wake) if forwarder is not None and is_hiding else None
+        extension = ClosingExtension(partition, forwarder.wake) if forwarder is not None and is_hiding else None
         return extension, ClosingFilter(forwarding.first_epoch)
 
     async def _send(self, topic_id: bytes, index: int, records: bytes) -> int:

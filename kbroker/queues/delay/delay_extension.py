@@ -17,14 +17,13 @@ from kbroker.queues.delay.delivery import DelayedDelivery, DelayMetrics
 from kbroker.queues.delay.snapshots import FollowerSnapshots
 from kbroker.queues.record_headers import InvalidHeaderError, check_names, walk_headers
 from kbroker.replica.partition_extensions import AppendResult
-from kbroker.replica.produce.record_validation import InspectedBatch, invalid_record, too_large
-from kbroker.replica.produce.record_validator import NeedsRewrite
+from kbroker.replica.produce.record_rules import InspectedBatch, invalid_record, too_large
+from kbroker.replica.produce.slow_validation import must_rewrite
 from kbroker.storage.log.transaction_index import PreparedBatch
 from protocol.records.batch import BatchHeader, parse_header
 from protocol.records.record import Header
 
 if TYPE_CHECKING:
-    from kbroker.config.topic_config import TopicConfig
     from kbroker.queues.delay.delivery import DelayedDelivery
     from kbroker.queues.delay.pending_records import Pending
     from kbroker.replica.partition import Partition
@@ -41,8 +40,9 @@ class Delays(NamedTuple):
 class DelayExtension:
     """The AppendExtension of such a partition. Appends do not depend on the pending records, so they never wait."""
 
-    def __init__(self, clock: Clock, delivery: DelayedDelivery, config: TopicConfig) -> None:
-        self.config = config
+    def __init__(self, clock: Clock, partition: Partition, delivery: DelayedDelivery) -> None:
+        self.config = partition.log.config
+        self._partition = partition
         self._clock = clock
         self._delivery = delivery
 
@@ -82,9 +82,7 @@ class DelayExtension:
             raise too_large(largest, self.config)
         return Delays(arrival_ms, dues)
 
-    def append(
-        self, partition: Partition, batch: InspectedBatch, stored: AppendResult | None, now_ms: int
-    ) -> AppendResult:
+    def append(self, batch: InspectedBatch, stored: AppendResult | None, now_ms: int) -> AppendResult:
         """Append the batch, unless it is a duplicate (`stored`)."""
         if stored is not None:
             return stored
@@ -100,20 +98,20 @@ class DelayExtension:
             store_delayed(data, header, len(dues) == header.count, arrival_ms)
             header = parse_header(data)
         prepared: list[PreparedBatch] = [(data, header, None)]
-        base_offset = partition.append_batches(prepared, now_ms)
+        base_offset = self._partition.append_batches(prepared, now_ms)
         self._delivery.on_appended(header, base_offset, dues)
         return base_offset, base_offset + header.last_offset_delta + 1, append_time_ms
 
     def _rebuild_ahead(self, batch: InspectedBatch, delays: Delays) -> bytearray:
-        """Raises NeedsRewrite for a large batch."""
+        """Raises AppendMustWait for a large batch."""
         if batch.rewritten is not None:
             return batch.rewritten[1]
         build = partial(rebuild_ahead, header=batch.validated[1], dues=delays.dues, arrival_ms=delays.arrival_ms)
         if batch.body is not None:
             return build(batch.body)
-        raise NeedsRewrite(batch, self.config, None, build)
+        raise must_rewrite(batch, self.config, None, build)
 
-    def on_markers(self, partition: Partition, batches: Sequence[PreparedBatch], base_offset: int) -> None:
+    def on_markers(self, batches: Sequence[PreparedBatch], base_offset: int) -> None:
         """Wake the delivery: a committed transaction may have records that are due."""
         self._delivery.wake()
 
@@ -147,7 +145,7 @@ class DelayedTopics:
             delivery.start()
         if delivery is None:
             return None
-        return DelayExtension(self._environment.clock, delivery, partition.log.config)
+        return DelayExtension(self._environment.clock, partition, delivery)
 
     def _configure_follower(self, partition: Partition, is_following: bool) -> None:
         if is_following and partition not in self._followed:

@@ -312,7 +312,6 @@ class DelayedDelivery:
         pending = self.state.pending
         lowest: int | None = None
         if self._move_at < 0:
-            pending.find_lowest()
             lowest = pending.lowest_offset()
             if lowest is None or lowest >= self._move_below:
                 self._move_below = -1
@@ -379,6 +378,8 @@ class DelayedDelivery:
 
         Pending records in expired segments are moved first; a call after the move is committed returns a higher offset.
         """
+        # In turns, so it is found before the checks: a record that is moved meanwhile has a higher offset.
+        lowest = self.state.lowest_offset()
         log, high_watermark = self._log, self._partition.high_watermark
         if not self.is_loaded or not self.is_leading or high_watermark < self._moved_end:
             return log.log_start_offset
@@ -388,7 +389,6 @@ class DelayedDelivery:
         if not expired:
             return high_watermark
         boundary = log.segments[expired].base_offset if expired < len(log.segments) else log.log_end_offset
-        lowest = self.state.lowest_offset()
         if lowest is None or lowest >= boundary:
             return min(high_watermark, boundary)
         self._move_below = boundary

@@ -130,7 +130,7 @@ class WriteHealthReporter:
         self._is_sending = False
 
     def start(self) -> None:
-        self._monitor.on_change = self._on_change
+        self._monitor.report_to(self._on_change)
         self._tasks[0].schedule()
 
     async def stop(self) -> None:

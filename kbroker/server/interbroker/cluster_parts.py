@@ -15,7 +15,7 @@ from kbroker.interbroker.controller_channel import ControllerChannel
 from kbroker.interbroker.fencing_check import FencingCheck
 from kbroker.interbroker.handshake import BrokerIdentity
 from kbroker.interbroker.peers import Peers, PeerUnavailable
-from kbroker.replica.fetcher.leader_end_point import RemoteLeaderEndPoint
+from kbroker.replica.fetcher.fetched_partitions import LeaderEndPoint
 from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
 from kbroker.replica.logs.disk_reports import FailedLogReporter, WriteHealthReporter
 from kbroker.runtime.event_log import EventLogger
@@ -65,7 +65,7 @@ class ClusterParts:
         self.peers = Peers(environment, self.identity, image)
         self.controller_channel = ControllerChannel(environment, node_id, image, self.peers, self._serve_locally)
         self.fetchers = ReplicaFetcherManager(
-            environment, node_id, self._broker_epoch, RemoteLeaderEndPoint(self.peers), config
+            environment, node_id, self._broker_epoch, LeaderEndPoint(self.peers), config
         )
         self._services: Services | None = None
         self._log_reporters: list[FailedLogReporter | WriteHealthReporter] = []
@@ -109,7 +109,7 @@ class ClusterParts:
         )
         await self.server.serve(services)
 
-    def start_fencing_check(self, sessions: CoordinationSessions, replicas: ReplicaManager) -> None:
+    def start_fencing_check(self, sessions: CoordinationSessions) -> None:
         """Ask other brokers whether this one is fenced or cut off: see FencingCheck."""
         self._fencing_check = FencingCheck(
             self._environment,
@@ -122,9 +122,12 @@ class ClusterParts:
             sessions.on_fenced,
             sessions.on_isolated,
         )
-        check = self._fencing_check
-        replicas.may_be_replaced = lambda: check.is_in_doubt
-        check.start()
+        self._fencing_check.start()
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether other brokers may lead this broker's partitions without its knowledge: it reaches none of them."""
+        return self._fencing_check is not None and self._fencing_check.is_in_doubt
 
     async def _serve_locally(self, request: Message, version: int) -> Message:
         assert self._services is not None

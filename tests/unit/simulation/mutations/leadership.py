@@ -15,7 +15,7 @@ from kbroker.metadata.recovery import log_recovery, log_recovery_manager
 from kbroker.metadata.recovery.log_recovery import MAX_UNSEEN_EPOCHS, ReadLogs, ReplicaLog
 from kbroker.metadata.replication import alter_partition, replication_control_manager
 from kbroker.replica import isr_manager
-from kbroker.replica.fetch import follower_fetch, partition_reads
+from kbroker.replica.fetch import fetch_manager, partition_reads
 from kbroker.replica.fetcher.fetched_partitions import PartitionFetchState
 from kbroker.replica.logs.disk_reports import WriteHealthReporter
 from kbroker.replica.partition_state import PartitionState
@@ -65,7 +65,7 @@ def claims_of_former_epochs_count(patch: pytest.MonkeyPatch) -> None:
         return original(partition, fetched, request)
 
     wrap(patch, partition_reads, "check_fetch", check_fetch)
-    wrap(patch, follower_fetch, "check_fetch", check_fetch)
+    wrap(patch, fetch_manager, "check_fetch", check_fetch)
 
 
 @mutation(

@@ -109,8 +109,9 @@ class DelayedDelivery:
         # The log end offset after the last moved records, perhaps of the former leader. Until they are committed, their
         # old segments are kept: the next leader may not have the new copies.
         self._moved_end = partition.log.log_end_offset
-        # The new offsets of the last moved records, by their old ones: clients may know them from a list.
+        # The new offsets of the last moved records, by their old ones, which clients may know from a list; the reverse.
         self._moved: dict[int, int] = {}
+        self._former: dict[int, int] = {}
         self._log_start = partition.log.log_start_offset
         self._snapshot = SnapshotFile(environment, partition.log)
 
@@ -266,9 +267,9 @@ class DelayedDelivery:
         if is_move:
             for offset, (due, old_offset) in enumerate(removed, header.base_offset):
                 added.append((due, offset))
-                self._moved[old_offset] = offset
+                self._moved[old_offset], self._former[offset] = offset, old_offset
                 if len(self._moved) > MAX_MOVED:
-                    del self._moved[next(iter(self._moved))]
+                    del self._former[self._moved.pop(next(iter(self._moved)))]
         if self.state.next_offset == header.base_offset:
             self.state.replay(header, Effects(added, removed))
 
@@ -277,6 +278,10 @@ class DelayedDelivery:
         while offset in self._moved:
             offset = self._moved[offset]
         return offset
+
+    def former_offset(self, offset: int) -> int:
+        """Return the offset from which retention has lately moved the record that is at `offset` now, else -1."""
+        return self._former.get(offset, -1)
 
     def _deliver(self, now_ms: int) -> bool:
         """Deliver the first records that are due and were read. Returns False if there are none. Raises KafkaError."""

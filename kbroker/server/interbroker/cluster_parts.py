@@ -17,7 +17,7 @@ from kbroker.interbroker.handshake import BrokerIdentity
 from kbroker.interbroker.peers import Peers, PeerUnavailable
 from kbroker.replica.fetcher.fetched_partitions import LeaderEndPoint
 from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
-from kbroker.replica.logs.disk_reports import FailedLogReporter, WriteHealthReporter
+from kbroker.replica.logs.disk_reports import DiskReporter
 from kbroker.runtime.event_log import EventLogger
 from kbroker.server.interbroker.disk_reports import read_disks
 from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
@@ -68,7 +68,7 @@ class ClusterParts:
             environment, node_id, self._broker_epoch, LeaderEndPoint(self.peers), config
         )
         self._services: Services | None = None
-        self._log_reporters: list[FailedLogReporter | WriteHealthReporter] = []
+        self._disk_reporter: DiskReporter | None = None
         self._fencing_check: FencingCheck | None = None
         member.add_roles_listener(self._on_delta)
 
@@ -92,15 +92,10 @@ class ClusterParts:
             self._alter_partition, self._broker_epoch, lambda: self._config().replica_lag_time_max_ms
         )
         self._member.add_roles_listener(replicas.isr_manager.on_delta)
-        image = self._member.image
-        self._log_reporters = [
-            FailedLogReporter(self._environment, replicas, image, self._broker_epoch, self._report_logs),
-            WriteHealthReporter(
-                self._environment, replicas, replicas.write_health, image, self._broker_epoch, self._report_logs
-            ),
-        ]
-        for reporter in self._log_reporters:
-            reporter.start()
+        self._disk_reporter = DiskReporter(
+            self._environment, replicas, self._member.image, self._broker_epoch, self._report_logs
+        )
+        self._disk_reporter.start()
         self._member.controller.use_reports(
             lambda brokers, keys: read_replica_logs(
                 brokers, keys, self._config().node_id, self.peers, self._serve_locally
@@ -215,8 +210,8 @@ class ClusterParts:
             await self._environment.sleep(CONTROLLED_SHUTDOWN_POLL_S)
 
     async def _stop_reporting(self) -> None:
-        for reporter in self._log_reporters:
-            await reporter.stop()
+        if self._disk_reporter is not None:
+            await self._disk_reporter.stop()
 
     def resign(self) -> None:
         """Close connections to other brokers, since they are bound to a broker epoch that has ended."""

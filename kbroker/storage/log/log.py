@@ -53,9 +53,9 @@ class Log(LogState):
     ) -> None:
         self.topic_id = topic_id
         self.owner = owner
-        self.durability = LogDurability(self, background)
         self._random = random
         self._start(loaded)
+        self.durability = LogDurability(self, background)
         self.repairs = loaded.repairs or _NO_REPAIRS
         self.checkpointed_high_watermark = max(min(high_watermark, self.log_end_offset), self.log_start_offset)
 

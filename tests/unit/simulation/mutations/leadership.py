@@ -17,7 +17,7 @@ from kbroker.metadata.replication import alter_partition, replication_control_ma
 from kbroker.replica import isr_manager
 from kbroker.replica.fetch import fetch_manager, partition_reads
 from kbroker.replica.fetcher.fetched_partitions import PartitionFetchState
-from kbroker.replica.logs.disk_reports import WriteHealthReporter
+from kbroker.replica.logs.disk_reports import DiskReporter
 from kbroker.replica.partition_state import PartitionState
 from kbroker.simulation.scenarios.cluster_faults import fill, fill_several, flap
 from kbroker.simulation.scenarios.faults import Fault
@@ -166,7 +166,7 @@ def disks(fault: Fault) -> Shape:
 
 
 @mutation("cluster-disks", [INVARIANT], disks(fill))
-@replaces(WriteHealthReporter, "_is_needed")
+@replaces(DiskReporter, "_is_needed")
 def brokers_that_cannot_write_report_nothing(original: Any, reporter: Any, health: WriteHealth) -> bool:
     """A broker whose disk is full keeps its roles, and refuses writes."""
     return False

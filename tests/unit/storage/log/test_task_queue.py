@@ -15,14 +15,14 @@ def test_tasks_run_one_at_a_time_in_order() -> None:
         raise OSError("no")
 
     tasks.when_idle(lambda: called.append("idle at once"))
-    tasks.add(lambda: 1, called.append)
-    tasks.add(fail, called.append)
-    tasks.add(lambda: 2, called.append)
+    tasks.add_task(lambda: 1, called.append)
+    tasks.add_task(fail, called.append)
+    tasks.add_task(lambda: 2, called.append)
     tasks.when_idle(lambda: called.append("idle"))
     assert len(background.held) == 1
     background.run()
     assert called == ["idle at once", 1, 2, "idle"]
     assert [str(failure) for failure in failures] == ["no"]
-    tasks.add(lambda: 3, called.append)
+    tasks.add_task(lambda: 3, called.append)
     background.run()
     assert called[-1] == 3

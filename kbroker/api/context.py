@@ -17,7 +17,8 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
   request_bytes, request, response, body)`, called with each response that was complete at once.
 - Loops over elements whose number clients choose call `yield_if_due` (runtime/turns.py), so that other requests are
   served between the elements of a large request. If a small request may have a large response, the file has
-  `RUNS_IN_TURNS = True`.
+  `RUNS_IN_TURNS = True`. A coroutine that may wait for long has `RESPONDS_IN_TURNS = True` instead: then it keeps no
+  stack while it waits, and its loops do not pause.
 - None: the request gets no response (Produce with acks=0).
 - The records of a Produce request are views of a receive buffer that is reused as soon as the handler returns. A
   coroutine must copy them first.
@@ -139,7 +140,7 @@ class ApiHandler:
     to time, which may remove them.
     `runs_in_turns`: requests are handled in turns (runtime/turns.py), since the response to a small one may be large.
     Those of the other APIs are if they have many elements or, with `is_large_by_size`, many bytes (a Produce request of
-    one batch is not large).
+    one batch is not large). `responds_in_turns`: only the response of the coroutine is encoded in turns.
     `may_be_cached`: responses may be sent again to requests with the same bytes, as `is_cacheable` or `find_response`
     says.
     `report_errors` returns whether the response has errors; Produce and Fetch return None.
@@ -160,6 +161,7 @@ class ApiHandler:
     keep_response: Callable[[Services, bytes, Any, Any, Any], None] | None = None
     may_be_cached: bool = False
     runs_in_turns: bool = False
+    responds_in_turns: bool = False
     is_large_by_size: bool = True
 
 

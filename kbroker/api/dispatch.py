@@ -123,6 +123,7 @@ def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHand
         keep_response=getattr(module, "keep_response", None),
         may_be_cached=is_cacheable is not None or find_response is not None,
         runs_in_turns=getattr(module, "RUNS_IN_TURNS", False),
+        responds_in_turns=getattr(module, "RESPONDS_IN_TURNS", False),
         is_large_by_size=key is not ApiKey.PRODUCE,
     )
 

@@ -15,6 +15,8 @@ from kbroker.coordinator.group.classic.rebalance import join_error
 from protocol.errors import ErrorCode
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupResponse
 
+# The leader's response has all members.
+RESPONDS_IN_TURNS = True
 REBALANCE_TIMEOUT_VERSION = 1
 KNOWN_MEMBER_ID_VERSION = 4
 NULLABLE_PROTOCOL_VERSION = 7

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 K = TypeVar("K", bound=Hashable)
 
+# Others run before further deadlines that have passed: those of a whole group may pass at once.
+EXPIRED_AT_ONCE = 64
+
 
 class DeadlineTimer(Generic[K]):
     """Calls `on_expired` with each key whose deadline has passed."""
@@ -59,7 +62,10 @@ class DeadlineTimer(Generic[K]):
     def _expire(self) -> None:
         self._timer = None
         now_ms = self._environment.clock.mono_ms()
-        while (key := self._deadlines.pop_due(now_ms)) is not None:
+        for _ in range(EXPIRED_AT_ONCE):
+            key = self._deadlines.pop_due(now_ms)
+            if key is None:
+                break
             self._on_expired(key)
         next_ms = self._deadlines.next_ms()
         # `on_expired` may have set a deadline and started the timer already.

@@ -84,19 +84,25 @@ def _respond(server: ServerContext, context: RequestContext, request: Any, cache
         response = wait_in_turn(response)
     if response is None:
         return False
-    body = _encode(context, response)
-    # What is small is reported and sent as outside of a turn.
-    context.in_turns = isinstance(body, list)
-    has_errors = handler.report_errors(context, request, response)
+    has_errors = encode_response(context, response, request)
     # Parts of the response may be from another image or config than the others.
     is_consistent = services.metadata.version == image_version and services.config is config
     if cache_key is not None and is_consistent and not has_errors:
+        body = context.body
         joined = body if isinstance(body, bytes) else b"".join(cast("list[Buffer]", body))
         server.cached_responses.put(cache_key, joined)
+    return True
+
+
+def encode_response(context: RequestContext, response: Any, request: Any = None) -> bool | None:
+    """Encode a complete response, and report its errors. Returns whether it has errors; None for Produce and Fetch."""
+    body = context.body = _encode(context, response)
+    # What is small is reported and sent as outside of a turn.
+    context.in_turns = isinstance(body, list)
+    has_errors = context.handler.report_errors(context, request, response)
     if context.in_turns:
         _release_elements(response)
-    context.body = body
-    return True
+    return has_errors
 
 
 def _encode(context: RequestContext, response: Any) -> Body:

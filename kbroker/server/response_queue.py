@@ -13,6 +13,7 @@ from kbroker.common import Buffer
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.server.direct_send import Part
 from kbroker.server.file_response import FileResponseWriter
+from kbroker.server.large_request import encode_response
 from kbroker.storage.log.segment import BULK_BYTES, FileSlice
 
 if TYPE_CHECKING:
@@ -148,6 +149,8 @@ class ResponseQueue:
     async def _await(self, context: RequestContext, request: Any, response: Awaitable[Any]) -> None:
         try:
             completed = await response
+            if context.handler.responds_in_turns:
+                await self._server.turns.wait(encode_response, context, completed)
         except Exception as error:
             self._owner.on_request_error(error, context)
         else:
@@ -161,7 +164,7 @@ class ResponseQueue:
         self._blocking.discard(context)
         if response is None:
             self._contexts.remove(context)
-        else:
+        elif context.body is None:
             handler = context.handler
             try:
                 handler.report_errors(context, request, response)

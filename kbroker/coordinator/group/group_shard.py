@@ -22,6 +22,7 @@ from kbroker.coordinator.group.offset_metadata_manager import (
 from kbroker.coordinator.group.records import GroupRecordCodec, OffsetRecord, RecordCodec
 from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode
 from kbroker.runtime.timer import DeadlineTimer
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -229,9 +230,13 @@ class GroupShard:
             return CoordinatorResult(None, offset_tombstones(group_id, deleted))
 
         # A commit in flight may add offsets of the topics to a group.
-        groups = [*self.offsets.groups_with_topics(topics), *self.context.locked_keys()]
-        for group_id in dict.fromkeys(groups):
-            self.context.post(partial(delete, group_id), group_id, LockMode.EXCLUSIVE_AFTER_SHARED)
+        groups = dict.fromkeys([*self.offsets.groups_with_topics(topics), *self.context.locked_keys()])
+
+        def delete_all() -> None:
+            for group_id in paced(groups):
+                self.context.post(partial(delete, group_id), group_id, LockMode.EXCLUSIVE_AFTER_SHARED)
+
+        self.context.in_turns(delete_all)
 
     def schedule_offset_expiration(self, group_id: str, retention_ms: int) -> None:
         """Schedule the expiration of a group's offsets."""
@@ -263,18 +268,24 @@ class GroupShard:
     def on_loaded(self) -> None:
         """Start the sessions of all members. They have to find this coordinator within their session timeout."""
         self.is_loaded = True
-        for group in self.groups.values():
-            self.kind_of(group).on_loaded(group)
-            self.update_timer(group)
         if self._topics_deleted_while_loading:
             self.on_topics_deleted(self._topics_deleted_while_loading)
+        for group_id in paced(list(self.groups)):
+            self.context.post(partial(GroupShard._start_group, group_id=group_id), group_id, LockMode.EXCLUSIVE)
+
+    def _start_group(self, group_id: str) -> CoordinatorResult[None]:
+        group = self.groups.get(group_id)
+        if group is not None:
+            self.kind_of(group).on_loaded(group)
+            self.update_timer(group)
+        return CoordinatorResult(None)
 
     def on_unloaded(self, error: ErrorCode) -> None:
+        self._timer.stop()
         groups, self.groups = self.groups, {}
         self.offsets = OffsetMetadataManager()
-        for group in groups.values():
+        for group in paced(list(groups.values())):
             self.kind_of(group).close(group, error)
-        self._timer.stop()
 
     # Time.
 

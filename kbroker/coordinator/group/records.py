@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from protocol.errors import MalformedError
 from protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
-from protocol.schema.codec import decode, encode
+from protocol.schema.codec import decode, encoder
 from protocol.schema.encoder_source import encode_string_length
 from protocol.schema.message import Message, message_info
 
@@ -114,9 +114,11 @@ class GroupRecordCodec:
         return None if decode_record is None else decode_record(version, key, value)
 
 
-def encode_with_version(message: Message, version: int) -> bytes:
-    """Return a key or a value, which begins with its version."""
-    return _VERSION.pack(version) + encode(message, version)
+def encode_with_version(message: Message, version: int, pause: Callable[[], None] | None = None) -> bytes:
+    """Return a key or a value, which begins with its version. `pause` is called after each element of its lists."""
+    out = [_VERSION.pack(version)]
+    encoder(type(message), version)(message, out, pause)
+    return b"".join(out)
 
 
 def decode_key(message: type[M], version: int, key: bytes) -> M:

@@ -22,6 +22,7 @@ from kbroker.coordinator.runtime.loader import PartitionLoader
 from kbroker.coordinator.runtime.operation import (
     NO_LOCK,
     NO_PRODUCER,
+    SHARED,
     CoordinatorResult,
     CoordinatorShard,
     KeyLock,
@@ -42,7 +43,7 @@ from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import NO_ERROR, ErrorCode
 
 if TYPE_CHECKING:
-    from asyncio import Future
+    from asyncio import Future, Task
 
     from kbroker.runtime.environment import Environment
 
@@ -101,6 +102,8 @@ class CoordinatorContext(Generic[S]):
         # Batches that are appended and not yet committed, in log order: (log end offset after the batch, its writes).
         self._appended: deque[tuple[int, list[WriteEvent]]] = deque()
         self._timeouts: DeadlineTimer[WriteEvent] = DeadlineTimer(environment, time_out)
+        # What `in_turns` has not finished.
+        self._tasks: set[Task[None]] = set()
         self._loader = PartitionLoader(environment, log, tp, epoch, lambda: config().load_buffer_bytes)
 
     # Operations.
@@ -122,10 +125,11 @@ class CoordinatorContext(Generic[S]):
         """
         event = WriteEvent(operation, respond, key, mode, timeout_ms, producer)
         lock = None if mode is NO_LOCK else self._locks.get(key)
+        run = self._run if mode is NO_LOCK or mode is SHARED else self._run_exclusive
         if lock is not None and lock.must_wait(mode):
-            lock.wait(partial(self._run, event), mode)
+            lock.wait(partial(run, event), mode)
         else:
-            self._run(event)
+            run(event)
 
     def schedule_write(
         self,
@@ -150,6 +154,26 @@ class CoordinatorContext(Generic[S]):
         """Return the keys that have records in flight or waiting operations."""
         return list(self._locks)
 
+    def in_turns(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function in turns: what it does after the first one is done in the background."""
+        rest = self._environment.turns.call(function, *arguments)
+        if rest is not None:
+            task = self._environment.loop.create_task(rest)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _run_exclusive(self, event: WriteEvent) -> None:
+        """Run an operation in turns, so a large group does not delay others. No other one of its key runs meanwhile."""
+        self._acquire(event)
+        self.in_turns(self._run_locked, event)
+
+    def _run_locked(self, event: WriteEvent) -> None:
+        try:
+            self._run(event)
+        finally:
+            if not event.encoded:
+                self._release(event)
+
     def _run(self, event: WriteEvent) -> None:
         if self.state is not ACTIVE:
             event.complete(None, KafkaError(ErrorCode.NOT_COORDINATOR))
@@ -164,15 +188,24 @@ class CoordinatorContext(Generic[S]):
         else:
             event.complete(event.result.response)
 
+    def _acquire(self, event: WriteEvent) -> None:
+        lock = self._locks.get(event.key)
+        if lock is None:
+            lock = self._locks[event.key] = KeyLock()
+        lock.acquire(event.mode)
+
+    def _release(self, event: WriteEvent) -> None:
+        lock = self._locks[event.key]
+        lock.release(event.mode)
+        if lock.is_idle:
+            del self._locks[event.key]
+
     # Appends.
 
     def _enqueue(self, event: WriteEvent) -> None:
         event.encoded = list(map(self.shard.encode, event.result.records))
-        if event.mode is not NO_LOCK:
-            lock = self._locks.get(event.key)
-            if lock is None:
-                lock = self._locks[event.key] = KeyLock()
-            lock.acquire(event.mode)
+        if event.mode is SHARED:
+            self._acquire(event)
         if not self._queue:
             linger_ms = self._config().append_linger_ms
             if linger_ms > 0:
@@ -241,6 +274,13 @@ class CoordinatorContext(Generic[S]):
 
     def _finish(self, event: WriteEvent, error: ErrorCode) -> None:
         """Send the response of an event whose records are replayed or have failed, and release its lock."""
+        if event.mode is NO_LOCK or event.mode is SHARED:
+            self._settle(event, error)
+        else:
+            # A whole group may wait for the record, which stays locked until all are answered.
+            self.in_turns(self._settle, event, error)
+
+    def _settle(self, event: WriteEvent, error: ErrorCode) -> None:
         if event.has_deadline:
             self._timeouts.cancel(event)
         if error is NO_ERROR:
@@ -250,10 +290,7 @@ class CoordinatorContext(Generic[S]):
             event.result.on_failed(error)
             event.complete(None, KafkaError(error))
         if event.mode is not NO_LOCK:
-            lock = self._locks[event.key]
-            lock.release(event.mode)
-            if lock.is_idle:
-                del self._locks[event.key]
+            self._release(event)
 
     def _fail_all(self, events: Sequence[WriteEvent], error: ErrorCode) -> None:
         for event in events:
@@ -288,7 +325,7 @@ class CoordinatorContext(Generic[S]):
         """Allow operations, since the partition is loaded."""
         if self.state is CoordinatorState.LOADING:
             self.state = ACTIVE
-            self.shard.on_loaded()
+            self.in_turns(self.shard.on_loaded)
 
     def close(self, error: ErrorCode) -> None:
         """Fail all writes in flight and all waiting requests with the error."""
@@ -302,4 +339,4 @@ class CoordinatorContext(Generic[S]):
             self._fail_all(events, error)
         self._fail_all(queue, error)
         self._timeouts.stop()
-        self.shard.on_unloaded(error)
+        self.in_turns(self.shard.on_unloaded, error)

@@ -160,7 +160,7 @@ class CoordinatorRuntime(Generic[S]):
     async def _load(self, context: CoordinatorContext[S]) -> None:
         partition = context.tp.partition
         try:
-            await context.load()
+            await self._environment.turns.run(context.load())
         except KafkaError as error:
             is_expected = context.state is CoordinatorState.CLOSED or isinstance(error, LeadershipEnded)
             if partition not in self._failed and not is_expected:

@@ -17,6 +17,7 @@ from kbroker.common import NO_PRODUCER_ID, KafkaError, TopicPartition
 from kbroker.coordinator.internal_log import InternalLog, coordinator_error
 from kbroker.coordinator.runtime.operation import CoordinatorShard
 from kbroker.coordinator.runtime.write_event import complete
+from kbroker.runtime.turns import paced
 from protocol.errors import NO_ERROR, ErrorCode, MalformedError
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.compression import decompress
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 # Coordinators write small batches. This bounds the memory that a corrupt one can use.
 MAX_DECOMPRESSED_BYTES = 64 << 20
-# The number of records that are replayed in one iteration of the event loop.
-LOADED_RECORDS_PER_ITERATION = 2_000
 # While the replica does not lead yet (its log is being opened), the delay between checks doubles, up to the maximum.
 # Then loading fails, and is repeated later.
 FIRST_ROLE_DELAY_S, MAX_ROLE_DELAY_S = 0.001, 2.0
@@ -124,9 +123,7 @@ class PartitionLoader:
                 raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self._tp} cannot be loaded: {error}") from error
             if offset == END_OF_LOG:
                 return
-            for number, item in enumerate(items, 1):
-                if number % LOADED_RECORDS_PER_ITERATION == 0:
-                    await self._environment.yield_to_loop()
+            for item in paced(items):
                 if self._stopped:
                     return
                 if isinstance(item, LoadedMarker):

@@ -8,6 +8,7 @@ from enum import Enum, auto
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from kbroker.common import NO_PRODUCER_ID, KafkaError
+from kbroker.runtime.turns import yield_if_due
 from kbroker.storage.producers.transactions import VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.records.batch import NO_PRODUCER_EPOCH
@@ -68,9 +69,9 @@ class LockMode(Enum):
     """Which uncommitted operations on the same key (such as a group id) an operation waits for.
 
     Operations only see committed state. So while an EXCLUSIVE write is in flight every operation on its key waits, in
-    order. SHARED writes (offset commits) are pipelined with one another and with the next EXCLUSIVE one.
-    EXCLUSIVE_AFTER_SHARED waits for SHARED writes, too. NONE never waits: the state itself rejects an operation while
-    another one is pending.
+    order. Such an operation may take several turns (runtime/turns.py). SHARED writes (offset commits) are pipelined
+    with one another and with the next EXCLUSIVE one. EXCLUSIVE_AFTER_SHARED waits for SHARED writes, too. NONE never
+    waits: the state itself rejects an operation while another one is pending.
     """
 
     NONE = auto()
@@ -86,18 +87,19 @@ EXCLUSIVE_AFTER_SHARED = LockMode.EXCLUSIVE_AFTER_SHARED
 
 
 class KeyLock:
-    """The lock of one key. It exists only while a write is in flight or an operation waits."""
+    """The lock of one key. It exists only while a write is in flight, an exclusive operation runs, or one waits."""
 
-    __slots__ = ("_exclusive", "_shared", "_waiting")
+    __slots__ = ("_exclusive", "_is_releasing", "_shared", "_waiting")
 
     def __init__(self) -> None:
         self._exclusive = False
         self._shared = 0
+        self._is_releasing = False
         self._waiting: deque[tuple[LockMode, Callable[[], None]]] = deque()
 
     @property
     def is_idle(self) -> bool:
-        return not (self._exclusive or self._shared or self._waiting)
+        return not (self._exclusive or self._shared or self._waiting or self._is_releasing)
 
     def must_wait(self, mode: LockMode) -> bool:
         """Return whether an operation has to wait for others."""
@@ -108,20 +110,28 @@ class KeyLock:
         self._waiting.append((mode, operation))
 
     def acquire(self, mode: LockMode) -> None:
-        """Acquire the lock for an operation that has run and whose records are in flight."""
+        """Acquire the lock for an exclusive operation that runs next, or a shared one whose records are in flight."""
         if mode is SHARED:
             self._shared += 1
         else:
             self._exclusive = True
 
     def release(self, mode: LockMode) -> None:
-        """Release the lock, because the records are committed or have failed. Runs operations that waited."""
+        """Release the lock: there are no records, or they are committed or have failed. Runs operations that waited."""
         if mode is SHARED:
             self._shared -= 1
         else:
             self._exclusive = False
+        if self._is_releasing:
+            # One of the operations below has released it again. Thousands may wait, so they do not call one another.
+            return
+        self._is_releasing = True
         while self._waiting and self._admits(self._waiting[0][0]):
             self._waiting.popleft()[1]()
+            if mode is not SHARED:
+                # An exclusive operation ends in a turn of its own. A shared one may end in the turn of any request.
+                yield_if_due()
+        self._is_releasing = False
 
     def _admits(self, mode: LockMode) -> bool:
         return not self._exclusive and not (mode is EXCLUSIVE_AFTER_SHARED and self._shared)

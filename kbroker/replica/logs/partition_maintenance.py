@@ -216,17 +216,18 @@ class PartitionMaintenance:
             partition.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
             return
         reason = partition.log.health.append_error
-        if reason is None:
+        # Until appends resume they are refused without a write, which says nothing about the disk.
+        if reason is None or partition in self.full:
             return
         self._on_write_failed(reason)
-        if partition not in self.full:
-            event_log.error("appends are rejected", partition=partition.tp, reason=reason)
-            self.full[partition] = None
-            self._notify()
+        event_log.error("appends are rejected", partition=partition.tp, reason=reason)
+        self.full[partition] = None
+        self._notify()
 
     def suspend_all_appends(self, partitions: Iterable[Partition]) -> None:
         """Reject appends to these and later partitions: their leader epochs cannot be renewed on a full disk."""
         self.appends_suspended = True
+        self._on_write_failed("no space left on the disk")
         for partition in partitions:
             self.suspend_appends(partition)
 

@@ -61,8 +61,9 @@ class Story:
         self.shard = ToyShard()
         self.results: list[tuple[str, ErrorCode]] = []
         self.config = RuntimeConfig(1, 1, max_batch_bytes, 5 << 20)
+        self.environment = virtual_environment(self.loop)
         self.context: CoordinatorContext[ToyShard] = CoordinatorContext(
-            virtual_environment(self.loop), self.log, TP, 0, lambda: self.config
+            self.environment, self.log, TP, 0, lambda: self.config
         )
         self.context.shard = self.shard
         if active:

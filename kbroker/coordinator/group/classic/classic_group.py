@@ -226,6 +226,11 @@ class ClassicGroup(Group):
 
     # States.
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether the group is deleted or its partition was lost, perhaps while an operation has paused."""
+        return self.state is GroupState.DEAD
+
     def transition_to(self, state: GroupState) -> None:
         if self.state not in VALID_PREVIOUS_STATES[state]:
             raise AssertionError(f"group {self.group_id}: {self.state} -> {state}")
@@ -345,18 +350,18 @@ class ClassicGroup(Group):
         If several have the same number of votes, it is the one that the earliest member voted for.
         """
         candidates = {name for name, count in self._supported_protocols.items() if count == len(self.members)}
-        votes = Counter(member.vote(candidates) for member in self.members.values())
+        votes = Counter(member.vote(candidates) for member in paced(list(self.members.values())))
         return votes.most_common(1)[0][0]
 
     def uses_consumer_protocol(self) -> bool:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
-    def compute_subscribed_topics(self) -> frozenset[str] | None:
+    def compute_subscribed_topics(self, protocol: str | None) -> frozenset[str] | None:
         if not self.uses_consumer_protocol():
             return None
         topics: set[str] = set()
-        for member in self.members.values():
-            of_member = subscribed_topics(member.metadata(self.protocol))
+        for member in paced(list(self.members.values())):
+            of_member = subscribed_topics(member.metadata(protocol))
             if of_member is None:
                 return None
             topics.update(of_member)
@@ -366,9 +371,11 @@ class ClassicGroup(Group):
 
     def record(self, wall_ms: int, assignments: Mapping[str, bytes]) -> ClassicGroupRecord:
         """Return the record of the group's current state, with the assignments of members by their ids."""
-        members = [member.record(self.protocol) for member in self.members.values()]
-        for member in members:
-            member.assignment = assignments.get(member.member_id, b"")
+        members = []
+        for member in paced(list(self.members.values())):
+            record = member.record(self.protocol)
+            record.assignment = assignments.get(member.member_id, b"")
+            members.append(record)
         return self._record(self.leader_id, members, wall_ms)
 
     def record_with_replaced_member(
@@ -377,7 +384,7 @@ class ClassicGroup(Group):
         """Return the record of the group with one member replaced by another."""
         leader_id = member.member_id if self.leader_id == old_member_id else self.leader_id
         members = [member if known.member_id == old_member_id else known for known in self.members.values()]
-        return self._record(leader_id, [member.record(self.protocol) for member in members], wall_ms)
+        return self._record(leader_id, [member.record(self.protocol) for member in paced(members)], wall_ms)
 
     def _record(self, leader_id: str | None, members: list[GroupMetadataMember], wall_ms: int) -> ClassicGroupRecord:
         value = GroupMetadataValue(

@@ -3,6 +3,7 @@
 The decisions are in join.py, rebalance.py and heartbeat.py.
 """
 
+from collections.abc import Iterable
 from typing import TypeVar
 
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup, GroupState
@@ -16,8 +17,9 @@ from kbroker.coordinator.group.group_shard import GroupKind
 from kbroker.coordinator.runtime.operation import CoordinatorResult
 from kbroker.runtime.deadlines import Deadlines
 from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
-from protocol.messages.group_records import GroupMetadataValue
+from protocol.messages.group_records import GroupMetadataMember, GroupMetadataValue
 from protocol.messages.k13_leave_group import MemberIdentity
 from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupResponse
 
@@ -123,7 +125,9 @@ class ClassicGroups(GroupKind[ClassicGroup]):
                 del self.shard.groups[group_id]
                 self.close(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif group is None or not self.shard.is_loaded:
-            self.shard.groups[group_id] = group_from_record(group_id, value)
+            # Only while the partition is loading nothing else is replayed before the end of a pause.
+            members = value.members if self.shard.is_loaded else paced(value.members)
+            self.shard.groups[group_id] = group_from_record(group_id, value, members)
         else:
             replay_group_record(group, value)
 
@@ -133,20 +137,22 @@ class ClassicGroups(GroupKind[ClassicGroup]):
         A group that exceeds a lowered group.max.size is rebalanced, which removes its last members.
         """
         now, config = self.shard.now(), self.shard.config()
-        for member in group.members.values():
+        for member in paced(list(group.members.values())):
             group.restart_session(member, now.mono_ms)
+        group.subscribed_topics = group.compute_subscribed_topics(group.protocol)
         if len(group.members) > config.group_max_size:
             prepare_rebalance(group, now, config)
 
     def close(self, group: ClassicGroup, error: ErrorCode) -> None:
-        for member in list(group.members.values()):
-            group.respond_to_join(member, join_error(error, member.member_id))
-            group.respond_to_sync(member, SyncGroupResponse(error_code=error))
+        members = list(group.members.values())
         group.transition_to(GroupState.DEAD)
         group.members.clear()
         group.pending_join_members.clear()
         group.deadlines = Deadlines()
         self.shard.update_timer(group)
+        for member in paced(members):
+            group.respond_to_join(member, join_error(error, member.member_id))
+            group.respond_to_sync(member, SyncGroupResponse(error_code=error))
 
 
 def _log_reasons(group_id: str, members: list[MemberIdentity]) -> None:
@@ -158,7 +164,9 @@ def _log_reasons(group_id: str, members: list[MemberIdentity]) -> None:
         log.info("more members leave", group=group_id, members=len(with_reason) - MAX_LOGGED_MEMBERS)
 
 
-def group_from_record(group_id: str, record: GroupMetadataValue) -> ClassicGroup:
+def group_from_record(
+    group_id: str, record: GroupMetadataValue, members: Iterable[GroupMetadataMember]
+) -> ClassicGroup:
     """Return a loaded group. The sessions of its members start when the whole partition is loaded."""
     group = ClassicGroup(group_id)
     group.state = GroupState.STABLE if record.members else GroupState.EMPTY
@@ -166,10 +174,9 @@ def group_from_record(group_id: str, record: GroupMetadataValue) -> ClassicGroup
     group.protocol = record.protocol
     group.generation = record.generation
     group.state_timestamp_ms = record.current_state_timestamp
-    for member in record.members:
+    for member in members:
         group.add_member(member_from_record(member, record.protocol))
     group.leader_id = record.leader
-    group.subscribed_topics = group.compute_subscribed_topics()
     return group
 
 

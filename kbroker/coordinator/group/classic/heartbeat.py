@@ -14,6 +14,7 @@ from kbroker.coordinator.group.classic.rebalance import (
 )
 from kbroker.coordinator.group.classic.records import PendingRecord
 from kbroker.coordinator.group.group import Now
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k13_leave_group import MemberIdentity
 from protocol.messages.k14_sync_group import SyncGroupResponse
@@ -37,7 +38,7 @@ def leave_group(
     group: ClassicGroup, members: list[MemberIdentity], now: Now, config: BrokerConfig
 ) -> tuple[list[ErrorCode], PendingRecord | None]:
     """Remove members, each with its own result, and start one rebalance for all of them."""
-    errors = [_leave(group, member) for member in members]
+    errors = [_leave(group, member) for member in paced(members)]
     if ErrorCode.NONE not in errors or group.state is GroupState.EMPTY:
         return errors, None
     if group.state is GroupState.PREPARING_REBALANCE:

@@ -1,6 +1,8 @@
 """The rebalance: prepare it, wait for members to join, complete it with a new generation, distribute the assignments.
 
-Functions return the record that has to be committed next, or None. SyncGroup by the state of the group:
+Functions return the record that has to be committed next, or None. In a large group they take several turns
+(runtime/turns.py): no other operation changes the group meanwhile, but its partition may be lost, which makes it Dead.
+SyncGroup by the state of the group:
 
 PreparingRebalance   REBALANCE_IN_PROGRESS
 CompletingRebalance  waits for the leader's request; its assignment is written, and makes the group Stable
@@ -19,6 +21,7 @@ from kbroker.coordinator.group.classic.classic_group import (
 from kbroker.coordinator.group.classic.classic_group_member import UNKNOWN_MEMBER_ID, RespondToSync
 from kbroker.coordinator.group.classic.records import PendingRecord
 from kbroker.coordinator.group.group import Now
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k11_join_group import JoinGroupResponse, JoinGroupResponseMember
 from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupResponse
@@ -38,6 +41,8 @@ def prepare_rebalance(group: ClassicGroup, now: Now, config: BrokerConfig) -> Pe
     """
     if group.state is GroupState.COMPLETING_REBALANCE:
         reset_assignments_with_error(group, ErrorCode.REBALANCE_IN_PROGRESS, now)
+        if group.is_dead:
+            return None
     group.pending_sync_members.clear()
     group.deadlines.cancel(SYNC_DEADLINE)
     is_initial = group.state is GroupState.EMPTY
@@ -79,27 +84,33 @@ def on_join_deadline(group: ClassicGroup, now: Now, config: BrokerConfig) -> Pen
 def complete_join(group: ClassicGroup, now: Now) -> PendingRecord | None:
     """End the join phase. Removes members that have not joined, except static ones, until their sessions expire."""
     group.deadlines.cancel(JOIN_DEADLINE)
-    for member in list(group.members.values()):
+    for member in paced(list(group.members.values())):
         if member.awaiting_join is None and member.instance_id is None:
             group.remove_member(member.member_id)
     if group.members and not _elect_joined_leader(group):
         # Only static members are left, and none has joined: wait until one does, or their sessions expire.
         group.deadlines.set(JOIN_DEADLINE, now.mono_ms + group.rebalance_timeout_ms())
         return None
+    protocol = group.select_protocol() if group.members else None
+    subscribed_topics = group.compute_subscribed_topics(protocol)
+    if group.is_dead:
+        return None
     group.initial_delay_ms, group.new_member_added = None, False
     group.generation += 1
+    group.protocol, group.subscribed_topics = protocol, subscribed_topics
     group.pending_sync_members.clear()
     if not group.members:
-        return _become_empty(group, now)
-    group.protocol = group.select_protocol()
-    group.subscribed_topics = group.compute_subscribed_topics()
+        group.transition_to(GroupState.EMPTY)
+        return PendingRecord(group.record(now.wall_ms, {}))
     group.transition_to(GroupState.COMPLETING_REBALANCE)
-    for member in list(group.members.values()):
+    group.deadlines.set(SYNC_DEADLINE, now.mono_ms + group.rebalance_timeout_ms())
+    for member in paced(list(group.members.values())):
+        if group.is_dead:
+            break
         group.respond_to_join(member, join_response(group, member.member_id))
         group.restart_session(member, now.mono_ms)
         member.is_new = False
         group.pending_sync_members.add(member.member_id)
-    group.deadlines.set(SYNC_DEADLINE, now.mono_ms + group.rebalance_timeout_ms())
     return None
 
 
@@ -114,16 +125,9 @@ def _elect_joined_leader(group: ClassicGroup) -> bool:
     return joined is not None
 
 
-def _become_empty(group: ClassicGroup, now: Now) -> PendingRecord:
-    group.protocol = None
-    group.subscribed_topics = group.compute_subscribed_topics()
-    group.transition_to(GroupState.EMPTY)
-    return PendingRecord(group.record(now.wall_ms, {}))
-
-
 def join_response(group: ClassicGroup, member_id: str) -> JoinGroupResponse:
     """Return the response with the current generation; the leader gets the members."""
-    members = group.members.values() if group.leader_id == member_id else ()
+    members = list(group.members.values()) if group.leader_id == member_id else []
     return JoinGroupResponse(
         member_id=member_id,
         generation_id=group.generation,
@@ -136,7 +140,7 @@ def join_response(group: ClassicGroup, member_id: str) -> JoinGroupResponse:
                 group_instance_id=member.instance_id,
                 metadata=member.metadata(group.protocol),
             )
-            for member in members
+            for member in paced(members)
         ],
     )
 
@@ -147,7 +151,7 @@ def join_error(error: ErrorCode, member_id: str = UNKNOWN_MEMBER_ID) -> JoinGrou
 
 def reset_assignments_with_error(group: ClassicGroup, error: ErrorCode, now: Now) -> None:
     """Discard the assignments of this generation, and fail the waiting SyncGroup requests."""
-    for member in group.members.values():
+    for member in paced(list(group.members.values())):
         member.assignment = b""
         if group.respond_to_sync(member, SyncGroupResponse(error_code=error)):
             group.restart_session(member, now.mono_ms)
@@ -202,7 +206,7 @@ def _write_assignments(
     generation = group.generation
 
     def on_committed(now: Now) -> None:
-        for member in group.members.values():
+        for member in paced(list(group.members.values())):
             if group.respond_to_sync(member, _sync_response(group, member.assignment)):
                 group.restart_session(member, now.mono_ms)
 
@@ -222,6 +226,6 @@ def on_sync_deadline(group: ClassicGroup, now: Now, config: BrokerConfig) -> Pen
     """Remove the members that have not sent SyncGroup within the rebalance timeout, and rebalance."""
     if not group.pending_sync_members:
         return None
-    for member_id in list(group.pending_sync_members):
+    for member_id in paced(list(group.pending_sync_members)):
         group.remove_member(member_id)
     return prepare_rebalance(group, now, config)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from kbroker.coordinator.group.group import Now
 from kbroker.coordinator.group.records import EncodedRecord, RecordCodec, decode_key, decode_value, encode_with_version
 from kbroker.coordinator.runtime.operation import ignore
+from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode
 from protocol.messages.group_records import GroupMetadataKey, GroupMetadataValue
 
@@ -40,7 +41,7 @@ class PendingRecord:
 def _encode_record(record: ClassicGroupRecord) -> EncodedRecord:
     key = encode_with_version(GroupMetadataKey(group=record.group_id), GROUP_METADATA_KEY_VERSION)
     value = record.value
-    return key, None if value is None else encode_with_version(value, GROUP_METADATA_VALUE_VERSION)
+    return key, None if value is None else encode_with_version(value, GROUP_METADATA_VALUE_VERSION, yield_if_due)
 
 
 def _decode_record(version: int, key: bytes, value: bytes | None) -> ClassicGroupRecord:

@@ -8,10 +8,10 @@ from kbroker.common import KafkaError
 from kbroker.coordinator.runtime.coordinator_context import (
     CoordinatorState,
 )
-from kbroker.coordinator.runtime.loader import LOADED_RECORDS_PER_ITERATION
 from kbroker.coordinator.runtime.operation import (
     RecordProducer,
 )
+from kbroker.runtime.turns import TURN_ELEMENTS
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, build_batch
 from protocol.records.compression import ZSTD
@@ -133,25 +133,26 @@ def test_loading_reads_as_many_bytes_at_a_time_as_configured() -> None:
 
 def test_other_callbacks_run_during_a_long_load() -> None:
     story = Story(max_batch_bytes=1 << 30)
-    story.write(*("r" for _ in range(5 * LOADED_RECORDS_PER_ITERATION)))
+    records = 5 * TURN_ELEMENTS
+    story.write(*("r" for _ in range(records)))
     story.run_ready()
     successor = Story(active=False)
     successor.log.batches = story.log.batches
     counts = []
 
     async def tick() -> None:
-        while len(successor.shard.applied) < 5 * LOADED_RECORDS_PER_ITERATION:
+        while len(successor.shard.applied) < records:
             counts.append(len(successor.shard.applied))
             await asyncio.sleep(0)
 
     async def both() -> None:
         ticking = successor.loop.create_task(tick())
-        await successor.context.load()
+        await successor.environment.turns.run(successor.context.load())
         await ticking
 
     successor.loop.run_until_complete(both())
-    assert len(successor.shard.applied) == 5 * LOADED_RECORDS_PER_ITERATION
-    assert len({count // LOADED_RECORDS_PER_ITERATION for count in counts}) >= 4
+    assert len(successor.shard.applied) == records
+    assert len({count // TURN_ELEMENTS for count in counts}) >= 4
 
 
 def test_malformed_records_fail_the_load() -> None:

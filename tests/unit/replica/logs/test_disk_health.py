@@ -135,6 +135,25 @@ async def test_appends_that_fail_while_probes_succeed(m: Machine) -> None:
 
 
 @broker_test
+async def test_what_a_log_refuses_until_it_resumes_is_no_failure_of_the_disk(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+    maintenance, monitor = m.broker.services.replicas.maintenance, m.broker.services.replicas.write_health
+    m.disk.capacity = m.disk.used
+    await refuse(client)
+    await asyncio.sleep(0.1)
+    assert monitor.health is WriteHealth.FAILING
+    m.disk.capacity = None
+    # The log does not resume yet.
+    maintenance.appends_suspended = True
+    for _ in range(30):
+        await refuse(client)
+        await asyncio.sleep(0.1)
+    assert monitor.health is WriteHealth.PROBATION
+    maintenance.appends_suspended = False
+
+
+@broker_test
 async def test_an_idle_broker_of_a_cluster_probes_its_disk(m: Machine) -> None:
     monitor = m.broker.services.replicas.write_health
     monitor.start(is_in_cluster=True)

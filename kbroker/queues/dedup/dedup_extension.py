@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.common import UNKNOWN_OFFSET, Buffer
+from kbroker.queues.dedup.key_state import KeyState
 from kbroker.queues.dedup.key_table import IDEMPOTENCY_KEY, NO_TRANSACTION, KeyTable, key_digest
-from kbroker.queues.derived_state import DerivedStateManager
 from kbroker.queues.record_headers import check_names, walk_headers
 from kbroker.queues.record_selection import without_records
 from kbroker.replica.partition_extensions import AppendResult
@@ -37,8 +37,6 @@ class DedupMetrics:
         self.duplicates = self.evicted = 0
 
 
-SNAPSHOT_NAME = "idempotency-keys.snapshot"
-
 # (index, digest of the key) of the records of a batch that have a key.
 Keys = list[tuple[int, bytes]]
 
@@ -49,7 +47,7 @@ class DedupExtension:
     def __init__(self, environment: Environment, partition: Partition, metrics: DedupMetrics) -> None:
         config = partition.log.config
         self.table = KeyTable(config.kbroker_dedup_window_ms, config.kbroker_dedup_max_keys)
-        self.state = DerivedStateManager(environment, partition, self.table, SNAPSHOT_NAME)
+        self.state = KeyState(environment, partition, self.table)
         self._partition = partition
         self._metrics = metrics
         self.state.start()

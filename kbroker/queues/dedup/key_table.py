@@ -153,7 +153,7 @@ def key_digest(headers: Sequence[Header]) -> bytes | None:
 
 
 class KeyTable:
-    """A DerivedState. `evicted`: how many keys were removed because there were too many."""
+    """All methods run on the event loop. `evicted`: how many keys were removed because there were too many."""
 
     def __init__(self, window_ms: int, max_keys: int) -> None:
         self.window_ms = window_ms
@@ -266,16 +266,13 @@ class KeyTable:
             del self._open[oldest]
         return oldest is not None
 
-    # DerivedState.
-
-    def wants(self, header: BatchHeader) -> bool:
-        return header.count > 0
-
-    def first_timestamp(self, now_ms: int) -> int | None:
-        return max(now_ms - self.window_ms, 0)
+    # The log and its snapshots.
 
     def replay(self, header: BatchHeader, body: Buffer, now_ms: int) -> None:
-        """Add the keys of a batch, with its timestamp, or `now_ms` if that is earlier: the log has no append times."""
+        """Add the keys of a batch of the log, in turns, with its timestamp, or `now_ms` if that is earlier.
+
+        The log has no append times. Raises MalformedError after it has added the keys before the damage.
+        """
         if header.is_control:
             for record in iter_records(bytes(body), header.count, header.base_timestamp):
                 self.end_transaction(header.producer_id, parse_end_marker(record.key, record.value).committed)
@@ -292,6 +289,7 @@ class KeyTable:
         self.forget_expired(now_ms)
 
     def to_snapshot(self) -> Iterator[Buffer]:
+        """Return the parts of the encoded table as it is now. They are computed in a thread."""
         rows = self._keys.freeze()
         ended = [keys.freeze() for keys, committed in self._ended if committed]
         rows_of_open = [keys.freeze() for keys in self._open.values()]
@@ -305,6 +303,7 @@ class KeyTable:
         return encode()
 
     def load_snapshot(self, data: Buffer) -> None:
+        """Load an encoded table into this one, which is empty, in turns. Raises ValueError."""
         try:
             for producer_id, digest, entry in iter_rows(data):
                 if producer_id == NO_TRANSACTION:

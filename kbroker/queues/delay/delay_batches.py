@@ -58,21 +58,11 @@ DELAY_HEADERS = frozenset({LEVEL, DELAY_SEC, DELAY_MS, DELIVER_MS})
 _MAX_DIGITS = 18
 
 
-class Delay(NamedTuple):
-    """The delay of a record: a time in ms since the epoch if it `is_time`, else ms after its arrival."""
+def parse_due_time(headers: Sequence[Header], levels: Sequence[int], arrival_ms: int) -> int | None:
+    """Return the due time (ms) of a record, None without a delay header. Raises InvalidHeaderError.
 
-    ms: int
-    is_time: bool
-
-    def due_ms(self, arrival_ms: int) -> int:
-        return self.ms if self.is_time else arrival_ms + self.ms
-
-
-def parse_delay(headers: Sequence[Header], levels: Sequence[int]) -> Delay | None:
-    """Return the delay of a record, None without a delay header. Raises InvalidHeaderError.
-
-    `levels`: the delays of the levels in ms. More than one delay header is an error even if they agree: the choice of
-    one would be a guess.
+    `arrival_ms`: when its batch arrived. `levels`: the delays of the levels in ms. More than one delay header is an
+    error even if they agree: the choice of one would be a guess.
     """
     found = [(name, value) for name, value in headers if name in DELAY_HEADERS]
     if not found:
@@ -83,13 +73,13 @@ def parse_delay(headers: Sequence[Header], levels: Sequence[int]) -> Delay | Non
     name, value = found[0]
     number = _parse_number(name, value)
     if name == DELIVER_MS:
-        return Delay(number, True)
+        return number
     if name == LEVEL:
         if not 1 <= number <= len(levels):
             levels_text = f"1 to {len(levels)}; leave the header out for no delay"
             raise InvalidHeaderError(f"Header DELAY is {number}; the levels are {levels_text}.")
-        return Delay(levels[number - 1], False)
-    return Delay(number * (SECOND_MS if name == DELAY_SEC else 1), False)
+        return arrival_ms + levels[number - 1]
+    return arrival_ms + number * (SECOND_MS if name == DELAY_SEC else 1)
 
 
 def _parse_number(name: bytes, value: bytes | None) -> int:
@@ -170,10 +160,9 @@ def due_time(record: Record, header: BatchHeader, levels: Sequence[int]) -> int 
     """Return the due time (ms) of a record of a stored batch, None if it is not delayed."""
     arrival_ms = _arrival_ms(header)
     try:
-        delay = parse_delay(record.headers, levels)
+        due_ms = parse_due_time(record.headers, levels, arrival_ms)
     except InvalidHeaderError:
         return None
-    due_ms = None if delay is None else delay.due_ms(arrival_ms)
     return due_ms if due_ms is not None and due_ms > arrival_ms else None
 
 

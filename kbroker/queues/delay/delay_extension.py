@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import Buffer
 from kbroker.config.delay_levels import levels_ms
-from kbroker.queues.delay.delay_batches import DELAY_HEADERS, PRIVATE_BITS, parse_delay, rebuild_ahead, store_delayed
+from kbroker.queues.delay.delay_batches import DELAY_HEADERS, PRIVATE_BITS, parse_due_time, rebuild_ahead, store_delayed
 from kbroker.queues.delay.delivery import DelayedDelivery, DelayMetrics
 from kbroker.queues.delay.snapshots import FollowerSnapshots
 from kbroker.queues.record_headers import InvalidHeaderError, check_names, walk_headers
@@ -65,11 +65,10 @@ class DelayExtension:
 
         def visit(index: int, headers: Sequence[Header], start: int, end: int) -> None:
             nonlocal largest
-            delay = parse_delay(headers, levels)
-            if delay is None:
+            due_ms = parse_due_time(headers, levels, arrival_ms)
+            if due_ms is None:
                 check_names(headers, DELAY_HEADERS)
                 return
-            due_ms = delay.due_ms(arrival_ms)
             if due_ms - arrival_ms > max_ms:
                 raise InvalidHeaderError(f"A delay of {due_ms - arrival_ms} ms exceeds kbroker.delay.max.ms, {max_ms}.")
             largest = max(largest, end - start)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 
-from kbroker.queues import derived_state
+from kbroker.queues.dedup import key_state
 from kbroker.queues.delay import delivery, pending_records, snapshots, stored_records
 from kbroker.replica import assigned_partitions
 from kbroker.replica.fetch import fetch_manager, fetch_session
@@ -122,7 +122,7 @@ _SNAPSHOTS = (
     (delivery, "SNAPSHOT_INTERVAL_MS", 500),
     (snapshots, "INTERVAL_S", 0.5),
     (snapshots, "MIN_BYTES", 4096),
-    (derived_state, "SNAPSHOT_BYTES", 4096),
+    (key_state, "SNAPSHOT_BYTES", 4096),
 )
 # Records are read ahead in several parts, from few batches at a time, of which some do not fit.
 _READ_AHEAD = (

@@ -1,9 +1,9 @@
-"""State that is derived from the log of a partition: the interface of such states, their loading and their snapshots.
+"""The idempotency keys of a partition as its log has them: their loading, and their snapshots.
 
-The log is the only source of truth. A broker that becomes the leader rebuilds the state from the log, and then applies
-its own appends. A leader's state covers its whole log, uncommitted records included, since each append depends on those
-before it. A later leader may have a shorter log. It rebuilds the state from its own log, and never receives it from
-another broker.
+The log is the only source of truth. A broker that becomes the leader rebuilds the keys from the log, and then applies
+its own appends. A leader's keys are those of its whole log, uncommitted records included, since each append depends on
+those before it. A later leader may have a shorter log. It rebuilds the keys from its own log, and never receives them
+from another broker.
 
 A snapshot only saves replaying the whole log. Its file has the part of the log that it covers, and the encoded state:
 
@@ -18,13 +18,14 @@ after it.
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import Buffer, KafkaError
+from kbroker.queues.dedup.key_table import KeyTable
 from kbroker.runtime.event_log import EventLogger
 from kbroker.storage.log.leader_epoch_cache import NO_EPOCH, LeaderEpochCache
 from kbroker.storage.log.log_reads import read_blocking
@@ -37,33 +38,6 @@ from protocol.records.compression import TooLargeError, decompress
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
     from kbroker.runtime.environment import Environment
-
-
-class DerivedState(Protocol):
-    """All methods run on the event loop."""
-
-    def wants(self, header: BatchHeader) -> bool:
-        """Return whether a batch may change the state, so that its records must be decompressed for `replay`."""
-        ...
-
-    def replay(self, header: BatchHeader, body: Buffer, now_ms: int) -> None:
-        """Apply a batch of the log, with its decompressed records. Yields after each slice.
-
-        Also called with control batches. Raises MalformedError after it has applied the records before the damage.
-        """
-        ...
-
-    def first_timestamp(self, now_ms: int) -> int | None:
-        """Return the timestamp in ms at which a replay without a snapshot begins; None for the log start offset."""
-        ...
-
-    def to_snapshot(self) -> Iterator[Buffer]:
-        """Return the parts of the encoded state as it is now. They are computed in a thread."""
-        ...
-
-    def load_snapshot(self, data: Buffer) -> None:
-        """Load an encoded state into this state, which is empty. In turns. Raises ValueError."""
-        ...
 
 
 _MAGIC = b"KBS1"
@@ -115,6 +89,8 @@ def matches_log(
 
 log = EventLogger("kbroker.queues")
 
+SNAPSHOT_NAME = "idempotency-keys.snapshot"
+
 CHUNK_BYTES = 1 << 20
 # A batch of a client has at most 24 MiB of decompressed records, unless max.message.bytes is larger.
 MAX_BODY_BYTES = 256 << 20
@@ -123,17 +99,14 @@ RETRY_S = 1.0
 SNAPSHOT_BYTES = 64 << 20
 
 
-class DerivedStateManager:
-    """Manages the derived state of a partition that this broker leads. `is_ready`: the state covers the whole log.
+class KeyState:
+    """Loads the keys of a partition that this broker leads into `table`. `is_ready`: it covers the whole log."""
 
-    `file_name`: the snapshot file in the directory of the partition.
-    """
-
-    def __init__(self, environment: Environment, partition: Partition, state: DerivedState, file_name: str) -> None:
+    def __init__(self, environment: Environment, partition: Partition, table: KeyTable) -> None:
         self._environment = environment
         self._partition = partition
-        self._state = state
-        self._path = f"{partition.log.directory}/{file_name}"
+        self._table = table
+        self._path = f"{partition.log.directory}/{SNAPSHOT_NAME}"
         self._topic_id = partition.topic_id
         self._waiting: list[Future[None]] = []
         self._bytes_since_snapshot = 0
@@ -211,7 +184,7 @@ class DerivedStateManager:
 
     async def _replay(self, header: BatchHeader, body: bytes) -> None:
         try:
-            self._state.replay(header, body, self._environment.clock.now_ms())
+            self._table.replay(header, body, self._environment.clock.now_ms())
         except MalformedError as error:
             log.warning("a batch is skipped", partition=self._partition.tp, offset=header.base_offset, reason=error)
         # The event loop serves other requests between two batches.
@@ -226,7 +199,7 @@ class DerivedStateManager:
             if header.next_offset <= offset:
                 continue
             body: bytes | None = None
-            if header.is_control or self._state.wants(header):
+            if header.is_control or header.count:
                 try:
                     body = bytes(decompress(header.codec, body_of(data, position, header.size), MAX_BODY_BYTES))
                 except (MalformedError, TooLargeError) as error:
@@ -248,15 +221,14 @@ class DerivedStateManager:
                 partition_log.log_end_offset,
             ):  # fmt: skip
                 try:
-                    self._state.load_snapshot(snapshot.state)
+                    self._table.load_snapshot(snapshot.state)
                     return snapshot.end_offset
                 except ValueError as error:
                     log.warning("a snapshot is ignored", partition=self._partition.tp, reason=error)
             else:
                 log.info("a snapshot is of another log", partition=self._partition.tp, offset=snapshot.end_offset)
-        timestamp = self._state.first_timestamp(self._environment.clock.now_ms())
-        if timestamp is None:
-            return partition_log.log_start_offset
+        # Older keys have expired.
+        timestamp = max(self._environment.clock.now_ms() - self._table.window_ms, 0)
         end = partition_log.log_end_offset
         found = await self._environment.offload(find_offset_for_timestamp, partition_log, timestamp, end)
         return end if found is None else found.offset
@@ -287,7 +259,7 @@ class DerivedStateManager:
             return
         self._bytes_since_snapshot = 0
         self._is_writing = True
-        parts = self._state.to_snapshot()
+        parts = self._table.to_snapshot()
         disk, path, topic_id = self._environment.disk, self._path, self._topic_id
 
         def write_blocking() -> str | None:

@@ -29,7 +29,7 @@ from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.coordination_sessions import CoordinationSessions, OpenSession
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.recovery.seen_metadata_file import SeenMetadataFile
-from kbroker.queues.closing.forwarding_sender import ForwardingSender
+from kbroker.queues.closing.forwarding import ForwardingSender
 from kbroker.queues.closing.partition_removal import PartitionRemoval
 from kbroker.queues.queue_extensions import QueueExtensions
 from kbroker.queues.views import ViewDirectory

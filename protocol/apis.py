@@ -113,92 +113,110 @@ class ApiKey(IntEnum):
 
 
 class Api(NamedTuple):
-    """An API that this broker supports."""
+    """An API that this broker supports. What only its handler needs to know is in the handler's file.
+
+    min_version: the first version that ApiVersions advertises, if the API is for clients.
+    flexible_from: the first version with tagged fields (KIP-482).
+    served_from: the first version that is served, if that is not `min_version`.
+    brokers_from: the first version that brokers send to each other, None if they do not.
+    family: the module of an API that shares it with others, which name their handlers like themselves.
+    """
 
     key: ApiKey
-    name: str
-    min_version: int  # as ApiVersions advertises it, if the API is for clients
+    min_version: int
     max_version: int
-    flexible_from: int  # first version with tagged fields (KIP-482)
+    flexible_from: int
+    served_from: int = 0
+    brokers_from: int | None = None
+    family: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name as in Kafka's message definitions."""
+        return self.key.name.title().replace("_", "")
 
     @property
     def module(self) -> str:
         """The name of the API's module, in protocol.messages and in kbroker.api."""
-        return f"k{self.key:02}_{self.key.name.lower()}"
+        return self.family or f"k{self.key:02}_{self.key.name.lower()}"
+
+    def serves(self, version: int) -> bool:
+        return max(self.min_version, self.served_from) <= version <= self.max_version
 
 
-# Produce 0-2 are advertised but not served, as in Kafka: without them librdkafka assumes a broker without message
-# format 2. InitProducerId 6 (KIP-939) is not stable yet.
+# Produce 0-2 are advertised but not served, as in Kafka: without them librdkafka does not compress, since it assumes a
+# broker without message format 2; such a request closes the connection like one of an unknown version.
+# InitProducerId 6 (KIP-939) is not stable yet. No broker sends older versions of Fetch and AddPartitionsToTxn.
 _ROWS = (
-    Api(ApiKey.PRODUCE, "Produce", 0, 13, 9),
-    Api(ApiKey.FETCH, "Fetch", 4, 18, 12),
-    Api(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 11, 6),
-    Api(ApiKey.METADATA, "Metadata", 0, 13, 9),
-    Api(ApiKey.OFFSET_COMMIT, "OffsetCommit", 2, 10, 8),
-    Api(ApiKey.OFFSET_FETCH, "OffsetFetch", 1, 10, 6),
-    Api(ApiKey.FIND_COORDINATOR, "FindCoordinator", 0, 6, 3),
-    Api(ApiKey.JOIN_GROUP, "JoinGroup", 0, 9, 6),
-    Api(ApiKey.HEARTBEAT, "Heartbeat", 0, 4, 4),
-    Api(ApiKey.LEAVE_GROUP, "LeaveGroup", 0, 5, 4),
-    Api(ApiKey.SYNC_GROUP, "SyncGroup", 0, 5, 4),
-    Api(ApiKey.DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5),
-    Api(ApiKey.LIST_GROUPS, "ListGroups", 0, 5, 3),
-    Api(ApiKey.API_VERSIONS, "ApiVersions", 0, 4, 3),
-    Api(ApiKey.CREATE_TOPICS, "CreateTopics", 2, 7, 5),
-    Api(ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
-    Api(ApiKey.DELETE_RECORDS, "DeleteRecords", 0, 2, 2),
-    Api(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
-    Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
-    Api(ApiKey.ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", 0, 5, 3),
-    Api(ApiKey.ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", 0, 4, 3),
-    Api(ApiKey.END_TXN, "EndTxn", 0, 5, 3),
-    Api(ApiKey.WRITE_TXN_MARKERS, "WriteTxnMarkers", 1, 2, 1),
-    Api(ApiKey.TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 5, 3),
-    Api(ApiKey.DESCRIBE_ACLS, "DescribeAcls", 1, 3, 2),
-    Api(ApiKey.CREATE_ACLS, "CreateAcls", 1, 3, 2),
-    Api(ApiKey.DELETE_ACLS, "DeleteAcls", 1, 3, 2),
-    Api(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
-    Api(ApiKey.ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
-    Api(ApiKey.ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs", 1, 2, 2),
-    Api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2),
-    Api(ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
-    Api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
-    Api(ApiKey.ELECT_LEADERS, "ElectLeaders", 0, 2, 2),
-    Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
-    Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments", 0, 1, 0),
-    Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0),
-    Api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, NEVER),
-    Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", 0, 1, 1),
-    Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, "DescribeUserScramCredentials", 0, 0, 0),
-    Api(ApiKey.DESCRIBE_QUORUM, "DescribeQuorum", 0, 2, 0),
-    Api(ApiKey.UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0),
-    Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
-    Api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
-    Api(ApiKey.UNREGISTER_BROKER, "UnregisterBroker", 0, 0, 0),
-    Api(ApiKey.DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0),
-    Api(ApiKey.LIST_TRANSACTIONS, "ListTransactions", 0, 2, 0),
-    Api(ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0),
-    Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
+    Api(ApiKey.PRODUCE, 0, 13, 9, served_from=3),
+    Api(ApiKey.FETCH, 4, 18, 12, brokers_from=17),
+    Api(ApiKey.LIST_OFFSETS, 1, 11, 6, brokers_from=1),
+    Api(ApiKey.METADATA, 0, 13, 9),
+    Api(ApiKey.OFFSET_COMMIT, 2, 10, 8, family="k08_offset_commits"),
+    Api(ApiKey.OFFSET_FETCH, 1, 10, 6),
+    Api(ApiKey.FIND_COORDINATOR, 0, 6, 3),
+    Api(ApiKey.JOIN_GROUP, 0, 9, 6, family="k11_classic_groups"),
+    Api(ApiKey.HEARTBEAT, 0, 4, 4, family="k11_classic_groups"),
+    Api(ApiKey.LEAVE_GROUP, 0, 5, 4, family="k11_classic_groups"),
+    Api(ApiKey.SYNC_GROUP, 0, 5, 4, family="k11_classic_groups"),
+    Api(ApiKey.DESCRIBE_GROUPS, 0, 6, 5, family="k15_groups"),
+    Api(ApiKey.LIST_GROUPS, 0, 5, 3, family="k15_groups"),
+    Api(ApiKey.API_VERSIONS, 0, 4, 3),
+    Api(ApiKey.CREATE_TOPICS, 2, 7, 5),
+    Api(ApiKey.DELETE_TOPICS, 1, 6, 4),
+    Api(ApiKey.DELETE_RECORDS, 0, 2, 2),
+    Api(ApiKey.INIT_PRODUCER_ID, 0, 5, 2, family="k22_transactions"),
+    Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, 4),
+    Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, 3, brokers_from=4, family="k22_transactions"),
+    Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, 3, family="k22_transactions"),
+    Api(ApiKey.END_TXN, 0, 5, 3, family="k22_transactions"),
+    Api(ApiKey.WRITE_TXN_MARKERS, 1, 2, 1, brokers_from=1),
+    Api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, 3, family="k08_offset_commits"),
+    Api(ApiKey.DESCRIBE_ACLS, 1, 3, 2, family="k29_acls"),
+    Api(ApiKey.CREATE_ACLS, 1, 3, 2, family="k29_acls"),
+    Api(ApiKey.DELETE_ACLS, 1, 3, 2, family="k29_acls"),
+    Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, 4),
+    Api(ApiKey.ALTER_CONFIGS, 0, 2, 2),
+    Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, 2),
+    Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, 2, brokers_from=5),
+    Api(ApiKey.CREATE_PARTITIONS, 0, 3, 2),
+    Api(ApiKey.DELETE_GROUPS, 0, 2, 2),
+    Api(ApiKey.ELECT_LEADERS, 0, 2, 2),
+    Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, 1),
+    Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, 0, family="k45_partition_reassignments"),
+    Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, 0, family="k45_partition_reassignments"),
+    Api(ApiKey.OFFSET_DELETE, 0, 0, NEVER),
+    Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, 1),
+    Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, 0),
+    Api(ApiKey.DESCRIBE_QUORUM, 0, 2, 0),
+    Api(ApiKey.UPDATE_FEATURES, 0, 2, 0),
+    Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0),
+    Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, 0),
+    Api(ApiKey.UNREGISTER_BROKER, 0, 0, 0),
+    Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, 0),
+    Api(ApiKey.LIST_TRANSACTIONS, 0, 2, 0),
+    Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, 0),
+    Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0),
 )
 
 # Served on the listener for brokers only, and not advertised to clients.
 _INTER_BROKER_ROWS = (
-    Api(ApiKey.ALTER_PARTITION, "AlterPartition", 3, 3, 0),
-    Api(ApiKey.ENVELOPE, "Envelope", 0, 0, 0),
-    Api(ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeat", 0, 2, 0),
-    Api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, "AssignReplicasToDirs", 0, 0, 0),
-    Api(ApiKey.FORWARD_RECORDS, "ForwardRecords", 0, 0, 0),
-    Api(ApiKey.DESCRIBE_REPLICA_LOGS, "DescribeReplicaLogs", 0, 0, 0),
+    Api(ApiKey.ALTER_PARTITION, 3, 3, 0, brokers_from=3),
+    Api(ApiKey.ENVELOPE, 0, 0, 0, brokers_from=0),
+    Api(ApiKey.BROKER_HEARTBEAT, 0, 2, 0, brokers_from=0),
+    Api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, 0, 0, brokers_from=0),
+    Api(ApiKey.FORWARD_RECORDS, 0, 0, 0, brokers_from=0),
+    Api(ApiKey.DESCRIBE_REPLICA_LOGS, 0, 0, 0, brokers_from=0),
 )
 
 # APIs that Kafka does not have, which are not advertised: only kbroker's command line sends them, in version 0.
 _PRIVATE_ROWS = (
-    Api(ApiKey.CREATE_REASSIGNMENT_PLAN, "CreateReassignmentPlan", 0, 0, 0),
-    Api(ApiKey.DESCRIBE_REASSIGNMENT_PLAN, "DescribeReassignmentPlan", 0, 0, 0),
-    Api(ApiKey.CANCEL_REASSIGNMENT_PLAN, "CancelReassignmentPlan", 0, 0, 0),
-    Api(ApiKey.DESCRIBE_BROKER, "DescribeBroker", 0, 0, 0),
-    Api(ApiKey.REMOVE_PARTITIONS, "RemovePartitions", 0, 0, 0),
-    Api(ApiKey.DELAYED_RECORDS, "DelayedRecords", 0, 0, 0),
+    Api(ApiKey.CREATE_REASSIGNMENT_PLAN, 0, 0, 0, family="k10000_reassignment_plans"),
+    Api(ApiKey.DESCRIBE_REASSIGNMENT_PLAN, 0, 0, 0, family="k10000_reassignment_plans"),
+    Api(ApiKey.CANCEL_REASSIGNMENT_PLAN, 0, 0, 0, family="k10000_reassignment_plans"),
+    Api(ApiKey.DESCRIBE_BROKER, 0, 0, 0),
+    Api(ApiKey.REMOVE_PARTITIONS, 0, 0, 0),
+    Api(ApiKey.DELAYED_RECORDS, 0, 0, 0),
 )
 
 # In this order: Kafka's APIs for clients, APIs between brokers only, kbroker's own for its command line, all of these.
@@ -206,3 +224,9 @@ APIS: dict[int, Api] = {api.key: api for api in _ROWS}
 INTER_BROKER_APIS: dict[int, Api] = {api.key: api for api in _INTER_BROKER_ROWS}
 PRIVATE_APIS: dict[int, Api] = {api.key: api for api in _PRIVATE_ROWS}
 ALL_APIS = APIS | INTER_BROKER_APIS | PRIVATE_APIS
+
+# By listener.
+CLIENT_LISTENER_APIS = APIS | PRIVATE_APIS
+BROKER_LISTENER_APIS = {
+    key: api._replace(min_version=api.brokers_from) for key, api in ALL_APIS.items() if api.brokers_from is not None
+}

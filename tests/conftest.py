@@ -19,7 +19,7 @@ from hypothesis import settings
 # The same inputs in each run, so that a run fails only because of a change, and no limit of time per input, which a
 # busy machine would exceed. `pytest --hypothesis-profile=explore` chooses new inputs.
 # They are fewer than those of `explore`: repeated inputs find nothing new.
-settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=25)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("repeatable")
 
@@ -49,11 +49,14 @@ SCOPES = {
     "tests/compat/": FOLDER,
     "tests/unit/simulation/": TEST,
     "tests/unit/": FILE,
+    # These measure no durations.
+    "tests/compat/hostile/test_descriptors": FILE,
+    "tests/compat/hostile/test_pipelined": FILE,
     "tests/compat/hostile/": "hostile",
 }
 # The hostile tests compare durations, so no other test runs with them. They come last, when few tests are left that
 # have to wait for them.
-EXCLUSIVE = "tests/compat/hostile/"
+EXCLUSIVE = "hostile"
 
 
 def prefix_of(test_id: str) -> str:
@@ -145,12 +148,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if lock is None:
         return (yield)
     if not lock.is_exclusive:
-        lock.acquire(item.nodeid.startswith(EXCLUSIVE))
+        lock.acquire(scope_of(item.nodeid) == EXCLUSIVE)
     try:
         return (yield)
     finally:
         # Exclusive tests keep the lock from the first to the last of them.
-        if not (lock.is_exclusive and nextitem is not None and nextitem.nodeid.startswith(EXCLUSIVE)):
+        if not (lock.is_exclusive and nextitem is not None and scope_of(nextitem.nodeid) == EXCLUSIVE):
             lock.release()
 
 

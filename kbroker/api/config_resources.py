@@ -2,13 +2,18 @@
 
 A broker serves its own configs and the default of all brokers (the empty name), but not the configs of other brokers.
 Admin clients send a request about a broker to that broker. While it is away, any other broker may cordon it.
+
+Only the controller writes configs, but only a broker itself can check its configs, and only it has its loggers. So it
+validates its own configs before it forwards a change, and never forwards requests about loggers (`forward`).
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from kbroker.api.context import RequestContext, Services
+from kbroker.api.context import RequestContext, Services, awaited
+from kbroker.api.forwarding import Send
+from kbroker.api.response_errors import Handle
 from kbroker.common import KafkaError
 from kbroker.config.alter import AlterConfigOp, alter_broker, alter_client_metrics, alter_group, alter_topic
 from kbroker.config.broker_loggers import alter_loggers
@@ -19,12 +24,20 @@ from kbroker.metadata.topics.topic_names import validate_topic_name
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import paced, yield_if_due
 from protocol.errors import ErrorCode
+from protocol.messages import message_classes
+from protocol.messages.k33_alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from protocol.messages.k44_incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 
 log = EventLogger("kbroker.config")
 
 Overrides = dict[str, str]
 T = TypeVar("T")
 R = TypeVar("R")
+Request = AlterConfigsRequest | IncrementalAlterConfigsRequest
+Response = AlterConfigsResponse | IncrementalAlterConfigsResponse
 
 
 class ResourceAlteration(NamedTuple):
@@ -167,3 +180,61 @@ def parse_node_id(name: str) -> int | None:
 
 def invalid_request(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+# Brokers that are not the controller.
+
+
+def failed_response(context: RequestContext, request: Request, error: KafkaError) -> Response:
+    response: Any = message_classes(context.api_key)[1]()
+    row = response.__rows__["responses"].type[0]
+    response.responses = [
+        row(
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            error_code=error.code,
+            error_message=error.message,
+        )
+        for resource in request.resources
+    ]
+    result: Response = response
+    return result
+
+
+async def forward(services: Services, context: RequestContext, request: Any, handle: Handle, send: Send) -> Response:
+    """Alter loggers and validate this broker's configs here. Forward all other resources that are not refused."""
+    rows: dict[int, Any] = {}
+    here = [resource for resource in request.resources if _is_refused_or_logger(services, resource)]
+    own = [resource for resource in request.resources if _is_own(services, resource)]
+    for resources, validate_only in ((here, request.validate_only), (own, True)):
+        if resources:
+            part = type(request)(resources=resources, validate_only=validate_only)
+            response = await awaited(handle(services, context, part))
+            rows.update(zip(map(id, resources), response.responses, strict=True))
+    forwarded = [
+        resource for resource in request.resources if (row := rows.get(id(resource))) is None
+        or (not row.error_code and _is_own(services, resource))
+    ]  # fmt: skip
+    if forwarded:
+        part = type(request)(resources=forwarded, validate_only=request.validate_only)
+        try:
+            response = await send(part)
+        except KafkaError as error:
+            response = failed_response(context, part, error)
+        rows.update(zip(map(id, forwarded), response.responses, strict=True))
+    response_class: Any = message_classes(context.api_key)[1]
+    result: Response = response_class(responses=[rows[id(resource)] for resource in request.resources])
+    return result
+
+
+def _is_refused_or_logger(services: Services, resource: Any) -> bool:
+    """Return whether a resource is another broker, which is an error, or loggers, which are not forwarded."""
+    if resource.resource_type == ConfigResourceType.BROKER_LOGGER:
+        return True
+    is_broker = resource.resource_type == ConfigResourceType.BROKER
+    return is_broker and resource.resource_name not in ("", str(services.node_id))
+
+
+def _is_own(services: Services, resource: Any) -> bool:
+    """Return whether a resource is the config of this broker."""
+    return (resource.resource_type, resource.resource_name) == (ConfigResourceType.BROKER, str(services.node_id))

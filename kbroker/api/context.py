@@ -4,6 +4,10 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 
     handle(services, context, request) -> Response | Awaitable[Response] | None
 
+APIs that share a file (`family` in protocol/apis.py) have functions with their names instead. The file says with
+constants whether brokers forward the requests to the controller (FORWARDED), run them in turns (RUNS_IN_TURNS), and
+what may overlap with them (OVERLAP).
+
 - The caller decodes the request, encodes the response, and logs and counts the error codes in it.
 - A handler that has to wait is a coroutine function or returns a DelayedResponse. Until the response is complete, no
   further request of the same connection is handled, except those that may overlap with a DelayedResponse (`Overlap`).
@@ -22,7 +26,8 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 - None: the request gets no response (Produce with acks=0).
 - The records of a Produce request are views of a receive buffer that is reused as soon as the handler returns. A
   coroutine must copy them first.
-- A KafkaError is turned into error codes by the handler. Any other exception closes the connection.
+- A KafkaError that the handler raises becomes the error code of the response. If the response has none, or needs more,
+  the file has `failed_response(context, request, error)`. Any other exception closes the connection.
 """
 
 from __future__ import annotations
@@ -98,7 +103,7 @@ class ErrorListener(Protocol):
 class RequestConnection(Protocol):
     """The part of a request's connection that handlers use.
 
-    `peer`: the client's "host:port". `producer_since`: see retired_partitions.py.
+    `peer`: the client's "host:port". `producer_since`: see queues/closing/retired_partitions.py.
     """
 
     peer: str

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from kbroker.api.context import ApiHandler, Body, Overlap, RequestContext, Services
-from kbroker.api.forwarding import FORWARDED_APIS, forwarding
-from kbroker.api.response_errors import error_reporter, report_fetch_errors, report_produce_errors
+from kbroker.api.forwarding import forwarding
+from kbroker.api.response_errors import Handle, error_reporter, failed_response, with_failed_response
 from kbroker.common import Buffer
 from kbroker.runtime.metrics import RequestStats
-from protocol.apis import ALL_APIS, APIS, INTER_BROKER_APIS, PRIVATE_APIS, Api, ApiKey
-from protocol.fast.fetch import FetchResponse, append_fetch_response, decode_fetch_request, encode_fetch_response
-from protocol.fast.produce import ProduceDecoder, append_produce_response, encode_produce_response
+from protocol.apis import ALL_APIS, CLIENT_LISTENER_APIS, Api, ApiKey
 from protocol.limits import MAX_ELEMENTS_AT_ONCE
 from protocol.messages import message_classes
 from protocol.schema.codec import decoder, encode, encoder
@@ -30,29 +30,11 @@ class UnsupportedRequest(Exception):
         self.version = version
 
 
-# ApiVersions lists Produce 0-2, without which librdkafka does not compress, but such a request closes the connection
-# like one of an unknown version, as with Kafka 4.3.1.
-FIRST_SUPPORTED_VERSION = {ApiKey.PRODUCE: 3}
-
-OVERLAPS = {ApiKey.PRODUCE: Overlap.ANY, ApiKey.OFFSET_COMMIT: Overlap.SAME_API}
-
-
-CLIENT_LISTENER_APIS = APIS | PRIVATE_APIS
-# The APIs of the listener for brokers. No broker sends older versions of Fetch and AddPartitionsToTxn.
-BROKER_LISTENER_APIS = INTER_BROKER_APIS | {
-    ApiKey.FETCH: APIS[ApiKey.FETCH]._replace(min_version=17),
-    ApiKey.LIST_OFFSETS: APIS[ApiKey.LIST_OFFSETS],
-    ApiKey.ADD_PARTITIONS_TO_TXN: APIS[ApiKey.ADD_PARTITIONS_TO_TXN]._replace(min_version=4),
-    ApiKey.WRITE_TXN_MARKERS: APIS[ApiKey.WRITE_TXN_MARKERS],
-    ApiKey.DESCRIBE_LOG_DIRS: APIS[ApiKey.DESCRIBE_LOG_DIRS]._replace(min_version=5),
-}
-
-
 class Dispatch:
     """Finds the handler of an API version. Handlers are imported at the first request of each version."""
 
     def __init__(self, apis: Mapping[int, Api] = CLIENT_LISTENER_APIS) -> None:
-        """`apis`: the APIs of the listener: CLIENT_LISTENER_APIS or BROKER_LISTENER_APIS."""
+        """`apis`: those of the listener (protocol/apis.py)."""
         self._apis = apis
         self._handlers: dict[tuple[int, int], ApiHandler] = {}
         self._unsupported_api_versions = _unsupported_api_versions()
@@ -65,12 +47,11 @@ class Dispatch:
         api = self._apis.get(api_key)
         if api is None:
             raise UnsupportedRequest("API not served", api_key, version)
-        key = ApiKey(api_key)
-        if not FIRST_SUPPORTED_VERSION.get(key, api.min_version) <= version <= api.max_version:
-            if key is ApiKey.API_VERSIONS:
+        if not api.serves(version):
+            if api.key is ApiKey.API_VERSIONS:
                 return self._unsupported_api_versions
             raise UnsupportedRequest("version not served", api_key, version)
-        handler = self._handlers[api_key, version] = load_handler(key, version)
+        handler = self._handlers[api_key, version] = load_handler(api.key, version)
         return handler
 
     def stats(self) -> list[RequestStats]:
@@ -79,7 +60,7 @@ class Dispatch:
 
 
 class Codec(NamedTuple):
-    """The part of an ApiHandler that is derived from the messages of an API."""
+    """The part of an ApiHandler that is derived from the messages of an API, or in its file: `codec(version)`."""
 
     decode: Callable[..., Any]
     encode: Callable[[Any, int], Body]
@@ -88,14 +69,13 @@ class Codec(NamedTuple):
     report_errors: Callable[[RequestContext, Any, Any], bool | None]
 
 
-FAST_CODECS: dict[ApiKey, Callable[[int], Codec]] = {
-    ApiKey.PRODUCE: lambda version: Codec(
-        ProduceDecoder(version).decode, encode_produce_response, append_produce_response, list, report_produce_errors
-    ),
-    ApiKey.FETCH: lambda version: Codec(
-        decode_fetch_request, encode_fetch_response, append_fetch_response, FetchResponse, report_fetch_errors
-    ),
-}
+def handler_module(key: int) -> ModuleType:
+    return import_module(f"kbroker.api.{ALL_APIS[key].module}")
+
+
+def is_forwarded(key: int) -> bool:
+    """Return whether brokers forward requests of an API to the controller."""
+    return key in ALL_APIS and getattr(handler_module(key), "FORWARDED", False)
 
 
 def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHandler:
@@ -104,12 +84,12 @@ def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHand
     `forwards`: whether requests that only the controller can handle are forwarded to it.
     """
     is_flexible = version >= ALL_APIS[key].flexible_from
-    codec = FAST_CODECS[key](version) if key in FAST_CODECS else message_codec(key, version)
-    module = import_module(f"kbroker.api.{ALL_APIS[key].module}")
+    module = handler_module(key)
+    codec: Codec = module.codec(version) if hasattr(module, "codec") else message_codec(key, version)
     is_cacheable, find_response = getattr(module, "is_cacheable", None), getattr(module, "find_response", None)
     return ApiHandler(
         decode=codec.decode,
-        handle=forwarding(key, module.handle) if forwards and key in FORWARDED_APIS else module.handle,
+        handle=_handle_function(key, module, forwards and is_forwarded(key)),
         encode=codec.encode,
         append=codec.append,
         report_errors=codec.report_errors,
@@ -117,15 +97,30 @@ def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHand
         stats=RequestStats(key, version),
         is_flexible=is_flexible,
         has_flexible_response_header=is_flexible and key is not ApiKey.API_VERSIONS,
-        overlap=OVERLAPS.get(key, Overlap.NONE),
+        overlap=getattr(module, "OVERLAP", Overlap.NONE),
         is_cacheable=is_cacheable,
         find_response=find_response,
         keep_response=getattr(module, "keep_response", None),
         may_be_cached=is_cacheable is not None or find_response is not None,
         runs_in_turns=getattr(module, "RUNS_IN_TURNS", False),
         responds_in_turns=getattr(module, "RESPONDS_IN_TURNS", False),
-        is_large_by_size=key is not ApiKey.PRODUCE,
+        is_large_by_size=getattr(module, "IS_LARGE_BY_SIZE", True),
     )
+
+
+def _handle_function(key: ApiKey, module: ModuleType, forwards: bool) -> Handle:
+    # In a file of several APIs, the function has the name of its API.
+    handle: Handle = getattr(module, key.name.lower(), None) or module.handle
+    fail = getattr(module, "failed_response", None)
+    if fail is None and not hasattr(module, "codec"):
+        response_class = message_classes(key)[1]
+        if "error_code" in response_class.__rows__:
+            fail = partial(failed_response, response_class)
+    if fail is not None:
+        handle = with_failed_response(handle, fail)
+        if forwards:
+            handle = with_failed_response(forwarding(handle, getattr(module, "forward", None)), fail)
+    return handle
 
 
 def message_codec(key: ApiKey, version: int) -> Codec:

@@ -14,19 +14,38 @@ Records are never decoded on an ordinary topic: a slice of the received frame is
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
-from kbroker.api.context import RequestContext, Services
-from kbroker.api.retired_partitions import note_producer
+from kbroker.api.context import Overlap, RequestContext, Services
+from kbroker.api.dispatch import Codec
+from kbroker.api.response_errors import Description, partition_subject, report_errors
 from kbroker.api.transactional_produce import append_transactional, has_transactional_batch
 from kbroker.common import KafkaError
+from kbroker.queues.closing.retired_partitions import note_producer
 from kbroker.replica.produce.produce_response import DelayedProduce, error_result
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
-from protocol.fast.produce import ProduceRequest, TopicRecords, TopicResult
+from protocol.fast.produce import (
+    PartitionResult,
+    ProduceDecoder,
+    ProduceRequest,
+    TopicRecords,
+    TopicResult,
+    append_produce_response,
+    encode_produce_response,
+)
+
+OVERLAP = Overlap.ANY
+# A request of one batch is not handled in turns.
+IS_LARGE_BY_SIZE = False
 
 Response = list[TopicResult]
+
+
+def codec(version: int) -> Codec:
+    return Codec(ProduceDecoder(version).decode, encode_produce_response, append_produce_response, list, report)
 
 
 def handle(
@@ -34,7 +53,8 @@ def handle(
 ) -> Response | Awaitable[Response | None] | None:
     connection = context.connection
     if connection.producer_since is None or services.metadata.retired_versions:
-        note_producer(services, connection, request.topics)
+        uptime_ms = services.environment.clock.now_ms() - services.started_ms
+        note_producer(services.metadata, connection, request.topics, uptime_ms)
     transactional_id, acks, timeout_ms, topics = request
     if acks not in (-1, 0, 1):
         return _refuse(request, ErrorCode.INVALID_REQUIRED_ACKS)
@@ -96,3 +116,31 @@ def _close_if_failed(context: RequestContext, results: Response) -> None:
     if codes:
         names = sorted(ErrorCode(code).name for code in codes)
         context.connection.close("Produce with acks=0 failed", context, error=",".join(names))
+
+
+# The report of errors.
+
+
+def report(context: RequestContext, request: ProduceRequest | None, topics: Response) -> None:
+    for _, results in topics:
+        for result in paced(results) if context.in_turns else results:
+            if result[1]:
+                report_errors(context, _errors(topics), partial(_describe, request))
+                return
+
+
+def _errors(topics: Response) -> Iterator[tuple[int, tuple[str | bytes, PartitionResult]]]:
+    for key, rows in topics:
+        for row in paced(rows):
+            if row[1]:
+                yield row[1], (key, row)
+
+
+def _describe(request: ProduceRequest | None, error: tuple[str | bytes, PartitionResult]) -> Description:
+    key, (index, code, _, _, _, _, message) = error
+    subject = partition_subject(key, index)
+    if request is not None:
+        subject["transactional_id"] = request.transactional_id
+        if code == ErrorCode.INVALID_REQUIRED_ACKS:
+            subject["acks"] = request.acks
+    return message if isinstance(message, str) else None, subject

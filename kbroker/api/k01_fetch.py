@@ -12,11 +12,30 @@
 - A response to a request without a session is sent again to the same request, while the partition is unchanged.
 """
 
+from collections.abc import Iterator
+from functools import partial
+
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.dispatch import Codec
+from kbroker.api.response_errors import Description, partition_subject, report_errors
 from kbroker.common import Buffer
 from kbroker.replica.fetch.fetch_session import READ_COMMITTED, READ_UNCOMMITTED, DelayedFetch
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
-from protocol.fast.fetch import FIRST_TOPIC_ID_VERSION, Buffers, FetchRequest, FetchResponse, FetchResult
+from protocol.fast.fetch import (
+    FIRST_TOPIC_ID_VERSION,
+    Buffers,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+    append_fetch_response,
+    decode_fetch_request,
+    encode_fetch_response,
+)
+
+
+def codec(version: int) -> Codec:
+    return Codec(decode_fetch_request, encode_fetch_response, append_fetch_response, FetchResponse, report)
 
 
 def handle(services: Services, context: RequestContext, request: FetchRequest) -> FetchResponse | DelayedFetch:
@@ -48,3 +67,41 @@ def _unknown_isolation_level(request: FetchRequest, uses_topic_ids: bool) -> Fet
     code = ErrorCode.UNKNOWN_SERVER_ERROR
     topics = [(key, [FetchResult(row[0], code, -1, -1, -1, [], b"") for row in rows]) for key, rows in request.topics]
     return FetchResponse(code, request.session_id, [] if uses_topic_ids else topics)
+
+
+# The report of errors.
+
+
+def report(context: RequestContext, request: FetchRequest, response: FetchResponse) -> None:
+    if response.error_code:
+        report_errors(context, [(response.error_code, request)], partial(_describe_session_error, response.error_code))
+        return
+    for _, results in response.topics:
+        for result in paced(results) if context.in_turns else results:
+            if result.error_code:
+                report_errors(context, _errors(response), partial(_describe, request))
+                return
+
+
+def _errors(response: FetchResponse) -> Iterator[tuple[int, tuple[str | bytes, FetchResult]]]:
+    for key, rows in response.topics:
+        for row in paced(rows):
+            if row.error_code:
+                yield row.error_code, (key, row)
+
+
+def _describe_session_error(code: int, request: FetchRequest) -> Description:
+    """Describe an error of the whole request."""
+    if code == ErrorCode.UNKNOWN_SERVER_ERROR:
+        return "unknown isolation level", {"isolation_level": request.isolation_level}
+    return None, {"session": request.session_id or None, "epoch": request.session_epoch}
+
+
+def _describe(request: FetchRequest, error: tuple[str | bytes, FetchResult]) -> Description:
+    key, result = error
+    subject = partition_subject(key, result.partition)
+    for requested, partitions in request.topics:
+        if requested == key:
+            # The request does not contain partitions that an earlier request added to the session.
+            subject["offset"] = next((offset for index, _, offset, *_ in partitions if index == result.partition), None)
+    return result.error_message, subject

@@ -5,7 +5,7 @@
   auto.create.topics.enable allow it. As in Kafka, the error is UNKNOWN_TOPIC_OR_PARTITION, and the client asks again. A
   lone broker waits for the creation and returns the new topic, which it serves at once; other brokers may not yet.
 - Versions 12 and later find topics by id. A request with ids ignores its names, as in Kafka.
-- Retired partitions (metadata/topics/closing_partitions.py) are returned only to producers that know them.
+- Retired partitions (queues/closing/closing_partitions.py) are returned only to producers that know them.
 - Racks, offline replicas and available leaders are derived from the registered brokers.
 - While no controller is known, another broker is named as the controller, as in Kafka: every broker forwards requests
   to the controller, and an admin client of librdkafka that has read -1 waits until its request times out.
@@ -14,12 +14,12 @@
 from collections.abc import Awaitable, Collection, Iterable
 from contextlib import suppress
 
-from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.retired_partitions import knows_retired
+from kbroker.api.k29_acls import CLUSTER_OPERATIONS, OPERATIONS_NOT_REQUESTED, TOPIC_OPERATIONS
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID, topic_name_error
+from kbroker.queues.closing.retired_partitions import knows_retired
 from kbroker.runtime.turns import paced, yield_if_due
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import (
@@ -134,7 +134,7 @@ class ResponseBuilder:
             cluster_id=image.cluster_id,
             controller_id=_controller_id(image),
             topics=topics,
-            cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NOT_REQUESTED,
+            cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else OPERATIONS_NOT_REQUESTED,
         )
 
     def topic_by_name(self, name: str) -> MetadataResponseTopic:
@@ -167,7 +167,7 @@ class ResponseBuilder:
             topic_id=topic.topic_id,
             is_internal=topic.internal,
             partitions=partitions,
-            topic_authorized_operations=TOPIC_OPERATIONS if with_operations else NOT_REQUESTED,
+            topic_authorized_operations=TOPIC_OPERATIONS if with_operations else OPERATIONS_NOT_REQUESTED,
         )
 
     def _partition(self, index: int, partition: PartitionRegistration) -> MetadataResponsePartition:

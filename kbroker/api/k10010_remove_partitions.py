@@ -1,9 +1,9 @@
 """RemovePartitions (key 10010), version 0: remove or close the highest partitions of a topic. Kafka has no such API.
 
 - Partitions with records close, and retire when retention has deleted the records; empty ones retire at once
-  (metadata/topics/closing_partitions.py). A request with the current number of partitions cancels the closing.
+  (queues/closing/closing_partitions.py). A request with the current number of partitions cancels the closing.
 - Partitions that cannot forward records, because of the topic's configs, are removed if they are empty
-  (metadata/topics/closing_partitions.py has the steps, and why no record is lost).
+  (queues/closing/closing_partitions.py has the steps, and why no record is lost).
 - Producers wait while the controller asks the leaders, usually for milliseconds. For a removed partition they get
   UNKNOWN_TOPIC_OR_PARTITION, and refresh their metadata.
 - INVALID_PARTITIONS: the topic has at most `partition_count` partitions.
@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.closing_partitions import first_closing
+from kbroker.metadata.topics.closing_checks import first_closing
 from protocol.errors import ErrorCode
 from protocol.messages.k10010_remove_partitions import RemovePartitionsRequest, RemovePartitionsResponse
 
+FORWARDED = True
 DESCRIBE = -1
 
 
@@ -27,16 +28,13 @@ async def handle(
 ) -> RemovePartitionsResponse:
     if request.partition_count == DESCRIBE:
         return _describe(services, request.topic_name)
-    try:
-        outcome = await services.partition_removal.alter(request.topic_name, request.partition_count)
-    except KafkaError as error:
-        return RemovePartitionsResponse(error_code=error.code, error_message=error.message)
+    outcome = await services.partition_removal.alter(request.topic_name, request.partition_count)
     return RemovePartitionsResponse(outcome=outcome)
 
 
 def _describe(services: Services, name: str) -> RemovePartitionsResponse:
     topic = services.metadata.topics.get(name)
     if topic is None:
-        return RemovePartitionsResponse(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     first = first_closing(topic)
     return RemovePartitionsResponse(first_closing=-1 if first is None else first)

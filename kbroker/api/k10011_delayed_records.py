@@ -42,10 +42,8 @@ async def handle(services: Services, context: RequestContext, request: DelayedRe
     response = DelayedRecordsResponse()
     try:
         await _operate(services, request, response)
-    except KafkaError as error:
-        return DelayedRecordsResponse(error_code=error.code, error_message=error.message)
     except MalformedError as error:
-        return DelayedRecordsResponse(error_code=ErrorCode.CORRUPT_MESSAGE, error_message=str(error))
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     return response
 
 

@@ -23,8 +23,6 @@ from protocol.messages.k10021_describe_replica_logs import (
 async def handle(
     services: Services, context: RequestContext, request: DescribeReplicaLogsRequest
 ) -> DescribeReplicaLogsResponse:
-    if context.peer_broker is None:
-        return DescribeReplicaLogsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return DescribeReplicaLogsResponse(
         topics=[
             DescribeReplicaLogsResponseTopic(

@@ -8,6 +8,7 @@
 """
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
 from kbroker.config.describe import describe_topic
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.topic_control_manager import CreateTopicResult
@@ -21,6 +22,7 @@ from protocol.messages.k19_create_topics import (
     CreateTopicsResponse,
 )
 
+FORWARDED = True
 # Each topic takes about 0.3 ms, and may have 10,000 partitions.
 RUNS_IN_TURNS = True
 
@@ -34,6 +36,14 @@ async def handle(services: Services, context: RequestContext, request: CreateTop
     return CreateTopicsResponse(topics=[_result(services, context.version, result) for result in drained(results)])
 
 
+def failed_response(context: RequestContext, request: CreateTopicsRequest, error: KafkaError) -> CreateTopicsResponse:
+    return CreateTopicsResponse(topics=[_failed(topic.name, error) for topic in request.topics])
+
+
+def _failed(name: str, error: KafkaError) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=error.code, error_message=error.message, configs=[])
+
+
 def _new_topic(topic: CreatableTopic) -> NewTopic:
     assignments = [(row.partition_index, row.broker_ids) for row in paced(topic.assignments)]
     configs = [(config.name, config.value) for config in paced(topic.configs)]
@@ -41,9 +51,8 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
 
 
 def _result(services: Services, version: int, result: CreateTopicResult) -> CreatableTopicResult:
-    error = result.error
-    if error is not None:
-        return CreatableTopicResult(name=result.name, error_code=error.code, error_message=error.message, configs=[])
+    if result.error is not None:
+        return _failed(result.name, result.error)
     return CreatableTopicResult(
         name=result.name,
         topic_id=result.topic_id,

@@ -13,21 +13,29 @@ from kbroker.runtime.turns import drained, paced, release
 from protocol.errors import ErrorCode
 from protocol.messages.k20_delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 
+FORWARDED = True
 FIRST_WITH_TOPIC_IDS = 6
 
 
 async def handle(services: Services, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    if context.version >= FIRST_WITH_TOPIC_IDS:
-        requested = [TopicNameOrId(topic.name, topic.topic_id) for topic in paced(request.topics)]
-    else:
-        requested = [TopicNameOrId(name) for name in paced(request.topic_names)]
-    if services.config.delete_topic_enable:
-        deletions = await services.controller.topics.delete_topics(requested)
-        release(requested)
-    else:
-        disabled = KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
-        deletions = [TopicDeletion(topic.name, topic.topic_id, disabled) for topic in paced(requested)]
+    if not services.config.delete_topic_enable:
+        raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
+    requested = _requested(context.version, request)
+    deletions = await services.controller.topics.delete_topics(requested)
+    release(requested)
     return DeleteTopicsResponse(responses=[_result(deletion) for deletion in drained(deletions)])
+
+
+def failed_response(context: RequestContext, request: DeleteTopicsRequest, error: KafkaError) -> DeleteTopicsResponse:
+    requested = _requested(context.version, request)
+    deletions = (TopicDeletion(topic.name, topic.topic_id, error) for topic in paced(requested))
+    return DeleteTopicsResponse(responses=[_result(deletion) for deletion in deletions])
+
+
+def _requested(version: int, request: DeleteTopicsRequest) -> list[TopicNameOrId]:
+    if version >= FIRST_WITH_TOPIC_IDS:
+        return [TopicNameOrId(topic.name, topic.topic_id) for topic in paced(request.topics)]
+    return [TopicNameOrId(name) for name in paced(request.topic_names)]
 
 
 def _result(deletion: TopicDeletion) -> DeletableTopicResult:

@@ -4,6 +4,7 @@
 - A resource that is named twice gets INVALID_REQUEST each time. Kafka 4.3.1 never responds to such a request.
 """
 
+from kbroker.api import config_resources
 from kbroker.api.config_resources import ResourceAlteration, alter_resources
 from kbroker.api.context import RequestContext, Services
 from kbroker.config.alter import set_ops
@@ -14,6 +15,8 @@ from protocol.messages.k33_alter_configs import (
     AlterConfigsResponse,
 )
 
+FORWARDED = True
+forward, failed_response = config_resources.forward, config_resources.failed_response
 # Each resource takes about 0.3 ms.
 RUNS_IN_TURNS = True
 

@@ -22,6 +22,7 @@ from protocol.messages.k43_elect_leaders import (
     ReplicaElectionResult,
 )
 
+FORWARDED = True
 # A request without a list means all partitions.
 RUNS_IN_TURNS = True
 
@@ -29,25 +30,29 @@ FIRST_WITH_ERROR_CODE = 1
 
 
 async def handle(services: Services, context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    requested = None
-    if request.topic_partitions is not None:
-        if not request.topic_partitions:
-            return ElectLeadersResponse()
-        requested = [
-            TopicPartition(topic.topic, index)
-            for topic in paced(request.topic_partitions)
-            for index in paced(topic.partitions)
-        ]
-    try:
-        election_type = parse_election_type(request.election_type)
-        outcomes = await services.controller.elect_leaders(election_type, requested)
-    except KafkaError as error:
-        code = error.code if context.version >= FIRST_WITH_ERROR_CODE else ErrorCode.NONE
-        failed = (PartitionOutcome(topic, index, error) for topic, index in requested or ())
-        results = _results(request, (), failed)
-        return ElectLeadersResponse(error_code=code, replica_election_results=results)
+    if request.topic_partitions is not None and not request.topic_partitions:
+        return ElectLeadersResponse()
+    election_type = parse_election_type(request.election_type)
+    outcomes = await services.controller.elect_leaders(election_type, _requested(request))
     results = _results(request, list(services.metadata.topics), outcomes)
     return ElectLeadersResponse(replica_election_results=results)
+
+
+def failed_response(context: RequestContext, request: ElectLeadersRequest, error: KafkaError) -> ElectLeadersResponse:
+    code = error.code if context.version >= FIRST_WITH_ERROR_CODE else ErrorCode.NONE
+    outcomes = (PartitionOutcome(topic, index, error) for topic, index in _requested(request) or ())
+    return ElectLeadersResponse(error_code=code, replica_election_results=_results(request, (), outcomes))
+
+
+def _requested(request: ElectLeadersRequest) -> list[TopicPartition] | None:
+    """Return the requested partitions, None for all."""
+    if request.topic_partitions is None:
+        return None
+    return [
+        TopicPartition(topic.topic, index)
+        for topic in paced(request.topic_partitions)
+        for index in paced(topic.partitions)
+    ]
 
 
 def _results(

@@ -5,6 +5,7 @@
 - A resource that is named twice gets INVALID_REQUEST each time.
 """
 
+from kbroker.api import config_resources
 from kbroker.api.config_resources import ResourceAlteration, alter_resources
 from kbroker.api.context import RequestContext, Services
 from kbroker.config.alter import AlterConfigOp
@@ -15,6 +16,8 @@ from protocol.messages.k44_incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 
+FORWARDED = True
+forward, failed_response = config_resources.forward, config_resources.failed_response
 # Each resource takes about 0.3 ms.
 RUNS_IN_TURNS = True
 

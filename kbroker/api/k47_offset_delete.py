@@ -20,12 +20,9 @@ from protocol.messages.k47_offset_delete import (
 
 async def handle(services: Services, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     if not request.group_id:
-        return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     existing = _existing(services, request)
-    try:
-        errors = await services.groups.delete_offsets(request.group_id, existing)
-    except KafkaError as error:
-        return OffsetDeleteResponse(error_code=error.code)
+    errors = await services.groups.delete_offsets(request.group_id, existing)
     results = dict(zip(existing, errors, strict=True))
     return _response(request, results)
 

@@ -33,6 +33,7 @@ from protocol.messages.k55_describe_quorum import (
     TopicData,
 )
 
+FORWARDED = True
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_PARTITION = 0
 FIRST_WITH_VOTER_ENDPOINTS = 2

@@ -9,11 +9,8 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.relaying import relay_to_controller
-from kbroker.common import KafkaError
+from kbroker.api.forwarding import relay_to_controller
 from kbroker.metadata.replication.alter_partition import RequestedIsr
 from kbroker.metadata.replication.isr_change_queue import AlterPartitionResult, IsrRequest
 from protocol.errors import ErrorCode
@@ -27,22 +24,17 @@ from protocol.messages.k56_alter_partition import (
 
 
 async def handle(services: Services, context: RequestContext, request: AlterPartitionRequest) -> AlterPartitionResponse:
-    if context.peer_broker is None:
-        return AlterPartitionResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    relayed = await relay_to_controller(services, context, request)
+    relayed = await relay_to_controller(services, context, request, AlterPartitionResponse)
     if relayed is not None:
-        return cast(AlterPartitionResponse, relayed)
+        return relayed
     isr_requests = [
         IsrRequest(topic.topic_id, partition.partition_index, _requested_isr(partition))
         for topic in request.topics
         for partition in topic.partitions
     ]
-    try:
-        results = await services.controller.isr_changes.alter_partitions(
-            request.broker_id, request.broker_epoch, isr_requests
-        )
-    except KafkaError as error:
-        return AlterPartitionResponse(error_code=error.code)
+    results = await services.controller.isr_changes.alter_partitions(
+        request.broker_id, request.broker_epoch, isr_requests
+    )
     remaining = iter(results)
     return AlterPartitionResponse(
         topics=[

@@ -11,6 +11,7 @@ from kbroker.metadata.features import FeatureUpdate
 from protocol.errors import ErrorCode
 from protocol.messages.k57_update_features import UpdatableFeatureResult, UpdateFeaturesRequest, UpdateFeaturesResponse
 
+FORWARDED = True
 FIRST_WITHOUT_FEATURE_RESULTS = 2
 
 
@@ -19,15 +20,12 @@ async def handle(services: Services, context: RequestContext, request: UpdateFea
     try:
         await services.controller.update_features(updates, request.validate_only)
     except KafkaError as error:
-        return UpdateFeaturesResponse(error_code=error.code, error_message=_message(error))
+        if error.code is not ErrorCode.INVALID_UPDATE_VERSION:
+            raise
+        message = f"The update failed for all features since the following feature had an error: {error.message}"
+        raise KafkaError(error.code, message) from error
     if context.version >= FIRST_WITHOUT_FEATURE_RESULTS:
         return UpdateFeaturesResponse(error_message=None)
     # Kafka's message without an error is the name of the code.
     results = [UpdatableFeatureResult(feature=update.name, error_message=ErrorCode.NONE.name) for update in updates]
     return UpdateFeaturesResponse(error_message=None, results=results)
-
-
-def _message(error: KafkaError) -> str | None:
-    if error.code is not ErrorCode.INVALID_UPDATE_VERSION:
-        return error.message
-    return f"The update failed for all features since the following feature had an error: {error.message}"

@@ -1,6 +1,6 @@
 """Envelope (key 58), version 0: a client's request that another broker forwards to the controller (KIP-590).
 
-- Only APIs that change the cluster are accepted (FORWARDED_APIS); any other gets INVALID_REQUEST.
+- Only APIs that change the cluster are accepted (those whose files say FORWARDED); any other gets INVALID_REQUEST.
 - If this broker is not the controller, or is not any more when the request is handled, the error is NOT_CONTROLLER and
   the other broker sends the request to the new controller.
 - The principal is ignored, since there is no authorization. The client's address appears in the log.
@@ -10,7 +10,8 @@
 from __future__ import annotations
 
 from kbroker.api.context import RequestContext, Services, awaited
-from kbroker.api.forwarding import FORWARDED_APIS, is_not_controller
+from kbroker.api.dispatch import is_forwarded
+from kbroker.api.forwarding import is_not_controller
 from kbroker.api.local_requests import DetachedConnection, handler_of
 from kbroker.common import Buffer
 from kbroker.interbroker.controller_channel import decode_address
@@ -26,7 +27,7 @@ async def handle(services: Services, context: RequestContext, request: EnvelopeR
         host = decode_address(request.client_host_address)
     except (MalformedError, ValueError):
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
-    if header.api_key not in FORWARDED_APIS:
+    if not is_forwarded(header.api_key):
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
     handler = handler_of(header.api_key, header.version)
     if handler is None:

@@ -4,8 +4,8 @@
 - Version 2 adds include_fenced_brokers (KIP-1073): also the brokers that have been registered once and are not now.
 """
 
-from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.k29_acls import CLUSTER_OPERATIONS, OPERATIONS_NOT_REQUESTED
 from kbroker.metadata.image import BrokerRegistration
 from protocol.errors import ErrorCode
 from protocol.messages.k60_describe_cluster import (
@@ -37,7 +37,7 @@ def handle(services: Services, context: RequestContext, request: DescribeCluster
         controller_id=metadata.controller_id,
         brokers=brokers,
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_REQUESTED
         ),
     )
 

@@ -14,32 +14,21 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.relaying import relay_to_controller
-from kbroker.common import KafkaError
+from kbroker.api.forwarding import relay_to_controller
 from kbroker.metadata.image import MetadataImage
-from protocol.errors import ErrorCode
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
 
 async def handle(
     services: Services, context: RequestContext, request: BrokerHeartbeatRequest
 ) -> BrokerHeartbeatResponse:
-    if context.peer_broker is None:
-        return BrokerHeartbeatResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     should_shut_down = False
     if request.want_shut_down:
-        relayed = await relay_to_controller(services, context, request)
+        relayed = await relay_to_controller(services, context, request, BrokerHeartbeatResponse)
         if relayed is not None:
-            return cast(BrokerHeartbeatResponse, relayed)
-        try:
-            remaining = await services.controller.replication.controlled_shutdown(
-                request.broker_id, request.broker_epoch
-            )
-        except KafkaError as error:
-            return BrokerHeartbeatResponse(error_code=error.code)
+            return relayed
+        remaining = await services.controller.replication.controlled_shutdown(request.broker_id, request.broker_epoch)
         should_shut_down = remaining == 0
     return BrokerHeartbeatResponse(
         is_caught_up=services.controller.last_change_number >= request.current_metadata_offset,

@@ -7,15 +7,13 @@ returned while a partition without a leader waits for the broker.
 """
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.common import KafkaError
 from protocol.messages.k64_unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+
+FORWARDED = True
 
 
 async def handle(
     services: Services, context: RequestContext, request: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
-    try:
-        await services.controller.replication.unregister_broker(request.broker_id)
-    except KafkaError as error:
-        return UnregisterBrokerResponse(error_code=error.code, error_message=error.message)
+    await services.controller.replication.unregister_broker(request.broker_id)
     return UnregisterBrokerResponse()

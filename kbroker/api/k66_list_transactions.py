@@ -10,7 +10,6 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.common import KafkaError
 from kbroker.coordinator.re2_pattern import Re2Pattern
 from kbroker.coordinator.transaction.transaction_metadata import STATE_NAMES, TransactionMetadata
 from kbroker.runtime.turns import paced
@@ -32,15 +31,12 @@ MAX_CHARACTERS_PER_CALL = 32_768
 async def handle(
     services: Services, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
-    try:
-        passes = _filter(request, services.environment.clock.now_ms())
-        listed = services.transactions.list_transactions()
-        transactions = [transaction for transaction in paced(listed) if passes(transaction)]
-        if request.transactional_id_pattern:
-            pattern = await services.environment.offload(Re2Pattern, request.transactional_id_pattern)
-            transactions = await _matching(services, pattern, transactions)
-    except KafkaError as error:
-        return ListTransactionsResponse(error_code=error.code)
+    passes = _filter(request, services.environment.clock.now_ms())
+    listed = services.transactions.list_transactions()
+    transactions = [transaction for transaction in paced(listed) if passes(transaction)]
+    if request.transactional_id_pattern:
+        pattern = await services.environment.offload(Re2Pattern, request.transactional_id_pattern)
+        transactions = await _matching(services, pattern, transactions)
     return ListTransactionsResponse(
         unknown_state_filters=[name for name in paced(request.state_filters) if name not in KNOWN_STATES],
         transaction_states=[_state(transaction) for transaction in paced(transactions)],

@@ -12,13 +12,9 @@ whether it can write to its disk.
 
 from __future__ import annotations
 
-from typing import cast
-
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.relaying import relay_to_controller
-from kbroker.common import KafkaError
+from kbroker.api.forwarding import relay_to_controller
 from kbroker.replica.logs.disk_reports import DIRECTORY_IDS, LOST_DIRECTORY
-from protocol.errors import ErrorCode
 from protocol.messages.k73_assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsRequestTopic,
@@ -32,11 +28,9 @@ from protocol.messages.k73_assign_replicas_to_dirs import (
 async def handle(
     services: Services, context: RequestContext, request: AssignReplicasToDirsRequest
 ) -> AssignReplicasToDirsResponse:
-    if context.peer_broker is None:
-        return AssignReplicasToDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    relayed = await relay_to_controller(services, context, request)
+    relayed = await relay_to_controller(services, context, request, AssignReplicasToDirsResponse)
     if relayed is not None:
-        return cast(AssignReplicasToDirsResponse, relayed)
+        return relayed
     failed = [
         (topic.topic_id, partition.partition_index)
         for directory in request.directories
@@ -46,15 +40,10 @@ async def handle(
     ]
     ids = [directory.id for directory in request.directories]
     healths = [health for health, directory_id in DIRECTORY_IDS.items() if directory_id in ids]
-    try:
-        for health in healths:
-            await services.controller.replication.set_write_health(request.broker_id, request.broker_epoch, health)
-        if not healths:
-            await services.controller.replication.remove_failed_replicas(
-                request.broker_id, request.broker_epoch, failed
-            )
-    except KafkaError as error:
-        return AssignReplicasToDirsResponse(error_code=error.code)
+    for health in healths:
+        await services.controller.replication.set_write_health(request.broker_id, request.broker_epoch, health)
+    if not healths:
+        await services.controller.replication.remove_failed_replicas(request.broker_id, request.broker_epoch, failed)
     return AssignReplicasToDirsResponse(
         directories=[
             AssignReplicasToDirsResponseDirectory(id=directory.id, topics=list(map(_result, directory.topics)))

@@ -10,8 +10,8 @@
 
 from heapq import merge
 
-from kbroker.api.authorized_operations import TOPIC_OPERATIONS
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.k29_acls import TOPIC_OPERATIONS
 from kbroker.common import NO_LEADER
 from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, topic_name_error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from kbroker.api.context import ApiHandler, RequestContext, Services, awaited
 from kbroker.api.dispatch import load_handler
-from protocol.apis import ALL_APIS, ApiKey
+from protocol.apis import ALL_APIS
 from protocol.schema.message import Message, message_info
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ class DetachedConnection:
 def handler_of(api_key: int, version: int) -> ApiHandler | None:
     """Return the handler that does not forward; None if the version is not served."""
     api = ALL_APIS.get(api_key)
-    if api is None or not api.min_version <= version <= api.max_version:
-        return None
-    return load_handler(ApiKey(api_key), version, forwards=False)
+    return load_handler(api.key, version, forwards=False) if api is not None and api.serves(version) else None
 
 
 async def handle_locally(services: Services, request: Message, version: int, peer_broker: tuple[int, int]) -> Message:

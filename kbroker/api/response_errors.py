@@ -1,27 +1,60 @@
-"""Reports the error codes of a response to the log and to the counters, one line per code.
+"""Errors in responses: the response to a request that failed as a whole, and the report of the error codes in any.
 
 Responses are declared as rows (protocol/messages), so the fields with error codes are found in the declaration, once
 per class, and a function is generated that checks them. After that, a response without errors costs one comparison per
-code.
+code. Each code is reported once, to the log and to the counters: how often it occurs, and what the first one is about.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from kbroker.common import KafkaError
 from kbroker.runtime.turns import paced
-from protocol.errors import ErrorCode
 from protocol.schema.function_source import FunctionSource
 from protocol.schema.message import Message, StructType
 
 if TYPE_CHECKING:
-    from kbroker.api.context import RequestContext
-    from protocol.fast.fetch import FetchRequest, FetchResponse, FetchResult
-    from protocol.fast.produce import PartitionResult, ProduceRequest, TopicResult
+    from kbroker.api.context import RequestContext, Services
 
 T = TypeVar("T")
+
+Handle = Callable[["Services", "RequestContext", Any], Any]
+# Returns the response in which everything that was requested has an error.
+FailedResponse = Callable[["RequestContext", Any, KafkaError], Message]
+
+
+def failed_response(cls: type[Message], context: RequestContext, request: Any, error: KafkaError) -> Message:
+    """Return a response with the error code, and the message if it has a field for it."""
+    response = cls(error_code=error.code)
+    if "error_message" in cls.__rows__:
+        response.error_message = error.message  # type: ignore[attr-defined]
+    return response
+
+
+def with_failed_response(handle: Handle, fail: FailedResponse) -> Handle:
+    """Return the handler whose KafkaErrors become responses."""
+
+    def handle_or_fail(services: Services, context: RequestContext, request: Any) -> Any:
+        try:
+            response = handle(services, context, request)
+        except KafkaError as error:
+            return fail(context, request, error)
+        return await_or_fail(context, request, response) if isinstance(response, CoroutineType) else response
+
+    async def await_or_fail(context: RequestContext, request: Any, response: CoroutineType[Any, Any, Any]) -> Any:
+        try:
+            return await response
+        except KafkaError as error:
+            return fail(context, request, error)
+
+    return handle_or_fail
+
+
+# Reports.
 
 # The fields that identify the subject of an error code, and their names in the log.
 SUBJECTS = {
@@ -43,6 +76,32 @@ SUBJECTS = {
 REQUEST_SUBJECTS = ("group_id", "transactional_id", "member_id")
 
 Subject = dict[str, object]
+# The response's text for the client, and log fields.
+Description = tuple[str | None, Subject]
+
+
+def report_errors(
+    context: RequestContext, errors: Iterable[tuple[int, T]], describe: Callable[[T], Description]
+) -> bool:
+    """Report each code once, with its number of occurrences and the subject of the first. `errors`: (code, where).
+
+    Returns whether there are any.
+    """
+    first: dict[int, T] = {}
+    counts: dict[int, int] = {}
+    for code, where in errors:
+        first.setdefault(code, where)
+        counts[code] = counts.get(code, 0) + 1
+    for code, where in first.items():
+        message, subject = describe(where)
+        context.connection.errors.report_error(context, code, counts[code], message, subject)
+    return bool(first)
+
+
+def partition_subject(topic: str | bytes, index: int) -> Subject:
+    if isinstance(topic, str):
+        return {"topic": topic, "partition": index}
+    return {"topic_id": topic.hex(), "partition": index}
 
 
 class ErrorFields(NamedTuple):
@@ -58,34 +117,7 @@ class ErrorFields(NamedTuple):
 ErrorPath = tuple[tuple[ErrorFields, Any], ...]
 
 
-class ResponseError(NamedTuple):
-    """One error code of a response. `message`: the response's text for the client. `subject`: log fields."""
-
-    code: int
-    message: str | None
-    subject: Subject
-
-
-class FoundErrors:
-    """The error codes of a response: how often each occurs, and the path to the first."""
-
-    __slots__ = ("counts", "first")
-
-    def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
-        self.first: dict[int, ErrorPath] = {}
-
-    def add(self, code: int, path: ErrorPath) -> None:
-        if code in self.counts:
-            self.counts[code] += 1
-        else:
-            self.counts[code] = 1
-            self.first[code] = path
-
-
-# Responses that are declared as rows.
-
-
+@cache
 def error_fields(cls: StructType) -> ErrorFields | None:
     """Return where a struct class has error codes; None if it has none."""
     rows = cls.__rows__
@@ -126,46 +158,37 @@ def error_reporter(cls: type[Message]) -> Callable[[RequestContext, Message | No
     fields = error_fields(cls)
     if fields is None:
         return lambda context, request, response: False
-    error_fields_of_class = fields
-    has_errors = error_check(fields, f"errors of {cls.__name__}")
+    error_fields_of_class, has_errors = fields, error_check(fields, f"errors of {cls.__name__}")
 
     def report(context: RequestContext, request: Message | None, response: Message) -> bool:
         # In turns, the check is not made before: it does not pause.
         if not context.in_turns and not has_errors(response):
             return False
-        errors = _find_errors(error_fields_of_class, response)
-        # Each code once: how often it occurs, and what the first one is about.
-        for code, path in errors.first.items():
-            error = _error_at(request, path)
-            context.connection.errors.report_error(context, code, errors.counts[code], error.message, error.subject)
-        return bool(errors.first)
+        return report_errors(context, errors_in(error_fields_of_class, response), partial(describe_error, request))
 
     return report
 
 
-def errors_of(fields: ErrorFields, request: Message | None, response: Message) -> list[ResponseError]:
-    """Return the first error of each code."""
-    return [_error_at(request, path) for path in _find_errors(fields, response).first.values()]
+def has_error_code(response: Message, code: int) -> bool:
+    """Return whether any error code of a response is this one."""
+    fields = error_fields(type(response))
+    return fields is not None and any(found == code for found, _ in errors_in(fields, response))
 
 
-def _find_errors(fields: ErrorFields, response: Any) -> FoundErrors:
-    found = FoundErrors()
-    _add_errors(fields, response, found, ())
-    return found
-
-
-def _add_errors(fields: ErrorFields, struct: Any, found: FoundErrors, path: ErrorPath) -> None:
+def errors_in(fields: ErrorFields, struct: Any, path: ErrorPath = ()) -> Iterator[tuple[int, ErrorPath]]:
+    """Return each error code in a struct, with the path to it."""
+    path = (*path, (fields, struct))
     if fields.has_code and struct.error_code:
-        found.add(struct.error_code, (*path, (fields, struct)))
+        yield struct.error_code, path
     for name, child_fields in fields.children:
         for child in paced(getattr(struct, name) or ()):
             if child_fields.children:
-                _add_errors(child_fields, child, found, (*path, (fields, struct)))
+                yield from errors_in(child_fields, child, path)
             elif child.error_code:
-                found.add(child.error_code, (*path, (fields, struct), (child_fields, child)))
+                yield child.error_code, (*path, (child_fields, child))
 
 
-def _error_at(request: Message | None, path: ErrorPath) -> ResponseError:
+def describe_error(request: Message | None, path: ErrorPath) -> Description:
     subject: Subject = {}
     rows = {} if request is None else request.__class__.__rows__
     for field in REQUEST_SUBJECTS:
@@ -179,84 +202,4 @@ def _error_at(request: Message | None, path: ErrorPath) -> ResponseError:
             if value is not None and value != "":
                 subject[shown] = value
     fields, struct = path[-1]
-    return ResponseError(struct.error_code, struct.error_message if fields.has_message else None, subject)
-
-
-# Produce and Fetch.
-
-
-def report_produce_errors(context: RequestContext, request: ProduceRequest | None, topics: list[TopicResult]) -> None:
-    for _, results in topics:
-        for result in paced(results) if context.in_turns else results:
-            if result[1]:
-                _report(context, _produce_errors(topics), partial(_produce_error, request))
-                return
-
-
-def _produce_errors(topics: list[TopicResult]) -> Iterator[tuple[int, tuple[str | bytes, PartitionResult]]]:
-    for key, rows in topics:
-        for row in paced(rows):
-            if row[1]:
-                yield row[1], (key, row)
-
-
-def _produce_error(request: ProduceRequest | None, error: tuple[str | bytes, PartitionResult]) -> ResponseError:
-    key, (index, code, _, _, _, _, message) = error
-    subject = _partition_subject(key, index)
-    if request is not None:
-        subject["transactional_id"] = request.transactional_id
-        if code == ErrorCode.INVALID_REQUIRED_ACKS:
-            subject["acks"] = request.acks
-    return ResponseError(code, message if isinstance(message, str) else None, subject)
-
-
-def report_fetch_errors(context: RequestContext, request: FetchRequest, response: FetchResponse) -> None:
-    if response.error_code:
-        _report(context, [(response.error_code, None)], lambda _: _fetch_session_error(request, response.error_code))
-        return
-    for _, results in response.topics:
-        for result in paced(results) if context.in_turns else results:
-            if result.error_code:
-                _report(context, _fetch_errors(response), partial(_fetch_error, request))
-                return
-
-
-def _fetch_errors(response: FetchResponse) -> Iterator[tuple[int, tuple[str | bytes, FetchResult]]]:
-    for key, rows in response.topics:
-        for row in paced(rows):
-            if row.error_code:
-                yield row.error_code, (key, row)
-
-
-def _fetch_session_error(request: FetchRequest, code: int) -> ResponseError:
-    """Return an error of the whole request."""
-    subject: Subject = {"session": request.session_id or None, "epoch": request.session_epoch}
-    if code == ErrorCode.UNKNOWN_SERVER_ERROR:
-        return ResponseError(code, "unknown isolation level", {"isolation_level": request.isolation_level})
-    return ResponseError(code, None, subject)
-
-
-def _fetch_error(request: FetchRequest, error: tuple[str | bytes, FetchResult]) -> ResponseError:
-    key, result = error
-    subject = _partition_subject(key, result.partition)
-    for requested, partitions in request.topics:
-        if requested == key:
-            # The request does not contain partitions that an earlier request added to the session.
-            subject["offset"] = next((offset for index, _, offset, *_ in partitions if index == result.partition), None)
-    return ResponseError(result.error_code, result.error_message, subject)
-
-
-def _partition_subject(key: str | bytes, index: int) -> Subject:
-    return {"topic": key, "partition": index} if isinstance(key, str) else {"topic_id": key.hex(), "partition": index}
-
-
-def _report(context: RequestContext, errors: Iterable[tuple[int, T]], describe: Callable[[T], ResponseError]) -> None:
-    """Report each code once, with its number of occurrences and the subject of the first. `errors`: (code, where)."""
-    first: dict[int, T] = {}
-    counts: dict[int, int] = {}
-    for code, where in errors:
-        first.setdefault(code, where)
-        counts[code] = counts.get(code, 0) + 1
-    for code, where in first.items():
-        error = describe(where)
-        context.connection.errors.report_error(context, code, counts[code], error.message, error.subject)
+    return struct.error_message if fields.has_message else None, subject

@@ -174,53 +174,41 @@ class Verification:
     def verify_local(self, producer: ProducerIdentity) -> None:
         """Verify with the coordinator of this broker that the client has added the partitions."""
         try:
-            self._set_errors(self._services.add_partitions_to_txn.verify_local(producer, self._transaction_partitions))
+            errors = self._services.add_partitions_to_txn.verify_local(producer, list(self._partitions.values()))
         except KafkaError as error:
-            self._set_error(error)
+            errors = self._all_with(error)
+        self._set_errors(errors)
 
     async def add_or_verify(self, producer: ProducerIdentity, batches: dict[PartitionKey, BatchHeader]) -> None:
-        """Add the partitions to the transaction, or verify that an older client has added them."""
-        if self._version >= FIRST_WITH_TRANSACTIONS_V2:
-            await self.add_partitions(producer, batches)
-        elif self.begin(batches):
-            await self.verify(producer)
+        """Add the partitions to the transaction, with retries, or verify that an older client has added them.
 
-    async def verify(self, producer: ProducerIdentity) -> None:
-        """Verify with the coordinator of any broker that the client has added the partitions."""
-        try:
-            self._set_errors(await self._services.add_partitions_to_txn.verify(producer, self._transaction_partitions))
-        except KafkaError as error:
-            self._set_error(error)
-
-    async def add_partitions(self, producer: ProducerIdentity, batches: dict[PartitionKey, BatchHeader]) -> None:
-        """Add the partitions to the transaction, with retries."""
-        config, clock = self._services.config, self._services.environment.clock
+        The coordinator may be on any broker.
+        """
+        adds = self._version >= FIRST_WITH_TRANSACTIONS_V2
+        services = self._services
+        manager, config, clock = services.add_partitions_to_txn, services.config, services.environment.clock
         max_wait_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms)
         deadline_ms = clock.mono_ms() + max_wait_ms
         # Each attempt has new guards: markers of the previous transaction, appended since the last attempt, have
         # invalidated the old ones.
         while self.begin(batches):
             try:
-                errors = await self._services.add_partitions_to_txn.add(producer, self._transaction_partitions)
+                errors = await (manager.add if adds else manager.verify)(producer, list(self._partitions.values()))
             except KafkaError as error:
-                errors = dict.fromkeys(self._transaction_partitions, error.code)
-            if ErrorCode.CONCURRENT_TRANSACTIONS not in errors.values() or clock.mono_ms() >= deadline_ms:
+                errors = self._all_with(error)
+            is_concurrent = adds and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
+            if not is_concurrent or clock.mono_ms() >= deadline_ms:
                 self._set_errors(errors)
                 return
             await sleep(config.add_partitions_to_txn_retry_backoff_ms / 1000)
 
-    @property
-    def _transaction_partitions(self) -> list[TopicPartition]:
-        return list(self._partitions.values())
+    def _all_with(self, error: KafkaError) -> PartitionErrors:
+        return dict.fromkeys(self._partitions.values(), error.code)
 
     def _set_errors(self, errors: PartitionErrors) -> None:
         for key, tp in self._partitions.items():
             if errors[tp] is not ErrorCode.NONE:
                 self.verified.errors[key] = translate(errors[tp], self._version)
-
-    def _set_error(self, error: KafkaError) -> None:
-        """Set this error of the coordinator for all partitions."""
-        self._set_errors(dict.fromkeys(self._transaction_partitions, error.code))
 
 
 def translate(code: ErrorCode, version: int) -> VerificationError:

@@ -58,14 +58,17 @@ COMMANDS = {
 def load_command(name: str) -> Any:
     """Import a command and return it as a click command."""
     source = COMMANDS[name]
+    from kbroker.cli.common.options import expand_options
+
     definition = getattr(importlib.import_module(source.module), source.name)
     parent = typer.Typer()
     if isinstance(definition, typer.Typer):
         for command in definition.registered_commands:
-            command.cls = HelpCommand
+            assert command.callback is not None
+            command.cls, command.callback = HelpCommand, expand_options(command.callback)
         parent.add_typer(definition, name=name, help=source.help, cls=HelpGroup, no_args_is_help=True)
     else:
-        parent.command(name, cls=HelpCommand)(definition)
+        parent.command(name, cls=HelpCommand)(expand_options(definition))
     return typer.main.get_group(parent).commands[name]
 
 

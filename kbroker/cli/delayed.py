@@ -12,7 +12,7 @@ from kbroker.cli.common.completion import complete_topics
 from kbroker.cli.common.errors import CliError, print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
 from kbroker.cli.common.output import Cell, confirm, paginated, print_json, print_note, print_rows, print_table
-from kbroker.cli.common.values import INT32, INT64, count_text, format_duration, format_timestamp
+from kbroker.cli.common.values import INT32, INT64, count_text, format_duration, format_timestamp, if_known
 from kbroker.cli.records.formats import bytes_to_json, printable
 from kbroker.client.admin import chunks, topic_configs
 from kbroker.client.cluster import ClusterClient, UnknownBroker
@@ -94,8 +94,10 @@ class DelayedTopic:
         """Return a response with the counts of a partition."""
         return self._send(partition, DelayedRecordsRequest(operation=LIST, max_records=0))
 
-    def pending(self, partition: int, page_records: int, include_payload: bool = False) -> Iterator[WaitingRecord]:
-        """Yield the pending records of a partition in the order in which they are due."""
+    def pending(
+        self, partition: int, page_records: int, include_payload: bool = False, key: str | None = None
+    ) -> Iterator[WaitingRecord]:
+        """Yield the pending records of a partition, or those with a key, in the order in which they are due."""
         after_due_ms = after_offset = -1
         # The offsets of all records with the last due time: retention may move them between two pages.
         offsets: set[int] = set()
@@ -111,7 +113,7 @@ class DelayedTopic:
             for record in response.records:
                 if record.due_ms != after_due_ms:
                     offsets.clear()
-                if record.moved_from not in offsets:
+                if record.moved_from not in offsets and (key is None or record.key == key.encode()):
                     yield WaitingRecord(partition, record)
                 offsets.add(record.offset)
                 after_due_ms, after_offset = record.due_ms, record.offset
@@ -122,11 +124,8 @@ class DelayedTopic:
         """Cancel or deliver records. Yields each offset, with an error text or None."""
         for some in chunks(sorted(set(offsets)), CHANGED_RECORDS):
             response = self._send(partition, DelayedRecordsRequest(operation=operation, offsets=list(some)))
-            for result in response.results:
-                yield (
-                    result.offset,
-                    error_code_text(result.error_code, result.error_message) if result.error_code else None,
-                )
+            for row in response.results:
+                yield row.offset, error_code_text(row.error_code, row.error_message) if row.error_code else None
 
     def _send(self, partition: int, request: DelayedRecordsRequest) -> DelayedRecordsResponse:
         """Send to the leader, for at most RETRY_FOR_S if that changes. Raises CliError."""
@@ -160,11 +159,7 @@ DEFAULT_LIMIT = 100
 
 Topic = Annotated[str, argument("TOPIC", "Topic with delayed delivery.", complete=complete_topics)]
 Partition = Annotated[int | None, option("--partition -p PARTITION", "Only this partition.", max=INT32)]
-Offset = Annotated[
-    list[int] | None, option("--offset -o OFFSET", "The record at this offset; needs -p; repeatable.", max=INT64)
-]
 Key = Annotated[str | None, option("--key -k KEY", "Only records with this key.")]
-OfKey = Annotated[str | None, option("--key -k KEY", "All pending records with this key.")]
 
 
 @app.command("list")
@@ -190,8 +185,8 @@ def list_records(
         for index in delayed.partitions(partition):
             # One more than is shown, which says that there are others.
             page = PAGE_RECORDS if key is not None else limit + 1
-            records = delayed.pending(index, page, payload)
-            found += islice((record for record in records if _has_key(record, key)), limit + 1)
+            records = delayed.pending(index, page, payload, key)
+            found += islice(records, limit + 1)
     found.sort(key=lambda pending: (pending.record.due_ms, pending.partition, pending.record.offset))
     shown = found[:limit]
     if as_json:
@@ -204,22 +199,17 @@ def list_records(
         print_note(f"the first {limit} records; --limit N shows more")
 
 
-def _has_key(pending: WaitingRecord, key: str | None) -> bool:
-    return key is None or pending.record.key == key.encode()
-
-
 def _row(pending: WaitingRecord, now_ms: int, payload: bool) -> list[Cell]:
+    def text(value: bytes | None) -> str:
+        return "null" if value is None else printable(value)
+
     record = pending.record
     left_ms = record.due_ms - now_ms
     due_in = format_duration(left_ms) if left_ms >= 0 else f"-{format_duration(-left_ms)}"
-    headers = " ".join(f"{_text(header.name)}={_text(header.value)}" for header in record.headers)
-    key = None if record.key is None else _text(record.key)
+    headers = " ".join(f"{text(header.name)}={text(header.value)}" for header in record.headers)
+    key = None if record.key is None else text(record.key)
     row: list[Cell] = [pending.partition, record.offset, format_timestamp(record.due_ms), due_in, key, headers]
-    return [*row, _text(record.value)] if payload else row
-
-
-def _text(value: bytes | None) -> str:
-    return "null" if value is None else printable(value)
+    return [*row, text(record.value)] if payload else row
 
 
 @app.command("count")
@@ -241,59 +231,45 @@ def count(
         for index, response in counts.items()
     ]
     columns = ("partition", "pending", "in transactions", "next due")
-    print_rows(as_json, rows, columns, [[*list(row.values())[:3], _time(row["next_due_ms"])] for row in rows])
+    cells = [[*list(row.values())[:3], if_known(format_timestamp, row["next_due_ms"])] for row in rows]
+    print_rows(as_json, rows, columns, cells)
 
 
-def _time(due_ms: int | None) -> str | None:
-    return None if due_ms is None else format_timestamp(due_ms)
+class Chosen(NamedTuple):
+    """The records to cancel or to deliver."""
+
+    topic: Topic
+    partition: Partition = None
+    offset: Annotated[
+        list[int] | None, option("--offset -o OFFSET", "The record at this offset; needs -p; repeatable.", max=INT64)
+    ] = None
+    key: Annotated[str | None, option("--key -k KEY", "All pending records with this key.")] = None
 
 
 @app.command("cancel")
-def cancel(
-    topic: Topic,
-    partition: Partition = None,
-    offset: Offset = None,
-    key: OfKey = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-) -> None:
+def cancel(chosen: Chosen, yes: Yes = False, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """Cancel pending records: they are never delivered. Choose them with --partition and --offset, or with --key.
 
     Example: kbroker delayed cancel reminders --partition 0 --offset 42
 
     Example: kbroker delayed cancel reminders --key account-7
     """
-    _change(CANCEL, topic, partition, offset or [], key, yes, as_json, bootstrap)
+    _change(CANCEL, chosen, yes, as_json, bootstrap)
 
 
 @app.command("deliver-now")
 def deliver_now(
-    topic: Topic,
-    partition: Partition = None,
-    offset: Offset = None,
-    key: OfKey = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    chosen: Chosen, yes: Yes = False, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
 ) -> None:
     """Deliver pending records before they are due. Choose them with --partition and --offset, or with --key.
 
     Example: kbroker delayed deliver-now reminders --partition 0 --offset 42
     """
-    _change(DELIVER, topic, partition, offset or [], key, yes, as_json, bootstrap)
+    _change(DELIVER, chosen, yes, as_json, bootstrap)
 
 
-def _change(
-    operation: int,
-    topic: str,
-    partition: int | None,
-    offsets: Sequence[int],
-    key: str | None,
-    yes: bool,
-    as_json: bool,
-    bootstrap: str,
-) -> None:
+def _change(operation: int, chosen: Chosen, yes: bool, as_json: bool, bootstrap: str) -> None:
+    topic, partition, offsets, key = chosen
     if bool(offsets) == (key is not None):
         raise usage_error("choose one: --offset OFFSET with --partition, or --key KEY")
     if offsets and partition is None:
@@ -301,18 +277,18 @@ def _change(
     verb, done = ("Cancel", "cancelled") if operation == CANCEL else ("Deliver", "delivered")
     with admin_client(bootstrap) as client:
         delayed = DelayedTopic(client, topic)
-        chosen: dict[int, list[int]] = {}
+        by_partition: dict[int, list[int]] = {}
         for index in delayed.partitions(partition):
-            chosen[index] = list(offsets) or [
-                pending.record.offset for pending in delayed.pending(index, PAGE_RECORDS) if _has_key(pending, key)
+            by_partition[index] = offsets or [
+                pending.record.offset for pending in delayed.pending(index, PAGE_RECORDS, key=key)
             ]
-        total = sum(map(len, chosen.values()))
+        total = sum(map(len, by_partition.values()))
         if not total:
             raise CliError(f"{topic} has no pending record with key {key}")
         confirm(f"{verb} {count_text(total, 'pending record')} of {topic}?", yes)
         results = [
             {"partition": index, "offset": at, "error": error}
-            for index, wanted in chosen.items()
+            for index, wanted in by_partition.items()
             if wanted
             for at, error in delayed.change(operation, index, wanted)
         ]

@@ -42,8 +42,8 @@ from protocol.messages.k21_delete_records import (
 from protocol.messages.k32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
-    DescribeConfigsResourceResult,
     DescribeConfigsResponse,
+    DescribeConfigsResult,
 )
 from protocol.messages.k37_create_partitions import (
     CreatePartitionsRequest,
@@ -212,15 +212,6 @@ class TypedResource(NamedTuple):
     name: str
 
 
-class DescribedConfigs(NamedTuple):
-    """A resource's configs, or the error."""
-
-    resource: TypedResource
-    configs: Sequence[DescribeConfigsResourceResult]
-    error_code: int
-    error_message: str | None
-
-
 def describe_configs_request(
     resources: Sequence[TypedResource], keys: Sequence[str] | None = None, *, documented: bool = False
 ) -> DescribeConfigsRequest:
@@ -234,15 +225,6 @@ def describe_configs_request(
     return DescribeConfigsRequest(resources=rows, include_synonyms=True, include_documentation=documented)
 
 
-def described_configs(response: DescribeConfigsResponse) -> list[DescribedConfigs]:
-    return [
-        DescribedConfigs(
-            TypedResource(row.resource_type, row.resource_name), row.configs, row.error_code, row.error_message
-        )
-        for row in response.results
-    ]
-
-
 def describe_configs(
     cluster: ClusterClient,
     resources: Sequence[TypedResource],
@@ -250,11 +232,11 @@ def describe_configs(
     *,
     documented: bool = False,
     broker: int | None = None,
-) -> list[DescribedConfigs]:
-    """Return configs of resources. `documented`: if the broker knows documentation. `broker`: who has to respond."""
+) -> list[DescribeConfigsResult]:
+    """Return configs of resources, or errors. `documented`: if the broker knows it. `broker`: who has to respond."""
     documented = documented and cluster.version(ApiKey.DESCRIBE_CONFIGS) >= FIRST_WITH_DOCUMENTATION
     request = describe_configs_request(resources, keys, documented=documented)
-    return described_configs(cluster.request(request, DescribeConfigsResponse, broker))
+    return cluster.request(request, DescribeConfigsResponse, broker).results
 
 
 def topic_configs(
@@ -267,7 +249,7 @@ def topic_configs(
     values: dict[str, dict[str, str]] = {}
     for chunk in chunks(list(topics), MAX_RESOURCES):
         for described in describe_configs(cluster, [TypedResource(TOPIC, topic) for topic in chunk], keys):
-            values[described.resource.name] = {
+            values[described.resource_name] = {
                 config.name: config.value
                 for config in described.configs
                 if config.value is not None and not (set_only and config.config_source in INHERITED_SOURCES)

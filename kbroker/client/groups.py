@@ -9,15 +9,21 @@ from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import Partition, PartitionKey, by_topic, check
 from kbroker.common import TopicPartition
 from protocol.apis import ApiKey
-from protocol.messages.k08_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
-from protocol.messages.k15_describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
-from protocol.messages.k16_list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from protocol.messages.k15_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from protocol.messages.k47_offset_delete import (
     OffsetDeleteRequest,

@@ -24,8 +24,7 @@ from kbroker.metadata.replication.isr_change_queue import IsrChangeQueue
 from kbroker.metadata.replication.leader_elections import ELECTION_CONFIGS, ElectionType, NewConfigs
 from kbroker.metadata.replication.replication_control_manager import ReplicationControlManager
 from kbroker.metadata.store import znodes
-from kbroker.metadata.topics.closing_control_manager import ClosingControlManager
-from kbroker.metadata.topics.closing_partitions import check_configs
+from kbroker.metadata.topics.closing_checks import check_configs
 from kbroker.metadata.topics.topic_control_manager import TopicControlManager
 from kbroker.runtime.mutex import Mutex
 from protocol.errors import ErrorCode
@@ -56,12 +55,12 @@ class Controller(ControlManager):
         self.node_id = node_id
         loop, clock = environment.loop, environment.clock
         writer = MetadataWriter(node_id, coordination, loader, loop, clock)
-        context = ControllerContext(loader, writer, Mutex(loop), loop, clock, config)
+        self.context = context = ControllerContext(loader, writer, Mutex(loop), loop, clock, config)
         super().__init__(context)
+        self._reconciled_listeners: list[Callable[[], None]] = []
         self.replication = ReplicationControlManager(context, self._on_reconciled)
         self.isr_changes = IsrChangeQueue(context)
         self.topics = TopicControlManager(context, environment.random)
-        self.closing = ClosingControlManager(context)
         self.reassignments = ReassignmentControlManager(context)
         self.plans = ReassignmentPlanManager(context, self.reassignments)
         self.self_healing = SelfHealingManager(context, self.plans, environment.offload)
@@ -103,11 +102,16 @@ class Controller(ControlManager):
         """Continue with a new session, in which this broker is not elected yet."""
         self._writer.use_session(coordination)
 
+    def add_reconciled_listener(self, listener: Callable[[], None]) -> None:
+        """Call the listener whenever this broker has become the controller, and its image is up to date."""
+        self._reconciled_listeners.append(listener)
+
     def _on_reconciled(self) -> None:
         """Continue what a former controller has begun, now that the brokers are those of the ephemeral nodes."""
         self.recovery.start()
         self.plans.continue_plan()
-        self.closing.reopen_all()
+        for listener in self._reconciled_listeners:
+            listener()
 
     async def elect_leaders(
         self, election_type: ElectionType, requested: Sequence[TopicPartition] | None

@@ -123,7 +123,7 @@ class KnownBroker(NamedTuple):
 
 
 class Forwarding(NamedTuple):
-    """The forwarding of a closing partition's records (metadata/topics/closing_partitions.py).
+    """The forwarding of a closing partition's records (kbroker/queues/closing/).
 
     Producers' records from the leader epoch `first_epoch` on are hidden, and forwarded to partition `target` of the
     topic. `end_epoch`: the leader epoch in which the closing was cancelled, -1 if it was not. `again_epoch`: the one in

@@ -30,7 +30,7 @@ class PartitionHighWatermark:
     """`fetchers`: entries of consumers' fetch sessions to notify of the next change.
 
     `replica_fetchers`: those of the followers' sessions, which are notified of every append. `flush_before_ack`: see
-    `waits_for_flush`. `is_closing`: the leader refuses records, see metadata/topics/closing_partitions.py.
+    `waits_for_flush`. `is_closing`: the leader refuses records, see queues/closing/closing_partitions.py.
     """
 
     __slots__ = (

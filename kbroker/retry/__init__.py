@@ -1,9 +1,8 @@
 """Retries and dead letters for Python consumers: docs/retry.md."""
 
-from kbroker.retry.consumer import AsyncRetryingConsumer, RetryingConsumer
+from kbroker.retry.consumer import AsyncRetryingConsumer, RetryingConsumer, read_policy, read_policy_async
 from kbroker.retry.policy import PolicyError, RetryPolicy
 from kbroker.retry.records import OutgoingRecord, original_timestamp_ms
-from kbroker.retry.stored_policy import read_policy, read_policy_async
 
 __all__ = [
     "AsyncRetryingConsumer",

@@ -3,16 +3,65 @@
 The first is for kafka-python and confluent-kafka, the second for aiokafka.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from kbroker.retry.batch import Policies, PollBatch, client_library, first_offsets
-from kbroker.retry.policy import RetryPolicy
+from kbroker.retry.policy import RetryPolicy, retry_topic_name
 from kbroker.retry.records import OutgoingRecord
 
 # Called with a record of the client. It may return records, which are produced if it succeeds.
 Handler = Callable[[Any], Iterable[OutgoingRecord] | None]
+
+
+def _poll(
+    clients: Any, policies: Policies, handler: Callable[[Any], Any], timeout_s: float, exactly_once: bool
+) -> Generator[Any, Any, PollBatch]:
+    """Process the records of one poll.
+
+    Yields what the clients and the handler return, and is sent the results of that: the same, or those of awaiting it.
+    """
+    records = yield clients.poll(timeout_s)
+    batch = PollBatch(policies)
+    if not records:
+        return batch
+    received = [clients.received(record) for record in records]
+    is_open = False
+    try:
+        for native, record in zip(records, received, strict=True):
+            try:
+                outputs = tuple((yield handler(native)) or ())
+            except Exception as error:
+                batch.add_failure(record, error)
+            else:
+                batch.add_success(record, outputs)
+        is_sent = False
+        while not is_sent:
+            if exactly_once:
+                yield clients.begin()
+                is_open = True
+            # If a record was refused, others replace it.
+            is_sent = True
+            for group in batch.unsent():
+                errors = yield clients.deliver([unsent.record for unsent in group])
+                is_sent = batch.settle(group, errors, clients)
+                if not is_sent:
+                    break
+            if is_open and not is_sent:
+                yield clients.abort()
+                is_open = False
+                batch.forget_acknowledgements()
+        yield clients.commit_transaction(batch.next_offsets) if is_open else clients.commit(batch.next_offsets)
+    except BaseException as error:
+        if is_open:
+            with suppress(Exception):  # the first error is raised, or the partitions have another owner
+                yield clients.abort()
+        clients.rewind(first_offsets(received))
+        if not clients.is_rebalance(error):
+            raise
+        return PollBatch(policies)
+    return batch
 
 
 class RetryingConsumer:
@@ -51,51 +100,14 @@ class RetryingConsumer:
         Raises the errors of the clients. Nothing is committed then: the records are polled again, in this process or
         after a restart. After a rebalance, returns an empty batch instead.
         """
-        records = self._clients.poll(timeout_s)
-        batch = PollBatch(self._policies)
-        if not records:
-            return batch
-        received = [self._clients.received(record) for record in records]
-        is_open = False
-        try:
-            for native, record in zip(records, received, strict=True):
-                try:
-                    outputs = tuple(handler(native) or ())
-                except Exception as error:
-                    batch.add_failure(record, error)
-                else:
-                    batch.add_success(record, outputs)
-            is_sent = False
-            while not is_sent:
-                if self._exactly_once:
-                    self._clients.begin()
-                    is_open = True
-                is_sent = self._send(batch)
-                if is_open and not is_sent:
-                    self._clients.abort()
-                    is_open = False
-                    batch.forget_acknowledgements()
-            if is_open:
-                self._clients.commit_transaction(batch.next_offsets)
-            else:
-                self._clients.commit(batch.next_offsets)
-        except BaseException as error:
-            if is_open:
-                with suppress(Exception):  # the first error is raised, or the partitions have another owner
-                    self._clients.abort()
-            self._clients.rewind(first_offsets(received))
-            if not self._clients.is_rebalance(error):
-                raise
-            return PollBatch(self._policies)
-        return batch
-
-    def _send(self, batch: PollBatch) -> bool:
-        """Send the records that are not acknowledged. Returns false if one was refused: then others replace it."""
-        for group in batch.unsent():
-            errors = self._clients.deliver([unsent.record for unsent in group])
-            if not batch.settle(group, errors, self._clients):
-                return False
-        return True
+        steps = _poll(self._clients, self._policies, handler, timeout_s, self._exactly_once)
+        result = None
+        while True:
+            try:
+                result = steps.send(result)
+            except StopIteration as end:
+                batch: PollBatch = end.value
+                return batch
 
 
 def _clients(consumer: Any, producer: Any, exactly_once: bool) -> Any:
@@ -142,53 +154,56 @@ class AsyncRetryingConsumer:
             await self.poll(handler)
 
     async def poll(self, handler: AsyncHandler, timeout_s: float = 1.0) -> PollBatch:
-        """Process the records of one poll, which waits up to `timeout_s` seconds.
-
-        Raises the errors of the clients. Nothing is committed then: the records are polled again, in this process or
-        after a restart. After a rebalance, returns an empty batch instead.
-        """
-        records = await self._clients.poll(timeout_s)
-        batch = PollBatch(self._policies)
-        if not records:
-            return batch
-        received = [self._clients.received(record) for record in records]
-        is_open = False
+        """Process the records of one poll, as RetryingConsumer.poll does."""
+        steps = _poll(self._clients, self._policies, handler, timeout_s, self._exactly_once)
         try:
-            for native, record in zip(records, received, strict=True):
+            step = steps.send(None)
+            while True:
                 try:
-                    outputs = tuple(await handler(native) or ())
-                except Exception as error:
-                    batch.add_failure(record, error)
+                    result = await step
+                except BaseException as error:
+                    step = steps.throw(error)
                 else:
-                    batch.add_success(record, outputs)
-            is_sent = False
-            while not is_sent:
-                if self._exactly_once:
-                    await self._clients.begin()
-                    is_open = True
-                is_sent = await self._send(batch)
-                if is_open and not is_sent:
-                    await self._clients.abort()
-                    is_open = False
-                    batch.forget_acknowledgements()
-            if is_open:
-                await self._clients.commit_transaction(batch.next_offsets)
-            else:
-                await self._clients.commit(batch.next_offsets)
-        except BaseException as error:
-            if is_open:
-                with suppress(Exception):  # the first error is raised, or the partitions have another owner
-                    await self._clients.abort()
-            self._clients.rewind(first_offsets(received))
-            if not self._clients.is_rebalance(error):
-                raise
-            return PollBatch(self._policies)
-        return batch
+                    step = steps.send(result)
+        except StopIteration as end:
+            batch: PollBatch = end.value
+            return batch
 
-    async def _send(self, batch: PollBatch) -> bool:
-        """Send the records that are not acknowledged. Returns false if one was refused: then others replace it."""
-        for group in batch.unsent():
-            errors = await self._clients.deliver([unsent.record for unsent in group])
-            if not batch.settle(group, errors, self._clients):
-                return False
-        return True
+
+# The policies that `kbroker retry create` has stored in the configs of retry topics.
+
+TIMEOUT_S = 30.0
+
+
+def read_policy(admin: Any, topic: str, group: str, retry_topic: str = "") -> RetryPolicy:
+    """Return the policy of a topic and a group, with an admin client of kafka-python or confluent-kafka.
+
+    Raises PolicyError if the retry topic stores none, and the client's error if it does not exist.
+    """
+    name = retry_topic or retry_topic_name(topic, group)
+    if client_library(admin) == "kafka":
+        from kafka.admin import ConfigResource, ConfigResourceType
+
+        resource = ConfigResource(ConfigResourceType.TOPIC, name)
+        described = admin.describe_configs([resource], config_filter="all")
+        rows = next(iter(described.values()))[name]
+        return RetryPolicy.from_configs(name, {key: row["value"] for key, row in rows.items()})
+    from confluent_kafka import admin as confluent_admin
+
+    resource = confluent_admin.ConfigResource("TOPIC", name)
+    entries = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
+    return RetryPolicy.from_configs(name, {key: entry.value for key, entry in entries.items()})
+
+
+async def read_policy_async(admin: Any, topic: str, group: str, retry_topic: str = "") -> RetryPolicy:
+    """Return the policy of a topic and a group, with an AIOKafkaAdminClient. Raises as `read_policy` does."""
+    from aiokafka.admin import config_resource
+    from aiokafka.errors import for_code
+
+    name = retry_topic or retry_topic_name(topic, group)
+    resource = config_resource.ConfigResource(config_resource.ConfigResourceType.TOPIC, name)
+    [response] = await admin.describe_configs([resource])
+    code, message, _, _, rows = response.resources[0]
+    if code:
+        raise for_code(code)(message)
+    return RetryPolicy.from_configs(name, {row[0]: row[1] for row in rows})

@@ -9,8 +9,6 @@ Each is preceded by its version (int16):
 A member that knows only a lower version decodes the fields of that version and ignores the remaining bytes.
 """
 
-from __future__ import annotations
-
 from protocol.schema.message import Message, Struct, row
 
 

@@ -7,8 +7,6 @@ id. Group values: 1 adds the rebalance timeout, 2 the time of the last state cha
 (KIP-345), 4 is flexible.
 """
 
-from __future__ import annotations
-
 from protocol.schema.message import Message, Struct, row
 
 

@@ -4,8 +4,6 @@ Request header 2 and response header 1 are flexible; the client id stays a class
 The broker uses the functions of framing.py; tests compare them with these rows.
 """
 
-from __future__ import annotations
-
 from protocol.schema.message import Message, row
 
 

@@ -3,7 +3,6 @@
 3: transactional id, message format 2.
 5: log start offset.
 8: errors of single records (KIP-467).
-9: flexible.
 10: the new leader in the response (KIP-951).
 11-12: transactions of KIP-890.
 13: topic ids (KIP-516).
@@ -11,14 +10,8 @@
 Times are in milliseconds. The broker uses protocol/fast/produce.py; tests compare it with these rows.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from protocol.schema.message import Message, Struct, row
-
-if TYPE_CHECKING:
-    from protocol.schema.primitives import Buffer
+from protocol.schema.primitives import Buffer
 
 
 class PartitionProduceData(Struct):

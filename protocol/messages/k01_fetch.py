@@ -5,7 +5,7 @@
 7: incremental sessions (KIP-227).
 9: leader epochs (KIP-320).
 11: rack (KIP-392).
-12: flexible; diverging epoch (KIP-595).
+12: diverging epoch (KIP-595).
 13: topic ids (KIP-516).
 15: the replica's state becomes a tagged field (KIP-903).
 16: node endpoints (KIP-951).
@@ -15,14 +15,8 @@
 Sizes are in bytes, waits in milliseconds. The broker uses protocol/fast/fetch.py; tests compare it with these rows.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from protocol.schema.message import Message, Struct, row
-
-if TYPE_CHECKING:
-    from protocol.schema.primitives import Buffer
+from protocol.schema.primitives import Buffer
 
 
 class ReplicaState(Struct):

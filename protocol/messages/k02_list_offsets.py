@@ -2,15 +2,12 @@
 
 2: isolation level.
 4: leader epochs (KIP-320).
-6: flexible.
 7: -3, the offset of the largest timestamp (KIP-734).
 8: -4, the earliest local offset (KIP-405).
 9: -5, the last tiered offset.
 10: timeout for remote reads.
 11: -6, the earliest offset that is not uploaded yet.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -7,12 +7,9 @@
 5: offline replicas.
 7: leader epoch.
 8-10: authorized operations of the cluster (KIP-430; later versions have none, DescribeCluster has them).
-9: flexible.
 10: topic ids in responses, 12: in requests (KIP-516).
 13: an error code for the whole response (KIP-1102).
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -2,14 +2,11 @@
 
 2: null topics mean all; an error code for the whole response.
 5: leader epoch.
-6: flexible.
 7: require_stable (KIP-447).
 8: several groups in one request.
 9: member id and epoch (KIP-848).
 10: topic ids.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

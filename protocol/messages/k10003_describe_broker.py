@@ -1,9 +1,7 @@
 """DescribeBroker: the process of the broker that responds. Kafka has no such API.
 
-0: flexible. `recovering_partitions` came later, as a tagged field.
+`recovering_partitions` came later, as a tagged field.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, row
 

@@ -1,10 +1,8 @@
 """RemovePartitions: remove or close the highest partitions of a topic. Kafka has no such API.
 
-0: flexible. A `partition_count` of -1 changes nothing. `outcome`: 0 removed, 1 closing, 2 open again. `first_closing`:
+A `partition_count` of -1 changes nothing. `outcome`: 0 removed, 1 closing, 2 open again. `first_closing`:
 -1 if none is.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, row
 

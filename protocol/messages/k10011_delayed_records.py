@@ -1,9 +1,7 @@
 """DelayedRecords: list the pending records of a partition, cancel them, deliver them now. Kafka has no such API.
 
-Operations: 0 lists, 1 cancels, 2 delivers. 0: flexible.
+Operations: 0 lists, 1 cancels, 2 delivers.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,9 +1,7 @@
 """ForwardRecords: batches of a closing partition for one that remains, between brokers only. Kafka has no such API.
 
-0: flexible. The records are v2 batches. `last_position`: of the last batch of their producer that is stored.
+The records are v2 batches. `last_position`: of the last batch of their producer that is stored.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, row
 

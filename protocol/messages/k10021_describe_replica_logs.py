@@ -1,9 +1,7 @@
 """DescribeReplicaLogs: how far the logs of a broker go, between brokers only. Kafka has no such API.
 
-0: flexible. A partition without a log has the error UNKNOWN_TOPIC_OR_PARTITION.
+A partition without a log has the error UNKNOWN_TOPIC_OR_PARTITION.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,13 +1,10 @@
 """FindCoordinator: the broker that coordinates a group or a transactional id.
 
 1: key types (0 group, 1 transaction, 2 share partition); error message.
-3: flexible.
 4: several keys in one request (KIP-699).
 5: the error TRANSACTION_ABORTABLE (KIP-890).
 6: share groups (KIP-932).
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,13 +1,11 @@
 """ApiVersions: the APIs and versions of the broker; the first request of most connections.
 
-3: flexible, client software name and version (KIP-511), features (KIP-584) as tagged fields of the response.
+3: client software name and version (KIP-511), features (KIP-584) as tagged fields of the response.
 4: a feature's minimum version may be 0.
 
 The response header always has version 0, so that a client can decode the response to a version that the broker does not
 know.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,12 +1,10 @@
 """CreateTopics: create topics by partition count or by assignment.
 
 4: -1 for the broker's default partition count and replication factor (KIP-464).
-5: flexible; the configs in the response (KIP-525).
+5: the configs in the response (KIP-525).
 6: the error THROTTLING_QUOTA_EXCEEDED.
 7: topic ids in the response.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,10 +1,7 @@
 """DeleteTopics: delete topics by name, or by id from version 6 on.
 
-4: flexible.
 5: error message; the error THROTTLING_QUOTA_EXCEEDED.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,9 +1,4 @@
-"""DeleteRecords: advance the log start offset; -1 stands for the high watermark.
-
-2: flexible.
-"""
-
-from __future__ import annotations
+"""DeleteRecords: advance the log start offset; -1 stands for the high watermark."""
 
 from protocol.schema.message import Message, Struct, row
 

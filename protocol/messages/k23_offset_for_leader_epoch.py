@@ -2,10 +2,7 @@
 
 2: current leader epoch.
 3: replica id.
-4: flexible.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,10 +1,7 @@
 """WriteTxnMarkers: write transaction markers to partitions, by a coordinator or to end a hanging transaction.
 
-1: flexible.
 2: the transaction version, which determines which epochs are valid (KIP-1228).
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

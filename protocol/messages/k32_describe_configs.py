@@ -2,10 +2,7 @@
 
 1: synonyms and sources.
 3: types and documentation.
-4: flexible.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,9 +1,4 @@
-"""AlterConfigs: replace all the configs of a resource (deprecated by KIP-339, still served).
-
-2: flexible.
-"""
-
-from __future__ import annotations
+"""AlterConfigs: replace all the configs of a resource (deprecated by KIP-339, still served)."""
 
 from protocol.schema.message import Message, Struct, row
 

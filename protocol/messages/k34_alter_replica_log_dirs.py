@@ -1,10 +1,7 @@
 """AlterReplicaLogDirs: move replicas to other log directories of the same broker (KIP-113).
 
 1: on a quota violation, brokers respond before they throttle.
-2: flexible.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

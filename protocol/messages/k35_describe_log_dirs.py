@@ -1,12 +1,9 @@
 """DescribeLogDirs: directories, and the replicas in them with their sizes in bytes.
 
-2: flexible.
 3: an error code for the whole response.
 4: total and usable bytes (KIP-827).
 5: cordoned directories (KIP-1066).
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

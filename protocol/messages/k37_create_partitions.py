@@ -1,10 +1,7 @@
 """CreatePartitions: raise the partition count of topics; `count` is the new total.
 
-2: flexible.
 3: the error THROTTLING_QUOTA_EXCEEDED.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

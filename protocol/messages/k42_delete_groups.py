@@ -1,9 +1,4 @@
-"""DeleteGroups: delete empty groups with their offsets.
-
-2: flexible.
-"""
-
-from __future__ import annotations
+"""DeleteGroups: delete empty groups with their offsets."""
 
 from protocol.schema.message import Message, Struct, row
 

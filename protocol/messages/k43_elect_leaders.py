@@ -1,10 +1,7 @@
 """ElectLeaders: elect the preferred leaders of partitions, or leaders that are not in sync (KIP-460).
 
 1: unclean elections, and an error code for the whole response.
-2: flexible.
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,9 +1,4 @@
-"""IncrementalAlterConfigs: set (0), delete (1), append (2), subtract (3) single configs (KIP-339).
-
-1: flexible.
-"""
-
-from __future__ import annotations
+"""IncrementalAlterConfigs: set (0), delete (1), append (2), subtract (3) single configs (KIP-339)."""
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,7 +1,5 @@
 """OffsetDelete: drop a group's offsets of topics that it does not subscribe to (KIP-496). No version is flexible."""
 
-from __future__ import annotations
-
 from protocol.schema.message import Message, Struct, row
 
 

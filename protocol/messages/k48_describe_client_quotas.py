@@ -1,9 +1,4 @@
-"""DescribeClientQuotas: the quotas of users, client ids and IP addresses (KIP-546).
-
-1: flexible.
-"""
-
-from __future__ import annotations
+"""DescribeClientQuotas: the quotas of users, client ids and IP addresses (KIP-546)."""
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,9 +1,4 @@
-"""DescribeUserScramCredentials: which SCRAM credentials users have (KIP-554).
-
-0: flexible.
-"""
-
-from __future__ import annotations
+"""DescribeUserScramCredentials: which SCRAM credentials users have (KIP-554)."""
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,11 +1,8 @@
 """DescribeQuorum: leader, voters and observers of the metadata quorum (KIP-595).
 
-0: flexible.
 1: the times at which each replica last fetched and was last caught up (KIP-836).
 2: error messages, directory ids, and the voters' endpoints (KIP-853).
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

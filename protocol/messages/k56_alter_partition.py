@@ -4,8 +4,6 @@
 3: the broker epochs of the in-sync replicas (KIP-903).
 """
 
-from __future__ import annotations
-
 from protocol.schema.message import Message, Struct, row
 
 

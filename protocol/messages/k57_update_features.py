@@ -4,8 +4,6 @@
 2: one error code for the response instead of one for each feature.
 """
 
-from __future__ import annotations
-
 from protocol.schema.message import Message, Struct, row
 
 

@@ -1,7 +1,5 @@
 """Envelope: a client's request, header included, that a broker forwards to the controller (KIP-590)."""
 
-from __future__ import annotations
-
 from protocol.schema.message import Message, row
 
 

@@ -1,11 +1,8 @@
 """DescribeCluster: cluster id, controller and brokers (KIP-700).
 
-0: flexible.
 1: endpoint type, 1 brokers, 2 controllers (KIP-919).
 2: fenced brokers too (KIP-1073).
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,9 +1,4 @@
-"""DescribeProducers: the producers of partitions, from their leaders (KIP-664).
-
-0: flexible.
-"""
-
-from __future__ import annotations
+"""DescribeProducers: the producers of partitions, from their leaders (KIP-664)."""
 
 from protocol.schema.message import Message, Struct, row
 

@@ -4,8 +4,6 @@
 2: cordoned log directories (KIP-1066).
 """
 
-from __future__ import annotations
-
 from protocol.schema.message import Message, row
 
 

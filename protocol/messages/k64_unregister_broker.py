@@ -1,9 +1,4 @@
-"""UnregisterBroker: remove the registration of a broker that has gone for good.
-
-0: flexible.
-"""
-
-from __future__ import annotations
+"""UnregisterBroker: remove the registration of a broker that has gone for good."""
 
 from protocol.schema.message import Message, row
 

@@ -1,9 +1,4 @@
-"""DescribeTransactions: the transactions of transactional ids, from their coordinator (KIP-664).
-
-0: flexible.
-"""
-
-from __future__ import annotations
+"""DescribeTransactions: the transactions of transactional ids, from their coordinator (KIP-664)."""
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,11 +1,8 @@
 """ListTransactions: the transactions of a coordinator (KIP-664).
 
-0: flexible.
 1: filter by duration (KIP-994).
 2: filter by a pattern of transactional ids (KIP-1152).
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,10 +1,8 @@
 """ListConfigResources: the names of resources that have configs.
 
-0: flexible; client metrics subscriptions only, under the API's old name (KIP-714).
+0: client metrics subscriptions only, under the API's old name (KIP-714).
 1: any resource type (KIP-1142).
 """
-
-from __future__ import annotations
 
 from protocol.schema.message import Message, Struct, row
 

@@ -1,9 +1,4 @@
-"""DescribeTopicPartitions: topics with their partitions in pages, with cursors (KIP-966).
-
-0: flexible.
-"""
-
-from __future__ import annotations
+"""DescribeTopicPartitions: topics with their partitions in pages, with cursors (KIP-966)."""
 
 from protocol.schema.message import Message, Struct, row
 

@@ -4,8 +4,6 @@ Value 1 is flexible. Its tagged fields are the producer ids and epochs of a rota
 client (KIP-890).
 """
 
-from __future__ import annotations
-
 from protocol.schema.message import Message, Struct, row
 
 

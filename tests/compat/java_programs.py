@@ -1,16 +1,41 @@
-"""Compiles the Java programs of the tests, once for each version of their source."""
+"""Compiles the Java programs of the tests, once for each version of their source, and lets JVMs start quickly."""
 
+import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from scripts.benchmark.peers import CACHE, QUIET, kafka_classpath
 
 CLASSES = CACHE.parent / "test-classes"
+ARCHIVES = CACHE.parent / "class-archives"
 # For programs that run for some seconds: no optimizing compiler, one thread for garbage collection.
 QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+
+
+def class_archive(name: str, jars: Path, train: Callable[[str], object]) -> list[str]:
+    """Return the options of a JVM that maps its classes from an archive: to load and verify them takes most of a start.
+
+    `train` starts a JVM with the option that it receives, which then writes the archive as it ends. That happens once
+    for each installation of Java and of the jars in `jars`.
+    """
+    java = Path(shutil.which("java") or "").resolve()
+    key = hashlib.sha256(f"{java} {java.stat().st_mtime_ns} {jars} {jars.stat().st_mtime_ns}".encode()).hexdigest()[:12]
+    archive = ARCHIVES / f"{name}-{key}.jsa"
+    ARCHIVES.mkdir(parents=True, exist_ok=True)
+    with (ARCHIVES / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            partial = archive.with_suffix(".partial")
+            train(f"-XX:ArchiveClassesAtExit={partial}")
+            if partial.exists():
+                partial.rename(archive)
+    # Xlog: a JVM that cannot use the archive must not say so in the output of a command.
+    return ["-Xlog:disable", f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
 
 
 def classpath_of(source: Path, *jars: Path) -> str:

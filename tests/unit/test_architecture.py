@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.simulation.scenarios.cluster_faults import CLUSTER
-from kbroker.simulation.scenarios.faults import CLOCK, COORDINATION, DISK, NETWORK, NODE, POWER, ROT
+from kbroker.simulation.scenarios.cluster_faults import CLUSTER, COORDINATION
+from kbroker.simulation.scenarios.faults import CLOCK, DISK, NETWORK, NODE, POWER, ROT
 from kbroker.simulation.scenarios.scenarios import SCENARIOS
 from tests.unit.test_imports import ROOT, imported_files, sources
 

@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kbroker.cli.archive.describe import Directory, TopicNames, open_storages
 from kbroker.cli.common.errors import print_error, usage_error
-from kbroker.cli.common.options import AsJson, Jars, Master, SparkConf, option, spark_session_for
+from kbroker.cli.common.options import (
+    AsJson,
+    Directory,
+    SparkOptions,
+    TopicNames,
+    open_storages,
+    option,
+    spark_session_for,
+)
 from kbroker.cli.common.output import Cell, ProgressBar, print_json, print_table
 from kbroker.cli.common.values import count_text, format_size, parse_date, parse_duration_ms, parse_integer, parse_size
 
@@ -30,9 +37,8 @@ def compact(
     ] = "0",
     dry_run: Annotated[bool, option("--dry-run", "Print what would be done, and change nothing.")] = False,
     as_json: AsJson = False,
-    master: Master = None,
-    jars: Jars = None,
-    conf: SparkConf = None,
+    *,
+    spark: SparkOptions,
 ) -> None:
     """Merge the small files of each topic and date into files of about the target size.
 
@@ -48,10 +54,10 @@ def compact(
     from kbroker.pipeline.archive.leftovers import find_foreign_files, find_leftovers
     from kbroker.pipeline.storage.location import open_storage
 
-    options = CompactionOptions(
-        parse_target_size(target_size), topic or (), list(map(parse_date, date or ())), _parse_seconds(keep_replaced)
-    )
-    with open_storages([directory], master, jars, conf) as open_any_storage:
+    is_number = keep_replaced.isascii() and keep_replaced.isdigit()
+    keep_s = parse_integer(keep_replaced, "the seconds") if is_number else parse_duration_ms(keep_replaced) / 1000
+    options = CompactionOptions(parse_target_size(target_size), topic or (), list(map(parse_date, date or ())), keep_s)
+    with open_storages([directory], spark) as open_any_storage:
         archive = Archive.open(open_any_storage(directory))
         bins = plan_merges(archive.state(), options.target_bytes, options.topics, options.dates)
         if dry_run:
@@ -63,7 +69,7 @@ def compact(
     if bins:
         # Imported and started only now, because a Spark session takes seconds to start.
         with (
-            spark_session_for("kbroker archive compact", master, jars, conf) as session,
+            spark_session_for("kbroker archive compact", spark) as session,
             ProgressBar("compacting", sum(merge_bin.size for merge_bin in bins), shows_bytes=True) as progress,
         ):
             result = compact(session, Archive.open(open_storage(directory, session)), options, progress.advance)
@@ -79,10 +85,6 @@ def parse_target_size(text: str) -> int:
         limits = f"{format_size(MIN_TARGET_BYTES)} to {format_size(MAX_TARGET_BYTES)}"
         raise usage_error(f"the target size must be from {limits}, not {text}")
     return size
-
-
-def _parse_seconds(text: str) -> float:
-    return parse_integer(text, "the seconds") if text.isascii() and text.isdigit() else parse_duration_ms(text) / 1000
 
 
 def _print_plan(bins: "Sequence[MergeBin]", leftovers: int, as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from kbroker.cli.common.completion import complete_topics
 from kbroker.cli.common.errors import print_error, usage_error
@@ -11,12 +11,11 @@ from kbroker.cli.common.options import (
     AsJson,
     Bootstrap,
     BrokerWait,
-    Jars,
-    Master,
-    SparkConf,
+    SparkOptions,
     argument,
     option,
     pipeline_errors,
+    pipeline_usage_errors,
     spark_session_for,
 )
 from kbroker.cli.common.output import print_json, print_note
@@ -24,8 +23,7 @@ from kbroker.cli.common.stop_signals import StopSignals
 from kbroker.cli.common.values import INT64, count_text, parse_duration_ms, parse_time_ms
 
 if TYPE_CHECKING:
-    from kbroker.pipeline.archive.ingest.cluster_retry import StopEvent
-    from kbroker.pipeline.archive.ingest.options import IngestOptions, IngestSummary, StartPosition
+    from kbroker.pipeline.archive.ingest.options import IngestSummary, StartPosition
 
 Directory = Annotated[str, argument("DIR", "A path or URI; created if it does not exist.")]
 Topics = Annotated[list[str] | None, argument("[TOPIC]...", complete=complete_topics)]
@@ -58,9 +56,8 @@ def run(
     verbose: Annotated[bool, option("--verbose -v", "Print a line per batch, even without a terminal.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    master: Master = None,
-    jars: Jars = None,
-    conf: SparkConf = None,
+    *,
+    spark: SparkOptions,
 ) -> None:
     """Archive topics to Parquet, each record exactly once, even if a process is killed.
 
@@ -69,13 +66,13 @@ def run(
     Example: kbroker archive run /data/archive orders payments --once
     """
     from kbroker.pipeline.archive.ingest.cluster_retry import StopEvent
-    from kbroker.pipeline.archive.ingest.options import IngestOptions, create_subscription
-    from kbroker.pipeline.errors import PipelineError
+    from kbroker.pipeline.archive.ingest.options import IngestOptions, Reporter, create_subscription
+    from kbroker.pipeline.archive.ingest.run import archive_topics
+    from kbroker.pipeline.cluster_admin import ClusterAdmin
+    from kbroker.pipeline.storage.location import open_storage
 
-    try:
+    with pipeline_usage_errors():
         subscription = create_subscription(topics or [], pattern)
-    except PipelineError as error:
-        raise usage_error(str(error)) from None
     if rate is not None and not rate > 0:
         raise usage_error(f"--rate must be positive, not {rate:g}")
     options = IngestOptions(
@@ -89,38 +86,22 @@ def run(
         start=_parse_start(start),
         broker_wait_s=parse_duration_ms(broker_wait) / 1000,
     )
-    with pipeline_errors():
-        _require_topics(options)
+    # Raises before Spark starts, which takes seconds, if no broker responds or a named topic does not exist.
+    with pipeline_errors(), ClusterAdmin(options.bootstrap) as cluster:
+        cluster.require_topics(options.subscription.topics)
     start_s = time.monotonic()
     stop = StopEvent()
     with (
         StopSignals(lambda _: stop.set()) as signals,
-        spark_session_for("kbroker archive", master, jars, conf) as session,
+        spark_session_for("kbroker archive", spark) as session,
     ):
         signals.install()  # the Spark session has replaced the handlers
-        summary = _run(session, directory, checkpoint, options, stop, verbose or sys.stderr.isatty())
+        storage = open_storage(directory, session)
+        checkpoint_storage = open_storage(checkpoint, session) if checkpoint else None
+        progress = print_note if verbose or sys.stderr.isatty() else lambda _: None
+        reporter = Reporter(progress=progress, warn=print_error)
+        summary = archive_topics(session, storage, options, stop, reporter, checkpoint_storage)
     _print_summary(directory, summary, time.monotonic() - start_s, as_json)
-
-
-def _run(
-    session: Any, directory: str, checkpoint: str | None, options: "IngestOptions", stop: "StopEvent", verbose: bool
-) -> "IngestSummary":
-    from kbroker.pipeline.archive.ingest.options import Reporter
-    from kbroker.pipeline.archive.ingest.run import archive_topics
-    from kbroker.pipeline.storage.location import open_storage
-
-    storage = open_storage(directory, session)
-    checkpoint_storage = open_storage(checkpoint, session) if checkpoint else None
-    reporter = Reporter(progress=print_note if verbose else lambda _: None, warn=print_error)
-    return archive_topics(session, storage, options, stop, reporter, checkpoint_storage)
-
-
-def _require_topics(options: "IngestOptions") -> None:
-    """Raise before Spark starts, which takes seconds, if no broker responds or a named topic does not exist."""
-    from kbroker.pipeline.cluster_admin import ClusterAdmin
-
-    with ClusterAdmin(options.bootstrap) as cluster:
-        cluster.require_topics(options.subscription.topics)
 
 
 def _parse_start(text: str) -> "StartPosition":

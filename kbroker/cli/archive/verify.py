@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,9 +13,7 @@ from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import (
     DEFAULT_BOOTSTRAP,
     AsJson,
-    Jars,
-    Master,
-    SparkConf,
+    SparkOptions,
     argument,
     option,
     pipeline_errors,
@@ -60,9 +58,8 @@ def verify(
     end: Annotated[str | None, option("--to POSITION", "Stop before this offset or time.")] = None,
     report: Annotated[str | None, option("--report FILE", "Write the complete report as JSON to this file.")] = None,
     as_json: AsJson = False,
-    master: Master = None,
-    jars: Jars = None,
-    conf: SparkConf = None,
+    *,
+    spark: SparkOptions,
 ) -> None:
     """Check an archive, and compare each record with the broker's if the broker still has it.
 
@@ -71,6 +68,9 @@ def verify(
 
     Example: kbroker archive verify /data/archive --from 2026-01-31T12:00 --report report.json
     """
+    from kbroker.pipeline.archive.verification.verify import verify as verify_archive
+    from kbroker.pipeline.storage.location import open_storage
+
     if offline and (bootstrap != os.environ.get("KBROKER_BOOTSTRAP") or require_broker):
         raise usage_error("--offline excludes --bootstrap and --require-broker")
     address = "" if offline else bootstrap or DEFAULT_BOOTSTRAP
@@ -78,25 +78,11 @@ def verify(
     if report is not None:
         _write_report(report, "")  # fails before the verification if the file cannot be written
     _require_archive_and_broker(directory, address)
-    with spark_session_for("kbroker archive verify", master, jars, conf) as session:
-        result = _verify(session, directory, address, scope, require_broker)
-    if report is not None:
-        _write_report(report, json.dumps(result.as_json(), indent=2) + "\n")
-    if as_json:
-        print_json(result.as_json())
-    else:
-        _print_result(result, report)
-    raise typer.Exit(1 if result.differences else 0)
-
-
-def _verify(
-    session: Any, directory: str, address: str, scope: "VerificationScope", require_broker: bool
-) -> "VerificationReport":
-    from kbroker.pipeline.archive.verification.verify import verify
-    from kbroker.pipeline.storage.location import open_storage
-
-    with ProgressBar("reading", None, shows_bytes=True) as progress:
-        return verify(
+    with (
+        spark_session_for("kbroker archive verify", spark) as session,
+        ProgressBar("reading", None, shows_bytes=True) as progress,
+    ):
+        result = verify_archive(
             session,
             open_storage(directory, session),
             address,
@@ -105,6 +91,13 @@ def _verify(
             progress=print_note if sys.stderr.isatty() else lambda text: None,
             advance=progress.advance,
         )
+    if report is not None:
+        _write_report(report, json.dumps(result.as_json(), indent=2) + "\n")
+    if as_json:
+        print_json(result.as_json())
+    else:
+        _print_result(result, report)
+    raise typer.Exit(1 if result.differences else 0)
 
 
 def _require_archive_and_broker(directory: str, address: str) -> None:
@@ -171,17 +164,13 @@ def _print_result(report: "VerificationReport", report_file: str | None) -> None
         print(f"and {len(report.findings) - MAX_PRINTED} more; {complete}")
     content = f"{count_text(report.rows, 'row')} in {count_text(report.files, 'file')}, {format_size(report.bytes)}"
     print(f"{report.archive}: commit {report.commit_number}, {content}, read in {report.seconds:.1f} s")
-    print(_comparison_text(report))
-    print(count_text(len(report.differences), "difference") if report.differences else "no difference")
-
-
-def _comparison_text(report: "VerificationReport") -> str:
     if not report.bootstrap:
-        return "not compared with a broker"
-    if not report.compared:
-        return f"nothing to compare at {report.bootstrap}: it no longer has any of the archived offsets"
-    unequal = sum(not comparison.is_equal for comparison in report.compared)
-    records = count_text(report.records_compared, "record")
-    partitions = count_text(len(report.compared), "partition")
-    result = f"{unequal} of them differ" if unequal else "all equal"
-    return f"compared with {records} of {partitions} at {report.bootstrap}: {result}"
+        print("not compared with a broker")
+    elif not report.compared:
+        print(f"nothing to compare at {report.bootstrap}: it no longer has any of the archived offsets")
+    else:
+        unequal = sum(not comparison.is_equal for comparison in report.compared)
+        counts = count_text(report.records_compared, "record"), count_text(len(report.compared), "partition")
+        result = f"{unequal} of them differ" if unequal else "all equal"
+        print(f"compared with {' of '.join(counts)} at {report.bootstrap}: {result}")
+    print(count_text(len(report.differences), "difference") if report.differences else "no difference")

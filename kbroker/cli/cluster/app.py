@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from kbroker.cli.cluster.cluster_state import (
-    broker_state,
+    broker_rows,
     healing_json,
     print_healing,
     print_problems,
@@ -19,7 +19,7 @@ from kbroker.cli.cluster.roll import roll
 from kbroker.cli.cluster.run_plan import now_ms
 from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from kbroker.cli.common.output import Cell, print_heading, print_json, print_table
+from kbroker.cli.common.output import print_heading, print_json, print_table
 from kbroker.cli.common.partitions import (
     CONDITIONS,
     NO_REASSIGNMENT,
@@ -33,7 +33,6 @@ from kbroker.cli.common.partitions import (
 )
 from kbroker.cli.common.values import count_text
 from kbroker.client.requests import Partition
-from kbroker.common import format_address
 from protocol.messages.k60_describe_cluster import DescribeClusterResponse
 
 app = typer.Typer()
@@ -71,17 +70,26 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
         summary = cluster_summary(cluster, len(topics), partitions, lags)
         healing = read_healing(client, summary["brokers"])
         problems = read_problems(client)
-        summary["partitions"]["recovering"] = problems.recovering
+        summary["partitions"]["recovering"] = problems.recovering_partitions
     if as_json:
-        write_health = {"failing": problems.failing, "on_probation": problems.on_probation}
+        write_health = {"failing": problems.failing_brokers, "on_probation": problems.brokers_on_probation}
         print_json(
             summary | {"self_healing": [healing_json(broker) for broker in healing], "write_health": write_health}
         )
     else:
-        _print_summary(summary)
+        running = sum(broker["state"] in ("running", "controller") for broker in summary["brokers"])
+        counts = (running, "broker"), (len(topics), "topic"), (len(partitions), "partition")
+        print_heading(f"cluster {summary['cluster_id']}", "  ".join(count_text(*count) for count in counts))
+        columns = ("broker", "address", "rack", "state", "leads", "preferred", "replicas", "in sync", "lag")
+        rows = [
+            [*list(broker.values())[:-1], UNKNOWN_LAG if broker["lag"] is None else broker["lag"]]
+            for broker in summary["brokers"]
+        ]
+        print_table(columns, rows)
+        print_table(("condition", "partitions"), [[name, summary["partitions"][name]] for name in CONDITIONS])
         print_problems(problems)
         print_healing(healing, now_ms())
-    has_problem = problems.failing or any(summary["partitions"][name] for name in PROBLEMS)
+    has_problem = problems.failing_brokers or any(summary["partitions"][name] for name in PROBLEMS)
     raise typer.Exit(1 if has_problem else 0)
 
 
@@ -103,23 +111,17 @@ def cluster_summary(
     prefers = Counter(part.replicas[0] for part in partitions if part.replicas)
     hosts = Counter(node_id for part in partitions for node_id in part.replicas)
     in_sync = Counter(node_id for part in partitions for node_id in part.isr)
-    known = {broker.broker_id: broker for broker in cluster.brokers}
-    brokers = []
-    for node_id in sorted({*known, *hosts}):
-        broker = known.get(node_id)
-        brokers.append(
-            {
-                "broker": node_id,
-                "address": format_address(broker.host, broker.port) if broker else None,
-                "rack": broker.rack if broker else None,
-                "state": broker_state(broker, cluster.controller_id),
-                "leads": leads[node_id],
-                "preferred": prefers[node_id],
-                "replicas": hosts[node_id],
-                "in_sync": in_sync[node_id],
-                "lag": lags.get(node_id, 0),
-            }
-        )
+    brokers = [
+        {
+            **row,
+            "leads": leads[node_id],
+            "preferred": prefers[node_id],
+            "replicas": hosts[node_id],
+            "in_sync": in_sync[node_id],
+            "lag": lags.get(node_id, 0),
+        }
+        for node_id, row in broker_rows(cluster, hosts)
+    ]
     counts = {name: sum(map(is_met, partitions)) for name, is_met in CONDITIONS.items()}
     return {
         "cluster_id": cluster.cluster_id,
@@ -128,22 +130,6 @@ def cluster_summary(
         "topics": topics,
         "partitions": {"total": len(partitions), **counts},
     }
-
-
-def _print_summary(summary: Mapping[str, Any]) -> None:
-    running = sum(broker["state"] in ("running", "controller") for broker in summary["brokers"])
-    total = summary["partitions"]["total"]
-    facts = [count_text(running, "broker"), count_text(summary["topics"], "topic"), count_text(total, "partition")]
-    print_heading(f"cluster {summary['cluster_id']}", "  ".join(facts))
-    columns = ("broker", "address", "rack", "state", "leads", "preferred", "replicas", "in sync", "lag")
-    rows = [[*list(broker.values())[:-1], _lag_cell(broker["lag"])] for broker in summary["brokers"]]
-    print_table(columns, rows)
-    conditions = [[name, summary["partitions"][name]] for name in CONDITIONS]
-    print_table(("condition", "partitions"), conditions)
-
-
-def _lag_cell(lag: int | None) -> Cell:
-    return UNKNOWN_LAG if lag is None else lag
 
 
 app.command("roll")(roll)

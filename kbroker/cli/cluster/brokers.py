@@ -4,13 +4,13 @@ import json
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
 from kbroker.cli.cluster.cluster_state import (
     LogDirs,
-    broker_state,
+    broker_rows,
     print_healing,
     read_cluster,
     read_healing,
@@ -18,7 +18,7 @@ from kbroker.cli.cluster.cluster_state import (
 )
 from kbroker.cli.cluster.layout_reader import read_layout
 from kbroker.cli.cluster.plan_report import is_success, plan_name, print_end, print_status, status_json
-from kbroker.cli.cluster.plan_requests import PlanDescription, PlanRequests
+from kbroker.cli.cluster.plan_requests import PlanRequests
 from kbroker.cli.cluster.run_plan import (
     PlanWatch,
     drain_description,
@@ -33,7 +33,6 @@ from kbroker.cli.common.completion import complete_brokers
 from kbroker.cli.common.errors import CliError, exception_text, print_error, usage_error
 from kbroker.cli.common.options import (
     DEFAULT_BOOTSTRAP,
-    NO_PLAN_OPTIONS,
     AllowFewerRacks,
     AsJson,
     Bootstrap,
@@ -41,7 +40,6 @@ from kbroker.cli.common.options import (
     Yes,
     argument,
     option,
-    with_plan_options,
 )
 from kbroker.cli.common.output import confirm, paginated, print_json, print_note, print_table
 from kbroker.cli.common.partitions import cancel_reassignments, reassignments_if_known
@@ -49,7 +47,6 @@ from kbroker.cli.common.values import INT32, count_text, format_size
 from kbroker.client.admin import chunks
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import Partition
-from kbroker.common import format_address
 from kbroker.metadata.reassignments.placement.balance import balance as balanced
 from kbroker.metadata.reassignments.placement.drain import drain as drained
 from kbroker.metadata.reassignments.placement.drain import replace as replaced
@@ -58,15 +55,8 @@ from protocol.messages.k03_metadata import MetadataResponsePartition
 from protocol.messages.k60_describe_cluster import DescribeClusterResponse
 
 
-class PlanFile(NamedTuple):
-    """What a file says about a plan. `description` may be empty."""
-
-    description: str
-    moves: list[GivenMove]
-
-
-def read_plan_file(path: str) -> PlanFile:
-    """Return the plan of a file. Raises CliError if the file cannot be read, or is not such a plan."""
+def read_plan_file(path: str) -> tuple[str, list[GivenMove]]:
+    """Return the description, which may be empty, and the moves. Raises CliError if the file has no such plan."""
     try:
         with open(path, encoding="utf-8") as file:
             document: Any = json.load(file)
@@ -77,7 +67,7 @@ def read_plan_file(path: str) -> PlanFile:
         description = str(document.get("description", ""))
         # A drain names its brokers there.
         drained_brokers(description)
-        return PlanFile(description, moves)
+        return description, moves
     except OSError as error:
         raise CliError(exception_text(error)) from None
     except (ValueError, KeyError, TypeError):
@@ -103,8 +93,7 @@ OldBroker = Annotated[int, _broker_argument("OLD")]
 NewBroker = Annotated[int, _broker_argument("NEW")]
 
 
-@with_plan_options
-def balance(options: PlanOptions = NO_PLAN_OPTIONS, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+def balance(options: PlanOptions, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """Spread replicas, leaders and bytes evenly over the brokers, for example after new ones have joined.
 
     No partition is spread over fewer racks than before. The plan is shown first, and must be confirmed in a terminal.
@@ -115,12 +104,12 @@ def balance(options: PlanOptions = NO_PLAN_OPTIONS, bootstrap: Bootstrap = DEFAU
     run_plan(bootstrap, "balance", balanced, options)
 
 
-@with_plan_options
 def drain(
     broker_ids: BrokerIds,
     undo: Annotated[bool, option("--undo", "Let drained brokers get replicas again; move nothing.")] = False,
     allow_fewer_racks: AllowFewerRacks = False,
-    options: PlanOptions = NO_PLAN_OPTIONS,
+    *,
+    options: PlanOptions,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Move all replicas of brokers to the other brokers, before you stop them.
@@ -136,8 +125,11 @@ def drain(
     if undo:
         if options.used or allow_fewer_racks:
             raise usage_error("--undo has no other options")
-        _undo_drain(bootstrap, ids)
-        return
+        with admin_client(bootstrap) as client:
+            done = uncordon(client, ids)
+        for broker in done:
+            print(f"broker {broker}: accepts replicas again")
+        raise typer.Exit(1 if len(done) < len(ids) else 0)
     run_plan(
         bootstrap,
         drain_description(ids),
@@ -148,21 +140,12 @@ def drain(
     )
 
 
-def _undo_drain(bootstrap: str, brokers: Sequence[int]) -> None:
-    with admin_client(bootstrap) as client:
-        done = uncordon(client, brokers)
-    for broker in done:
-        print(f"broker {broker}: accepts replicas again")
-    if len(done) < len(brokers):
-        raise typer.Exit(1)
-
-
-@with_plan_options
 def replace(
     old: OldBroker,
     new: NewBroker,
     allow_fewer_racks: AllowFewerRacks = False,
-    options: PlanOptions = NO_PLAN_OPTIONS,
+    *,
+    options: PlanOptions,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Move all replicas of a broker, which may be down for good, to a new one.
@@ -178,11 +161,11 @@ def replace(
     )
 
 
-@with_plan_options
 def execute(
     file: Annotated[str, argument("FILE")],
     allow_fewer_racks: AllowFewerRacks = False,
-    options: PlanOptions = NO_PLAN_OPTIONS,
+    *,
+    options: PlanOptions,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Run exactly the plan that --dry-run --json has shown.
@@ -233,7 +216,11 @@ def plan(
         if moving:
             print_note(f"{count_text(len(moving), 'partition')} moving without a plan; {HOW_TO_SEE_MOVES}")
         if cancel:
-            found = _cancel(plans, found, yes)
+            if found is None or not found.is_running:
+                raise CliError("no plan is running")
+            confirm(f"Cancel {plan_name(found)}?", yes)
+            plans.cancel(found.plan_id)
+            found = plans.describe()
             uncordon(client, [] if found is None else drained_brokers(found.description))
         if found is None:
             if as_json:
@@ -267,15 +254,6 @@ def _cancel_moves(client: ClusterClient, moving: Collection[Partition], yes: boo
     if errors:
         raise typer.Exit(1)
     print(f"{count}: moves cancelled")
-
-
-def _cancel(plans: PlanRequests, running: PlanDescription | None, yes: bool) -> PlanDescription | None:
-    """Cancel the plan that runs, after confirmation, and return it."""
-    if running is None or not running.is_running:
-        raise CliError("no plan is running")
-    confirm(f"Cancel {plan_name(running)}?", yes)
-    plans.cancel(running.plan_id)
-    return plans.describe()
 
 
 app = typer.Typer()
@@ -315,26 +293,19 @@ def broker_summaries(
     leads = Counter(row.leader_id for row in partitions)
     replicas = Counter(broker for row in partitions for broker in row.replica_nodes)
     out_of_sync = Counter(broker for row in partitions for broker in row.replica_nodes if broker not in row.isr_nodes)
-    known = {broker.broker_id: broker for broker in cluster.brokers}
-    summaries = []
-    for broker_id in sorted({*known, *replicas}):
-        broker = known.get(broker_id)
-        found = directories.get(broker_id)
-        summaries.append(
-            {
-                "broker": broker_id,
-                "address": format_address(broker.host, broker.port) if broker else None,
-                "rack": broker.rack if broker else None,
-                "state": broker_state(broker, cluster.controller_id),
-                "cordoned": found.is_cordoned if found else None,
-                "leads": leads[broker_id],
-                "replicas": replicas[broker_id],
-                "out_of_sync": out_of_sync[broker_id],
-                "size_bytes": found.size_bytes if found else None,
-                "free_bytes": found.free_bytes if found else None,
-            }
-        )
-    return summaries
+    return [
+        {
+            **row,
+            "cordoned": found.is_cordoned if found else None,
+            "leads": leads[broker_id],
+            "replicas": replicas[broker_id],
+            "out_of_sync": out_of_sync[broker_id],
+            "size_bytes": found.size_bytes if found else None,
+            "free_bytes": found.free_bytes if found else None,
+        }
+        for broker_id, row in broker_rows(cluster, replicas)
+        for found in [directories.get(broker_id)]
+    ]
 
 
 def _cells(broker: Mapping[str, Any]) -> list[Any]:

@@ -1,6 +1,6 @@
 """The state of a cluster as its brokers report it: brokers, their log directories, problems, and self-healing."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kbroker.cli.common.client import request_if_known
@@ -9,6 +9,7 @@ from kbroker.cli.common.values import count_text, format_duration
 from kbroker.client.admin import MetadataTopic, describe_cluster, describe_topics
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import Partition, by_topic
+from kbroker.common import format_address
 from protocol.messages.k35_describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
@@ -16,7 +17,7 @@ from protocol.messages.k35_describe_log_dirs import (
     DescribeLogDirsResult,
 )
 from protocol.messages.k60_describe_cluster import DescribeClusterBroker, DescribeClusterResponse
-from protocol.messages.k10001_describe_reassignment_plan import (
+from protocol.messages.k10000_reassignment_plans import (
     DescribedHealing,
     DescribeReassignmentPlanRequest,
     DescribeReassignmentPlanResponse,
@@ -43,6 +44,25 @@ def broker_state(broker: DescribeClusterBroker | None, controller_id: int) -> st
 def read_cluster(client: ClusterClient) -> tuple[DescribeClusterResponse, list[MetadataTopic]]:
     """Return the brokers, and the topics that have no error."""
     return describe_cluster(client), [topic for topic in describe_topics(client) if not topic.error_code]
+
+
+def broker_rows(cluster: DescribeClusterResponse, replicas: Iterable[int]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the id of each broker, with what its JSON begins with: registered brokers, and others that have replicas.
+
+    `replicas`: the brokers of all replicas.
+    """
+    known = {broker.broker_id: broker for broker in cluster.brokers}
+    for broker_id in sorted({*known, *replicas}):
+        broker = known.get(broker_id)
+        yield (
+            broker_id,
+            {
+                "broker": broker_id,
+                "address": format_address(broker.host, broker.port) if broker else None,
+                "rack": broker.rack if broker else None,
+                "state": broker_state(broker, cluster.controller_id),
+            },
+        )
 
 
 class LogDirs(NamedTuple):
@@ -101,35 +121,23 @@ def log_dirs(results: Sequence[DescribeLogDirsResult]) -> LogDirs:
     return LogDirs(sizes, sum(free) if min(free) >= 0 else None, all(result.is_cordoned for result in results))
 
 
-class ClusterProblems(NamedTuple):
-    """The ids of brokers that cannot write to their disks, and of those that could not until recently.
-
-    `recovering`: how many partitions have no leader because the metadata are older than the logs.
+def read_problems(client: ClusterClient) -> DescribeBrokerResponse:
+    """Return what a broker knows of brokers that cannot write to their disks, or could not until recently, and of
+    partitions without a leader because the metadata are older than the logs. A broker of Apache Kafka knows of none.
     """
-
-    failing: list[int]
-    on_probation: list[int]
-    recovering: int
+    return request_if_known(client, DescribeBrokerRequest(), DescribeBrokerResponse) or DescribeBrokerResponse()
 
 
-def read_problems(client: ClusterClient) -> ClusterProblems:
-    """Return what a broker knows; nothing if it is one of Apache Kafka."""
-    response = request_if_known(client, DescribeBrokerRequest(), DescribeBrokerResponse)
-    if response is None:
-        return ClusterProblems([], [], 0)
-    return ClusterProblems(response.failing_brokers, response.brokers_on_probation, response.recovering_partitions)
-
-
-def print_problems(problems: ClusterProblems) -> None:
-    for broker in problems.failing:
+def print_problems(problems: DescribeBrokerResponse) -> None:
+    for broker in problems.failing_brokers:
         print_note(f"broker {broker} cannot write to its disk: other brokers lead, where one is in sync")
-    for broker in problems.on_probation:
+    for broker in problems.brokers_on_probation:
         print_note(f"broker {broker} can write to its disk again, and gets its roles back soon")
-    if problems.recovering:
+    if problems.recovering_partitions:
         print_note(
-            f"{count_text(problems.recovering, 'partition')} without a leader: the coordination service was restored "
-            "from an older copy, and the logs of all replicas are compared first. Start the brokers that are away; "
-            "docs/cluster.md says how to go on without them."
+            f"{count_text(problems.recovering_partitions, 'partition')} without a leader: the coordination service was "
+            "restored from an older copy, and the logs of all replicas are compared first. Start the brokers that are "
+            "away; docs/cluster.md says how to go on without them."
         )
 
 

@@ -1,6 +1,6 @@
 """Plans of moves as text and as JSON: what a plan does, how far it is, how it has ended."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kbroker.cli.cluster.plan_requests import (
@@ -10,16 +10,14 @@ from kbroker.cli.cluster.plan_requests import (
     PENDING,
     SKIPPED,
     CopiedBytes,
-    MoveDescription,
     PlanDescription,
 )
 from kbroker.cli.common.errors import print_error
 from kbroker.cli.common.output import Cell, print_note, print_table
 from kbroker.cli.common.values import count_text, format_duration, format_size
-from kbroker.metadata.reassignments.placement.cluster_layout import BrokerLoad, PlacementState
+from kbroker.metadata.reassignments.placement.cluster_layout import PlacementState
 from kbroker.metadata.reassignments.placement.reassignment_plan import (
     CopyEstimate,
-    PartitionMove,
     ReassignmentPlan,
     received_bytes,
 )
@@ -119,7 +117,16 @@ def plan_json(plan: ReassignmentPlan, estimate: CopyEstimate | None) -> dict[str
     """Return the JSON of a plan. `estimated_seconds` is null without a rate, and if the copies would never end."""
     received = received_bytes(plan.moves)
     return {
-        "moves": [_move_json(move) for move in plan.moves],
+        "moves": [
+            {
+                "topic": move.topic,
+                "partition": move.partition,
+                "original": move.original,
+                "target": move.target,
+                "copied_bytes": move.copied_bytes,
+            }
+            for move in plan.moves
+        ],
         "copied_bytes": plan.copied_bytes,
         "estimated_seconds": None if estimate is None or estimate.is_endless else estimate.seconds,
         "new_bytes_per_second": None if estimate is None else estimate.new_bytes_per_second,
@@ -131,8 +138,8 @@ def plan_json(plan: ReassignmentPlan, estimate: CopyEstimate | None) -> dict[str
                 "accepts_replicas": broker.accepts_replicas,
                 "free_bytes": broker.free_bytes,
                 "received_bytes": received.get(broker.id, 0),
-                "before": _load_json(plan.before.loads[broker.id]),
-                "after": _load_json(plan.after.loads[broker.id]),
+                "before": plan.before.loads[broker.id]._asdict(),
+                "after": plan.after.loads[broker.id]._asdict(),
             }
             for broker in plan.layout.brokers.values()
         ],
@@ -141,27 +148,8 @@ def plan_json(plan: ReassignmentPlan, estimate: CopyEstimate | None) -> dict[str
     }
 
 
-def _move_json(move: PartitionMove) -> dict[str, Any]:
-    return {
-        "topic": move.topic,
-        "partition": move.partition,
-        "original": list(move.original),
-        "target": list(move.target),
-        "copied_bytes": move.copied_bytes,
-    }
-
-
-def _load_json(load: BrokerLoad) -> Mapping[str, int]:
-    return {"replicas": load.replicas, "leaders": load.leaders, "size_bytes": load.size_bytes}
-
-
-def _state_json(state: PlacementState) -> Mapping[str, int]:
-    return {
-        "rack_violations": state.rack_violations,
-        "replica_spread": state.replica_spread,
-        "leader_spread": state.leader_spread,
-        "bytes_spread": state.bytes_spread,
-    }
+def _state_json(state: PlacementState) -> dict[str, Any]:
+    return {name: value for name, value in state._asdict().items() if name != "loads"}
 
 
 PROGRESS_COLUMNS = ("topic", "partition", "replicas", "target", "state")
@@ -173,7 +161,12 @@ def plan_name(plan: PlanDescription) -> str:
 
 def print_status(plan: PlanDescription, copied: CopiedBytes, now_ms: int, awaited: Sequence[int]) -> None:
     """Print a plan that runs, with the moves in progress. `awaited`: brokers that it waits for."""
-    rows = progress_rows(plan)
+    # Neither done nor skipped.
+    rows: list[list[Cell]] = [
+        [move.topic, move.partition, _ids(move.original), _ids(move.target), move.state]
+        for state in (MOVING, PENDING)
+        for move in plan.in_state(state)
+    ]
     if rows:
         print_table(PROGRESS_COLUMNS, rows[:SHOWN_MOVES])
     if len(rows) > SHOWN_MOVES:
@@ -194,30 +187,14 @@ def print_end(plan: PlanDescription) -> None:
         print_error(f"{move.topic}-{move.partition} was skipped: {move.reason}")
 
 
-def progress_rows(plan: PlanDescription) -> list[list[Cell]]:
-    """Return the moves that are neither done nor skipped, those in progress first."""
-    return [
-        [move.topic, move.partition, _ids(move.original), _ids(move.target), move.state]
-        for state in (MOVING, PENDING)
-        for move in plan.in_state(state)
-    ]
-
-
 def state_text(plan: PlanDescription) -> str:
     """Return the state of a plan in one line."""
     moved = "moved back" if plan.moves_back else "moved"
     parts = [f"{plan.count(DONE)} of {count_text(len(plan.moves), 'partition')} {moved}"]
-    parts += [f"{count} {word}" for state, word in _WORDS.items() if (count := plan.count(state))]
-    return f"{plan_name(plan)} is {plan.state}{_duration_text(plan)}: {', '.join(parts)}"
-
-
-_WORDS = {MOVING: "moving", PENDING: "waiting", SKIPPED: "skipped"}
-
-
-def _duration_text(plan: PlanDescription) -> str:
-    if plan.ended_ms is None:
-        return ""
-    return f" after {format_duration(max(plan.ended_ms - plan.created_ms, 0))}"
+    words = {MOVING: "moving", PENDING: "waiting", SKIPPED: "skipped"}
+    parts += [f"{count} {word}" for state, word in words.items() if (count := plan.count(state))]
+    ended = "" if plan.ended_ms is None else f" after {format_duration(max(plan.ended_ms - plan.created_ms, 0))}"
+    return f"{plan_name(plan)} is {plan.state}{ended}: {', '.join(parts)}"
 
 
 def copied_text(plan: PlanDescription, copied: CopiedBytes, now_ms: int) -> str:
@@ -261,12 +238,8 @@ def status_json(plan: PlanDescription, copied: CopiedBytes, now_ms: int) -> dict
         "copied_bytes": copied.copied,
         "total_bytes": copied.total,
         "copied_per_second": _rate(plan, copied, plan.ended_ms or now_ms),
-        "moves": [_described_move_json(move) for move in plan.moves],
+        "moves": [move._asdict() for move in plan.moves],
     }
-
-
-def _described_move_json(move: MoveDescription) -> Mapping[str, Any]:
-    return {**move._asdict(), "original": list(move.original), "target": list(move.target)}
 
 
 def is_success(plan: PlanDescription) -> bool:

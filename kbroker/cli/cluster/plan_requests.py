@@ -11,19 +11,15 @@ from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import CONTROLLER_ERRORS, Partition
 from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
 from protocol.errors import ErrorCode
-from protocol.messages.k10000_create_reassignment_plan import (
+from protocol.messages.k10000_reassignment_plans import (
+    CancelReassignmentPlanRequest,
+    CancelReassignmentPlanResponse,
     CreateReassignmentPlanRequest,
     CreateReassignmentPlanResponse,
-    PlannedMove,
-)
-from protocol.messages.k10001_describe_reassignment_plan import (
     DescribedPlan,
     DescribeReassignmentPlanRequest,
     DescribeReassignmentPlanResponse,
-)
-from protocol.messages.k10002_cancel_reassignment_plan import (
-    CancelReassignmentPlanRequest,
-    CancelReassignmentPlanResponse,
+    PlannedMove,
 )
 from protocol.schema.message import Message
 

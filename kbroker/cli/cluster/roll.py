@@ -6,12 +6,12 @@ line is an event.
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from kbroker.cli.cluster.roll_steps import (
-    BrokerAddress,
     BrokerProcess,
     ClusterView,
     Observer,
@@ -36,12 +36,17 @@ from kbroker.cli.common.values import (
     parse_time_ms,
 )
 from kbroker.client.requests import Partition
+from kbroker.common import format_address
+from protocol.messages.k60_describe_cluster import (
+    DescribeClusterBroker,
+)
 
 COLUMNS = ("step", "broker", "address", "rack", "state", "started", "version", "leads", "interrupts", "command")
 NOTHING_LEFT = "no broker is left to restart"
+EVERY_S = 0.5
 
 
-def restart_command(template: str, broker: int, address: BrokerAddress) -> str:
+def restart_command(template: str, broker: int, address: DescribeClusterBroker) -> str:
     """Return the command that restarts a broker. Raises CliError for an unknown placeholder."""
     try:
         return template.format(id=broker, host=address.host, port=address.port, rack=address.rack or "")
@@ -69,7 +74,7 @@ def _row(view: ClusterView, step: int, broker: int, interrupts: int, template: s
     return {
         "step": step,
         "broker": broker,
-        "address": str(address),
+        "address": format_address(address.host, address.port),
         "rack": address.rack,
         "state": state if view.is_present(broker) else "away",
         "started_ms": process.started_ms if process else None,
@@ -89,150 +94,108 @@ def cells(row: Mapping[str, Any]) -> list[Any]:
     ]
 
 
-class RollReport:
-    """Prints the events of a rolling restart. `template`: the command that restarts a broker."""
+@dataclass
+class RollingRestart:
+    """A rolling restart of some brokers, which prints its events.
 
-    def __init__(self, template: str, as_json: bool) -> None:
-        self._template = template
-        self._as_json = as_json
+    `template`: the command that restarts a broker. `before`: the processes that are to be replaced, by broker id.
+    `tolerated`: partitions that need not be in sync, as they were not at the beginning. `restart_ms` and `sync_ms`: the
+    longest waits, None for no limit.
+    """
 
-    def restart(self, broker: int, address: BrokerAddress, place: int, total: int) -> None:
-        """Ask for the restart of a broker, the `place`th of `total`."""
-        command = restart_command(self._template, broker, address)
-        self._event(
-            f"{place} of {total}: restart broker {broker} at {address}", "restart", broker=broker, command=command
-        )
-        if not self._as_json:
-            print(command, flush=True)
+    observer: Observer
+    template: str
+    as_json: bool
+    at_once: int
+    restart_ms: int | None
+    sync_ms: int | None
+    before: Mapping[int, BrokerProcess]
+    tolerated: Collection[Partition]
+    interrupts: Interrupts
+    # The brokers that were restarted last: they know the in-sync replicas since then.
+    last: Sequence[int] = ()
 
-    def away(self, broker: int, *, unexpected: bool = False) -> None:
-        text = f"broker {broker} is away" + (", and it is not its turn" if unexpected else "")
-        self._event(text, "away", broker=broker, expected=not unexpected)
-
-    def restarted(self, broker: int, process: BrokerProcess) -> None:
-        text = f"broker {broker} is back: version {process.version}, started {format_timestamp(process.started_ms)}"
-        self._event(text, "restarted", broker=broker, **process._asdict())
-
-    def waits_for_sync(self, partitions: Sequence[Partition]) -> None:
-        text = f"waiting until {count_text(len(partitions), 'partition')} have all replicas in sync"
-        self._event(text if partitions else "waiting until a broker responds", "waiting", partitions=len(partitions))
-
-    def in_sync(self, duration_ms: int) -> None:
-        self._event(
-            f"all replicas are in sync after {format_duration(duration_ms)}", "in_sync", duration_ms=duration_ms
-        )
-
-    def complete(self, brokers: int, duration_ms: int) -> None:
+    def run(self) -> None:
+        """Return when all brokers were restarted, and all partitions are in sync. Raises CliError after a deadline."""
+        began_ms = _now_ms()
+        while True:
+            view = self._wait_until_in_sync()
+            remaining = [broker for broker, old in self.before.items() if not is_restarted(old, view, broker)]
+            if not remaining:
+                break
+            step = restart_steps(view, remaining, self.at_once)[0]
+            for place, broker in enumerate(step, len(self.before) - len(remaining) + 1):
+                row = view.brokers[broker]
+                command = restart_command(self.template, broker, row)
+                address = format_address(row.host, row.port)
+                text = f"{place} of {len(self.before)}: restart broker {broker} at {address}"
+                self._event(text, "restart", broker=broker, command=command)
+                if not self.as_json:
+                    print(command, flush=True)
+            self._wait_until_restarted(step)
+            self.last = step
+        brokers, duration_ms = len(self.before), _now_ms() - began_ms
         done = f"restarted {count_text(brokers, 'broker')} in {format_duration(duration_ms)}"
         text = f"{done if brokers else NOTHING_LEFT}, and all replicas are in sync"
         self._event(text, "complete", brokers=brokers, duration_ms=duration_ms)
 
+    def _wait_until_in_sync(self) -> ClusterView:
+        """Return the state in which all partitions have a leader and all replicas in sync."""
+        began, waits = time.monotonic(), False
+        while True:
+            view = self.observer.read(self.last)
+            behind = [] if view is None else out_of_sync(view, self.tolerated)
+            if view is not None and not behind:
+                if waits:
+                    duration_ms = round((time.monotonic() - began) * 1000)
+                    text = f"all replicas are in sync after {format_duration(duration_ms)}"
+                    self._event(text, "in_sync", duration_ms=duration_ms)
+                return view
+            count = count_text(len(behind), "partition")
+            if not waits:
+                text = f"waiting until {count} have all replicas in sync"
+                text = text if behind else "waiting until a broker responds"
+                self._event(text, "waiting", partitions=len(behind))
+                waits = True
+            self._pause(began, self.sync_ms, f"{count} not in sync" if behind else "no broker responds")
+
+    def _wait_until_restarted(self, step: Sequence[int]) -> None:
+        began, away, left = time.monotonic(), set[int](), list(step)
+        while left:
+            self._pause(began, self.restart_ms, f"not restarted: broker {', '.join(map(str, left))}")
+            view = self.observer.read(left)
+            if view is None:
+                continue
+            for broker in list(left):
+                if is_restarted(self.before[broker], view, broker):
+                    left.remove(broker)
+                    process = view.processes[broker]
+                    started = format_timestamp(process.started_ms)
+                    text = f"broker {broker} is back: version {process.version}, started {started}"
+                    self._event(text, "restarted", broker=broker, **process._asdict())
+            # Those whose turn it is come first.
+            for broker in sorted(set(view.absent()).difference(away), key=lambda broker: broker not in step):
+                if broker in left or broker not in step:
+                    away.add(broker)
+                    text = f"broker {broker} is away" + ("" if broker in step else ", and it is not its turn")
+                    self._event(text, "away", broker=broker, expected=broker in step)
+
+    def _pause(self, began: float, limit_ms: int | None, reason: str) -> None:
+        """Wait a moment. Raises CliError if that is too long since `began`."""
+        self.interrupts.check()
+        if limit_ms is not None and (time.monotonic() - began) * 1000 > limit_ms:
+            raise CliError(f"given up after {format_duration(limit_ms)}: {reason}")
+        time.sleep(EVERY_S)
+
     def _event(self, text: str, event: str, **fields: Any) -> None:
-        if self._as_json:
+        if self.as_json:
             print(json.dumps({"event": event, **fields}), flush=True)
         else:
             print_note(text)
 
 
-EVERY_S = 0.5
-
-
-class Limits(NamedTuple):
-    """How many brokers are restarted at once, and the longest waits in milliseconds, None for no limit."""
-
-    at_once: int = 1
-    restart_ms: int | None = None
-    sync_ms: int | None = None
-
-
-class RollingRestart:
-    """A rolling restart of some brokers. `before`: their processes that are to be replaced, by broker id."""
-
-    def __init__(
-        self,
-        observer: Observer,
-        report: RollReport,
-        limits: Limits,
-        before: dict[int, BrokerProcess],
-        tolerated: Collection[Partition],
-        interrupts: Interrupts,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`tolerated`: partitions that need not be in sync, as they were not at the beginning."""
-        self._observer = observer
-        self._report = report
-        self._limits = limits
-        self._before = before
-        self._tolerated = tolerated
-        self._interrupts = interrupts
-        self._clock = clock
-        # The brokers that were restarted last: they know the in-sync replicas since then.
-        self._last: Sequence[int] = ()
-
-    def run(self) -> None:
-        """Return when all brokers were restarted, and all partitions are in sync. Raises CliError after a deadline."""
-        while True:
-            view = self._wait_until_in_sync()
-            remaining = [broker for broker, old in self._before.items() if not is_restarted(old, view, broker)]
-            if not remaining:
-                return
-            step = restart_steps(view, remaining, self._limits.at_once)[0]
-            number = len(self._before) - len(remaining)
-            for place, broker in enumerate(step, number + 1):
-                self._report.restart(broker, view.brokers[broker], place, len(self._before))
-            self._wait_until_restarted(step)
-            self._last = step
-
-    def _wait_until_in_sync(self) -> ClusterView:
-        """Return the state in which all partitions have a leader and all replicas in sync."""
-        began, waits = self._clock(), False
-        while True:
-            view = self._observer.read(self._last)
-            behind = None if view is None else out_of_sync(view, self._tolerated)
-            if view is not None and not behind:
-                if waits:
-                    self._report.in_sync(round((self._clock() - began) * 1000))
-                return view
-            if not waits:
-                self._report.waits_for_sync(behind or ())
-                waits = True
-            what = "no broker responds" if behind is None else f"{count_text(len(behind), 'partition')} not in sync"
-            self._pause(began, self._limits.sync_ms, what)
-
-    def _wait_until_restarted(self, step: Sequence[int]) -> None:
-        began, away, left = self._clock(), set[int](), list(step)
-        while left:
-            self._pause(began, self._limits.restart_ms, f"not restarted: {_names(left)}")
-            view = self._observer.read(left)
-            if view is None:
-                continue
-            for broker in list(left):
-                if is_restarted(self._before[broker], view, broker):
-                    left.remove(broker)
-                    self._report.restarted(broker, view.processes[broker])
-                elif not view.is_present(broker) and broker not in away:
-                    away.add(broker)
-                    self._report.away(broker)
-            # A broker whose turn it is not.
-            for broker in set(view.absent()).difference(step, away):
-                away.add(broker)
-                self._report.away(broker, unexpected=True)
-
-    def _pause(self, began: float, limit_ms: int | None, reason: str) -> None:
-        """Wait a moment. Raises CliError if that is too long since `began`."""
-        self._interrupts.check()
-        if limit_ms is not None and (self._clock() - began) * 1000 > limit_ms:
-            raise CliError(f"given up after {format_duration(limit_ms)}: {reason}")
-        time.sleep(EVERY_S)
-
-
-def _names(brokers: Sequence[int]) -> str:
-    return f"broker {', '.join(map(str, brokers))}"
-
-
-def since_text(since_ms: int) -> str:
-    """Return a time as `--since` reads it."""
-    return datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _now_ms() -> int:
+    return round(time.time() * 1000)
 
 
 DEFAULT_COMMAND = "ssh {host} sudo systemctl restart kbroker"
@@ -286,9 +249,10 @@ def roll(
 
     Example: kbroker cluster roll --yes --command 'ssh {host} sudo systemctl restart kbroker' | sh
     """
-    now_ms = round(time.time() * 1000)
+    now_ms = _now_ms()
     since_ms = None if since is None else parse_time_ms(since, now_ms)
-    limits = Limits(at_once, _milliseconds(restart_timeout), _milliseconds(sync_timeout))
+    restart_ms = None if restart_timeout is None else parse_duration_ms(restart_timeout)
+    sync_ms = None if sync_timeout is None else parse_duration_ms(sync_timeout)
     observer = Observer(bootstrap)
     view = first_view(observer)
     before = processes_to_replace(view, broker_ids, since_ms)
@@ -317,20 +281,17 @@ def roll(
     else:
         for reason in reasons:
             print_note(reason)
-    report = RollReport(command, as_json)
-    resume = f"to continue: kbroker cluster roll --since {since_text(now_ms if since_ms is None else since_ms)}"
+    began = datetime.fromtimestamp((now_ms if since_ms is None else since_ms) / 1000, UTC)
+    resume = f"kbroker cluster roll --since {began.isoformat(timespec='milliseconds').replace('+00:00', 'Z')}"
     tolerated = out_of_sync(view) if force else []
     try:
         with Interrupts() as interrupts:
-            RollingRestart(observer, report, limits, before, tolerated, interrupts).run()
+            RollingRestart(
+                observer, command, as_json, at_once, restart_ms, sync_ms, before, tolerated, interrupts
+            ).run()
     except (KeyboardInterrupt, CliError):
-        print_note(resume + "".join(f" {broker}" for broker in broker_ids or ()))
+        print_note(" ".join(["to continue:", resume, *map(str, broker_ids or ())]))
         raise
-    report.complete(len(before), round(time.time() * 1000) - now_ms)
-
-
-def _milliseconds(duration: str | None) -> int | None:
-    return None if duration is None else parse_duration_ms(duration)
 
 
 def processes_to_replace(

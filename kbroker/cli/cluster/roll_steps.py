@@ -7,16 +7,24 @@ from typing import NamedTuple
 from kbroker.cli.common.client import CLIENT_ERRORS, CLIENT_ID, admin_client
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.partitions import CONDITIONS, PartitionHealth, min_isr_by_topic
-from kbroker.cli.common.values import count_text
+from kbroker.cli.common.values import (
+    count_text,
+)
 from kbroker.client.admin import describe_cluster
 from kbroker.client.connection import BrokerConnection
 from kbroker.client.requests import Partition
 from kbroker.common import format_address
 from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
-from protocol.messages.k60_describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from protocol.messages.k60_describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 from protocol.messages.k10003_describe_broker import DescribeBrokerRequest, DescribeBrokerResponse
 
 NOT_REGISTERED = -1
+# A broker that does not respond within this time counts as away.
+TIMEOUT_S = 5.0
 
 
 class BrokerProcess(NamedTuple):
@@ -30,17 +38,6 @@ class BrokerProcess(NamedTuple):
     version: str
 
 
-class BrokerAddress(NamedTuple):
-    """Where clients reach a broker."""
-
-    host: str
-    port: int
-    rack: str | None = None
-
-    def __str__(self) -> str:
-        return format_address(self.host, self.port)
-
-
 class ClusterView(NamedTuple):
     """`brokers` has all registered brokers, `processes` those that respond, both by id.
 
@@ -48,7 +45,7 @@ class ClusterView(NamedTuple):
     """
 
     controller: int
-    brokers: Mapping[int, BrokerAddress]
+    brokers: Mapping[int, DescribeClusterBroker]
     processes: Mapping[int, BrokerProcess]
     partitions: Mapping[Partition, PartitionHealth]
 
@@ -60,6 +57,81 @@ class ClusterView(NamedTuple):
     def absent(self) -> list[int]:
         """Return the registered brokers that do not respond or are fenced."""
         return [broker for broker in sorted(self.brokers) if not self.is_present(broker)]
+
+
+class Observer:
+    """Knows the brokers from the first connection on, and learns of others."""
+
+    def __init__(self, bootstrap: str) -> None:
+        """Find the brokers. Raises CliError if none can be reached."""
+        self._min_isr: dict[str, int] = {}
+        with admin_client(bootstrap) as client:
+            self._brokers = {row.broker_id: row for row in describe_cluster(client).brokers}
+
+    def read(self, ask_first: Iterable[int] = ()) -> ClusterView | None:
+        """Return the state of the cluster, None if no broker responds to all requests.
+
+        The state of the partitions is what the first broker of `ask_first` says that responds. One that was restarted
+        has read them since then, while another may not know yet that its replicas have left the ISR.
+        """
+        processes = {broker: process for broker in self._brokers if (process := self._process(broker)) is not None}
+        order = [*(broker for broker in ask_first if broker in processes), *processes]
+        for broker in dict.fromkeys(order):
+            try:
+                with self._connect(broker) as connection:
+                    cluster = connection.request(
+                        DescribeClusterRequest(include_fenced_brokers=True), DescribeClusterResponse
+                    )
+                    request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+                    metadata = connection.request(request, MetadataResponse)
+            except CLIENT_ERRORS:
+                continue
+            self._brokers = {row.broker_id: row for row in cluster.brokers}
+            partitions = self._partitions(metadata)
+            return ClusterView(cluster.controller_id, dict(sorted(self._brokers.items())), processes, partitions)
+        return None
+
+    def _connect(self, broker: int) -> BrokerConnection:
+        row = self._brokers[broker]
+        return BrokerConnection((row.host, row.port), client_id=CLIENT_ID, timeout_s=TIMEOUT_S)
+
+    def _process(self, broker: int) -> BrokerProcess | None:
+        try:
+            with self._connect(broker) as connection:
+                found = connection.request(DescribeBrokerRequest(), DescribeBrokerResponse)
+        except CLIENT_ERRORS:
+            return None
+        # Another broker may have its address now.
+        if found.broker_id != broker:
+            return None
+        return BrokerProcess(found.broker_epoch, found.started_ms, found.software_version)
+
+    def _partitions(self, metadata: MetadataResponse) -> dict[Partition, PartitionHealth]:
+        topics = {topic.name: topic.partitions for topic in metadata.topics if not topic.error_code and topic.name}
+        new = [name for name in topics if name not in self._min_isr]
+        if new:
+            bootstrap = ",".join(format_address(row.host, row.port) for row in self._brokers.values())
+            # Raises only at the first time: later ones are repeated anyway.
+            with suppress(CliError) if self._min_isr else nullcontext(), admin_client(bootstrap) as client:
+                self._min_isr |= min_isr_by_topic(client, new)
+        return {
+            (name, row.partition_index): PartitionHealth(
+                row.leader_id, row.replica_nodes, row.isr_nodes, self._min_isr.get(name, 1)
+            )
+            for name, partitions in topics.items()
+            for row in partitions
+        }
+
+
+def first_view(observer: Observer) -> ClusterView:
+    """Return the state of the cluster. Raises CliError for brokers of another program, which do not report starts."""
+    view = observer.read()
+    if view is None:
+        raise CliError("these brokers do not report when they were started: only those of kbroker do")
+    return view
+
+
+# The order of the brokers, and what prevents a restart.
 
 
 def is_restarted(old: BrokerProcess, view: ClusterView, broker: int) -> bool:
@@ -83,15 +155,12 @@ def out_of_sync(view: ClusterView, tolerated: Collection[Partition] = ()) -> lis
     ]
 
 
-Partitions = Mapping[Partition, PartitionHealth]
-
-
-def restart_order(brokers: Mapping[int, BrokerAddress], ids: Iterable[int], controller: int) -> list[int]:
+def restart_order(brokers: Mapping[int, DescribeClusterBroker], ids: Iterable[int], controller: int) -> list[int]:
     """Return brokers rack by rack, in the order of their ids. The controller is the last, and its rack the last rack.
 
     So the controller changes only once.
     """
-    rack_of = {broker: address.rack for broker, address in brokers.items()}
+    rack_of = {broker: row.rack for broker, row in brokers.items()}
     last_rack = rack_of.get(controller)
 
     def position(broker: int) -> tuple[bool, bool, bool, str, int]:
@@ -128,7 +197,7 @@ def _is_interrupted(part: PartitionHealth, away: Collection[int]) -> bool:
     return left < max(part.effective_min_isr, 1)
 
 
-def interrupted_by(partitions: Partitions, away: Collection[int]) -> list[Partition]:
+def interrupted_by(partitions: Mapping[Partition, PartitionHealth], away: Collection[int]) -> list[Partition]:
     """Return the partitions that refuse writes with acks=all, or have no leader, while some brokers are away.
 
     Only partitions that have a replica there count.
@@ -150,86 +219,3 @@ def obstacles(view: ClusterView) -> list[str]:
         if count:
             reasons.append(f"{count_text(count, 'partition')} {text}")
     return reasons
-
-
-# A broker that does not respond within this time counts as away.
-TIMEOUT_S = 5.0
-
-
-class Observer:
-    """Knows the brokers from the first connection on, and learns of others."""
-
-    def __init__(self, bootstrap: str) -> None:
-        """Find the brokers. Raises CliError if none can be reached."""
-        self._brokers: dict[int, BrokerAddress] = {}
-        self._min_isr: dict[str, int] = {}
-        with admin_client(bootstrap) as client:
-            self._learn(describe_cluster(client))
-
-    def read(self, ask_first: Iterable[int] = ()) -> ClusterView | None:
-        """Return the state of the cluster, None if no broker responds to all requests.
-
-        The state of the partitions is what the first broker of `ask_first` says that responds. One that was restarted
-        has read them since then, while another may not know yet that its replicas have left the ISR.
-        """
-        processes = {broker: process for broker in self._brokers if (process := self._process(broker)) is not None}
-        order = [*(broker for broker in ask_first if broker in processes), *processes]
-        for broker in dict.fromkeys(order):
-            try:
-                with self._connect(broker) as connection:
-                    cluster = connection.request(
-                        DescribeClusterRequest(include_fenced_brokers=True), DescribeClusterResponse
-                    )
-                    request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
-                    metadata = connection.request(request, MetadataResponse)
-            except CLIENT_ERRORS:
-                continue
-            self._learn(cluster)
-            partitions = self._partitions(metadata)
-            return ClusterView(cluster.controller_id, dict(sorted(self._brokers.items())), processes, partitions)
-        return None
-
-    def _learn(self, cluster: DescribeClusterResponse) -> None:
-        self._brokers = {row.broker_id: BrokerAddress(row.host, row.port, row.rack) for row in cluster.brokers}
-
-    def _connect(self, broker: int) -> BrokerConnection:
-        address = self._brokers[broker]
-        return BrokerConnection((address.host, address.port), client_id=CLIENT_ID, timeout_s=TIMEOUT_S)
-
-    def _process(self, broker: int) -> BrokerProcess | None:
-        try:
-            with self._connect(broker) as connection:
-                found = connection.request(DescribeBrokerRequest(), DescribeBrokerResponse)
-        except CLIENT_ERRORS:
-            return None
-        # Another broker may have its address now.
-        if found.broker_id != broker:
-            return None
-        return BrokerProcess(found.broker_epoch, found.started_ms, found.software_version)
-
-    def _partitions(self, metadata: MetadataResponse) -> dict[Partition, PartitionHealth]:
-        topics = [topic for topic in metadata.topics if not topic.error_code and topic.name]
-        self._read_min_isr([topic.name for topic in topics if topic.name and topic.name not in self._min_isr])
-        return {
-            (topic.name or "", row.partition_index): PartitionHealth(
-                row.leader_id, row.replica_nodes, row.isr_nodes, self._min_isr.get(topic.name or "", 1)
-            )
-            for topic in topics
-            for row in topic.partitions
-        }
-
-    def _read_min_isr(self, topics: list[str]) -> None:
-        """Read min.insync.replicas of topics. Raises CliError at the first time; later ones are repeated anyway."""
-        if not topics:
-            return
-        bootstrap = ",".join(map(str, self._brokers.values()))
-        with suppress(CliError) if self._min_isr else nullcontext(), admin_client(bootstrap) as client:
-            self._min_isr |= min_isr_by_topic(client, topics)
-
-
-def first_view(observer: Observer) -> ClusterView:
-    """Return the state of the cluster. Raises CliError for brokers of another program, which do not report starts."""
-    view = observer.read()
-    if view is None:
-        raise CliError("these brokers do not report when they were started: only those of kbroker do")
-    return view

@@ -39,7 +39,7 @@ from kbroker.cli.configs.requests import Resource, alter_configs
 from kbroker.client.admin import ConfigChanges, describe_cluster
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import Partition
-from kbroker.metadata.reassignments.placement.cluster_layout import ClusterBroker, ClusterLayout
+from kbroker.metadata.reassignments.placement.cluster_layout import ClusterLayout
 from kbroker.metadata.reassignments.placement.drain import change_replication_factor
 from kbroker.metadata.reassignments.placement.reassignment_plan import (
     PlanRefused,
@@ -78,26 +78,20 @@ def _alter(client: ClusterClient, brokers: Sequence[int], changes: ConfigChanges
     """Alter brokers, and return those that are altered. Others do that for a broker that is away."""
     altered = []
     for broker in brokers:
+        resource = Resource("broker", str(broker))
         try:
-            _alter_broker(client, Resource("broker", str(broker)), changes)
+            alter_configs(client, resource, changes)
         except (CliError, *CLIENT_ERRORS) as error:
-            print_note(f"broker {broker}: {consequence}: {client_error_text(error)}")
-        else:
-            altered.append(broker)
+            # Clients no longer find a broker that is fenced: CliError.
+            try:
+                alter_configs(client, resource, changes, at_any=True)
+            except (CliError, *CLIENT_ERRORS) as other:
+                # CliError: it is not known to be away.
+                reason = client_error_text(error if isinstance(other, CliError) else other)
+                print_note(f"broker {broker}: {consequence}: {reason}")
+                continue
+        altered.append(broker)
     return altered
-
-
-def _alter_broker(client: ClusterClient, broker: Resource, changes: ConfigChanges) -> None:
-    """Raises CliError, and the errors of clients."""
-    try:
-        alter_configs(client, broker, changes)
-    except (CliError, *CLIENT_ERRORS) as error:
-        # Clients no longer find a broker that is fenced: CliError.
-        try:
-            alter_configs(client, broker, changes, at_any=True)
-        except CliError:
-            # It is not known to be away.
-            raise error from None
 
 
 # The controller is asked less often about a large plan, whose description is large.
@@ -125,41 +119,37 @@ class PlanWatch:
 
     def wait_for_end(self, plan: PlanDescription) -> PlanDescription:
         """Return the plan when it has ended. When the user interrupts that, it continues to run."""
+        current, away = plan, list[int]()
+        away_at = time.monotonic() + AWAY_EVERY_S
         try:
             with Interrupts() as interrupts:
-                return self._wait_for_end(plan, interrupts)
+                total = self.copied(plan).total
+                progress = ProgressBar(plan_name(plan), total or len(plan.moves), shows_bytes=total > 0)
+                with progress:
+                    while current.is_running:
+                        interrupts.check()
+                        time.sleep(EVERY_S + len(plan.moves) / MOVES_PER_S)
+                        found = self._plans.describe()
+                        if found is None or found.plan_id != plan.plan_id:
+                            raise CliError(f"{plan_name(plan)} has ended, and another plan was begun since")
+                        current = found
+                        if current.is_running and time.monotonic() >= away_at:
+                            before, away = away, current.awaited(self._away())
+                            print_awaited(broker for broker in away if broker not in before)
+                            away_at = time.monotonic() + AWAY_EVERY_S
+                        if progress.may_be_shown:
+                            progress.advance_to(self.copied(current).copied if total else current.count(DONE))
         except KeyboardInterrupt:
             print_note(f"{plan_name(plan)} continues; {HOW_TO_GO_ON}")
             raise
-
-    def _wait_for_end(self, plan: PlanDescription, interrupts: Interrupts) -> PlanDescription:
-        total = self.copied(plan).total
-        plan_id, current = plan.plan_id, plan
-        awaited: list[int] = []
-        away_at = time.monotonic() + AWAY_EVERY_S
-        with ProgressBar(plan_name(plan), total or len(plan.moves), shows_bytes=total > 0) as progress:
-            while current.is_running:
-                interrupts.check()
-                time.sleep(EVERY_S + len(plan.moves) / MOVES_PER_S)
-                found = self._plans.describe()
-                if found is None or found.plan_id != plan_id:
-                    raise CliError(f"{plan_name(plan)} has ended, and another plan was begun since")
-                current = found
-                if current.is_running and time.monotonic() >= away_at:
-                    before, awaited = awaited, current.awaited(self._away())
-                    print_awaited(broker for broker in awaited if broker not in before)
-                    away_at = time.monotonic() + AWAY_EVERY_S
-                if progress.may_be_shown:
-                    progress.advance_to(self.copied(current).copied if total else current.count(DONE))
         return current
 
     def _away(self) -> list[int]:
         """Return the brokers that are away; none if no broker responds."""
         try:
-            brokers = describe_cluster(self._client).brokers
+            return [broker.broker_id for broker in describe_cluster(self._client).brokers if broker.is_fenced]
         except CLIENT_ERRORS:
             return []
-        return [broker.broker_id for broker in brokers if broker.is_fenced]
 
 
 ENDLESS = (
@@ -187,6 +177,7 @@ def run_plan(
 
     The exit status is 1 if the plan was cancelled or has skipped partitions.
     """
+    throttle = options.throttle_bytes_per_second
     with admin_client(bootstrap) as client:
         plans = PlanRequests(client)
         last = _last_plan(plans, options.dry_run)
@@ -196,7 +187,9 @@ def run_plan(
         except PlanRefused as error:
             raise CliError(str(error)) from None
         watch = PlanWatch(client, plans, replica_sizes(layout))
-        rate = assumed_rate(options.throttle, None if last is None else copy_rate(last, replica_sizes(layout)))
+        measured = None if last is None else copy_rate(last, replica_sizes(layout))
+        # The bytes per second with which the time of the plan is estimated, None if they are not known.
+        rate = min((rate for rate in (throttle, measured) if rate is not None), default=None)
         estimate = None
         if rate is not None:
             written = measure_write_rates(client, plan, now_ms())
@@ -228,10 +221,6 @@ def _last_plan(plans: PlanRequests, dry_run: bool) -> PlanDescription | None:
     return last
 
 
-def _can_be_cordoned(broker: ClusterBroker) -> bool:
-    return broker.accepts_replicas or broker.is_away
-
-
 def _run(
     client: ClusterClient,
     plans: PlanRequests,
@@ -250,8 +239,8 @@ def _run(
         copied = format_size(plan.copied_bytes)
         confirm(f"Move {count_text(len(plan.moves), 'partition')}, with {copied} to copy?", options.yes)
     # The others are cordoned already, except that nobody can tell it of one that is away.
-    not_cordoned = [broker for broker in map(plan.layout.brokers.__getitem__, drained) if _can_be_cordoned(broker)]
-    cordoned = cordon(client, [broker.id for broker in not_cordoned])
+    rows = map(plan.layout.brokers.__getitem__, drained)
+    cordoned = cordon(client, [row.id for row in rows if row.accepts_replicas or row.is_away])
     left = created_meanwhile(plan.layout, read_layout(client), drained) if cordoned else 0
     if left:
         print_note(f"{count_text(left, 'partition')} got replicas there since this plan was made: drain once more")
@@ -259,7 +248,11 @@ def _run(
         return None
     try:
         plan_id = plans.create(
-            description, plan.moves, options.throttle, options.max_concurrent_moves, allow_fewer_racks=allow_fewer_racks
+            description,
+            plan.moves,
+            options.throttle_bytes_per_second,
+            options.max_concurrent_moves,
+            allow_fewer_racks=allow_fewer_racks,
         )
     except CliError:
         uncordon(client, cordoned)
@@ -296,11 +289,6 @@ def first_moves(plan: ReassignmentPlan) -> ReassignmentPlan:
 def replica_sizes(layout: ClusterLayout) -> dict[Partition, int]:
     """Return the bytes of one replica by partition."""
     return {(part.topic, part.partition): part.size_bytes for part in layout.partitions}
-
-
-def assumed_rate(throttle: float | None, measured: float | None) -> float | None:
-    """Return the bytes per second with which the time of a plan is estimated, None if they are not known."""
-    return min((rate for rate in (throttle, measured) if rate is not None), default=None)
 
 
 def now_ms() -> int:

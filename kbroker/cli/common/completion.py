@@ -47,10 +47,11 @@ def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_transactional_ids(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete transactional ids."""
-    from kbroker.cli.transactions.requests import TransactionFilter, list_transactions
+    from kbroker.cli.transactions.requests import list_transactions
+    from protocol.messages.k66_list_transactions import ListTransactionsRequest
 
     def query(client: "ClusterClient") -> list[str]:
-        return [listing.transactional_id for listing in list_transactions(client, TransactionFilter())]
+        return [row["transactional_id"] for row in list_transactions(client, ListTransactionsRequest())]
 
     return _with_prefix(_query(ctx, query), incomplete)
 

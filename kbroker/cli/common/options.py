@@ -15,6 +15,8 @@ from kbroker.cli.common.values import INT32, parse_rate
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from kbroker.pipeline.storage.storage import Storage
+
 
 def option(
     spec: str = "", help: str | None = None, *, complete: Callable[..., list[str]] | None = None, **settings: Any
@@ -49,122 +51,139 @@ Bootstrap = Annotated[
 AsJson = Annotated[bool, option("--json", "Print JSON.")]
 Yes = Annotated[bool, option("--yes -y", "Do not ask for confirmation.")]
 
-# Of commands that make a plan of moves and let the controller run it: see plan_options.py.
-DryRun = Annotated[bool, option("--dry-run", "Show the plan, and do not run it.")]
-Throttle = Annotated[
-    str | None,
-    option(
-        "--throttle RATE",
-        "Maximum bytes per second that each broker sends and receives for the plan, such as 20MiB.",
-        show_default="no throttle",
-    ),
-]
-Concurrent = Annotated[
-    int | None, option("--concurrent N", "Partitions that move at the same time.", min=1, max=INT32, show_default="10")
-]
+SparkConf = Annotated[list[str] | None, option("--conf NAME=VALUE", "Set a Spark property; repeatable.")]
+Directory = Annotated[str, argument("DIR")]
+TopicNames = Annotated[list[str] | None, option("--topic TOPIC", "Include this topic only; repeatable.")]
+BrokerWait = Annotated[str, option("--broker-wait DURATION", "Wait this long for a broker that cannot be reached.")]
 AllowFewerRacks = Annotated[
     bool, option("--allow-fewer-racks", "Allow partitions to be spread over fewer racks than before.")
 ]
-Detach = Annotated[bool, option("--detach", "Return as soon as the plan has begun.")]
 
 
-DEFAULT_CONCURRENT = 10
+# Groups of options.
+
+
+def expand_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command in which each parameter that is a NamedTuple of options has one option for each field."""
+    signature = inspect.signature(command)
+    parameters = signature.parameters.values()
+    groups = {each.name: each.annotation for each in parameters if hasattr(each.annotation, "_fields")}
+
+    @wraps(command)
+    def expanded(**arguments: Any) -> None:
+        for name, group in groups.items():
+            arguments[name] = group(**{field: arguments.pop(field) for field in group._fields})
+        command(**arguments)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    options: list[inspect.Parameter] = []
+    for parameter in parameters:
+        group = groups.get(parameter.name)
+        if group is None:
+            options.append(parameter.replace(kind=keyword))
+        else:
+            options += [
+                inspect.Parameter(
+                    field, keyword, default=group._field_defaults.get(field, inspect.Parameter.empty), annotation=option
+                )
+                for field, option in group.__annotations__.items()
+            ]
+    expanded.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {each.name: each.annotation for each in options}
+    return expanded
 
 
 class PlanOptions(NamedTuple):
-    """How to show and run a plan. `throttle`: bytes per second, None for no throttle. `concurrent`: None for 10."""
+    """How to show a plan of moves and let the controller run it."""
 
-    dry_run: bool = False
-    throttle: int | None = None
-    concurrent: int | None = None
-    detach: bool = False
-    yes: bool = False
-    as_json: bool = False
+    dry_run: Annotated[bool, option("--dry-run", "Show the plan, and do not run it.")] = False
+    throttle: Annotated[
+        str | None,
+        option(
+            "--throttle RATE",
+            "Maximum bytes per second that each broker sends and receives for the plan, such as 20MiB.",
+            show_default="no throttle",
+        ),
+    ] = None
+    concurrent: Annotated[
+        int | None,
+        option("--concurrent N", "Partitions that move at the same time.", min=1, max=INT32, show_default="10"),
+    ] = None
+    detach: Annotated[bool, option("--detach", "Return as soon as the plan has begun.")] = False
+    yes: Yes = False
+    as_json: AsJson = False
+
+    @property
+    def throttle_bytes_per_second(self) -> int | None:
+        """None for no throttle. Raises CliError for a rate that cannot be parsed."""
+        return None if self.throttle is None else parse_rate(self.throttle)
 
     @property
     def max_concurrent_moves(self) -> int:
-        return DEFAULT_CONCURRENT if self.concurrent is None else self.concurrent
+        return self.concurrent or 10
 
     @property
     def used(self) -> list[str]:
         """The names of the options that the command line has."""
-        changed = [name for name in self._fields if getattr(self, name) != getattr(NO_PLAN_OPTIONS, name)]
-        return ["--" + name.removeprefix("as_").replace("_", "-") for name in changed]
+        used = [name for name, default in self._field_defaults.items() if getattr(self, name) != default]
+        return ["--" + name.removeprefix("as_").replace("_", "-") for name in used]
 
 
-NO_PLAN_OPTIONS = PlanOptions()
+class SparkOptions(NamedTuple):
+    """How to run Spark."""
 
-_ANNOTATIONS: dict[str, Any] = {
-    "dry_run": DryRun,
-    "throttle": Throttle,
-    "concurrent": Concurrent,
-    "detach": Detach,
-    "yes": Yes,
-    "as_json": AsJson,
-}
-
-
-def with_plan_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command that has a parameter `options: PlanOptions`: it gets one option for each field instead.
-
-    The command raises CliError for a rate that cannot be parsed.
-    """
-
-    @wraps(command)
-    def command_with_options(**arguments: Any) -> None:
-        values = {name: arguments.pop(name) for name in _ANNOTATIONS}
-        if values["throttle"] is not None:
-            values["throttle"] = parse_rate(values["throttle"])
-        command(**arguments, options=PlanOptions(**values))
-
-    signature = inspect.signature(command)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    fields = [
-        inspect.Parameter(name, keyword, default=getattr(NO_PLAN_OPTIONS, name), annotation=annotation)
-        for name, annotation in _ANNOTATIONS.items()
-    ]
-    parameters: list[inspect.Parameter] = []
-    for parameter in signature.parameters.values():
-        if parameter.name == "options":
-            parameters += fields
-        else:
-            parameters.append(parameter.replace(kind=keyword))
-    command_with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    command_with_options.__annotations__ = {**command.__annotations__, **_ANNOTATIONS}
-    del command_with_options.__annotations__["options"]
-    return command_with_options
-
-
-Master = Annotated[str | None, option("--master URL", "Spark master, as for spark-submit.", show_default="local[*]")]
-Jars = Annotated[
-    str | None,
-    option(
-        "--spark-jars DIR",
-        "Directory with Spark's Kafka connector, made by `kbroker pipeline fetch`.",
-        envvar="KBROKER_SPARK_JARS",
-        show_default="downloaded once",
-    ),
-]
-SparkConf = Annotated[list[str] | None, option("--conf NAME=VALUE", "Set a Spark property; repeatable.")]
-BrokerWait = Annotated[str, option("--broker-wait DURATION", "Wait this long for a broker that cannot be reached.")]
+    master: Annotated[
+        str | None, option("--master URL", "Spark master, as for spark-submit.", show_default="local[*]")
+    ] = None
+    jars: Annotated[
+        str | None,
+        option(
+            "--spark-jars DIR",
+            "Directory with Spark's Kafka connector, made by `kbroker pipeline fetch`.",
+            envvar="KBROKER_SPARK_JARS",
+            show_default="downloaded once",
+        ),
+    ] = None
+    conf: SparkConf = None
 
 
 @contextmanager
-def spark_session_for(
-    name: str, master: str | None, jars: str | None, conf: Sequence[str] | None, *, prints: bool = False
-) -> "Iterator[SparkSession]":
+def spark_session_for(name: str, options: SparkOptions, *, prints: bool = False) -> "Iterator[SparkSession]":
     """Open a Spark session for one command. Errors of Spark and of the pipeline are raised as CliError."""
-    from kbroker.pipeline.errors import PipelineError
     from kbroker.pipeline.spark.session import spark_session
     from kbroker.pipeline.spark.session_conf import parse_conf
 
     with pipeline_errors():
-        try:
-            settings = parse_conf(conf or [])
-        except PipelineError as error:
-            raise usage_error(str(error)) from None
-        with spark_session(name, master=master, jars=jars, conf=settings, note=print_note, prints=prints) as session:
+        with pipeline_usage_errors():
+            settings = parse_conf(options.conf or [])
+        with spark_session(
+            name, master=options.master, jars=options.jars, conf=settings, note=print_note, prints=prints
+        ) as session:
             yield session
+
+
+@contextmanager
+def open_storages(directories: Sequence[str], options: SparkOptions) -> "Iterator[Callable[[str], Storage]]":
+    """Return a function that opens storages. Starts a Spark session only if a directory is not local."""
+    from kbroker.pipeline.storage.location import is_local, open_storage
+
+    if all(map(is_local, directories)):
+        with pipeline_errors():
+            yield open_storage
+    else:
+        with spark_session_for("kbroker archive", options) as session:
+            yield lambda directory: open_storage(directory, session)
+
+
+@contextmanager
+def pipeline_usage_errors() -> Iterator[None]:
+    """Raise errors of the pipeline as CliError for wrong usage."""
+    from kbroker.pipeline.errors import PipelineError
+
+    try:
+        yield
+    except PipelineError as error:
+        raise usage_error(str(error)) from None
 
 
 @contextmanager

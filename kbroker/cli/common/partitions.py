@@ -12,15 +12,13 @@ from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import CONTROLLER_ERRORS, Partition, by_topic
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import MetadataResponsePartition
-from protocol.messages.k45_alter_partition_reassignments import (
+from protocol.messages.k45_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from protocol.messages.k46_list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
 )
 
 MIN_ISR = "min.insync.replicas"

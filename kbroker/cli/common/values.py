@@ -4,7 +4,7 @@ Parsers raise CliError with the text that they could not parse.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 from typing import Literal, NamedTuple
 
@@ -182,6 +182,11 @@ def parse_host_port(text: str, what: str) -> tuple[str, int]:
 def count_text(count: int, noun: str, plural: str | None = None) -> str:
     """Return `1 partition`, `2 partitions`; pass `plural` if it is not the noun plus s."""
     return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
+
+
+def if_known(format: Callable[[int], str], value: int | None) -> str | None:
+    """Return the text of a value, None if it is None."""
+    return None if value is None else format(value)
 
 
 def format_size(size_bytes: float) -> str:

@@ -86,7 +86,7 @@ def get(
     elif documented:
         print("\n\n".join(_paragraph(config) for config in configs))
     else:
-        rows = [[config["name"], value_text(config), _source_text(config["source"])] for config in configs]
+        rows = [[config["name"], value_text(config), SOURCE_TEXTS[config["source"]]] for config in configs]
         print_table(("config", "value", "source"), rows)
 
 
@@ -111,17 +111,13 @@ def value_text(config: Config) -> str:
     return "" if value is None else value.replace("\n", "\\n")
 
 
-def _source_text(source: str) -> str:
-    return SOURCE_TEXTS.get(source, source)
-
-
 def _paragraph(config: Config) -> str:
-    facts = [config["type"], f"source: {_source_text(config['source'])}"] + ["read-only"] * config["read_only"]
+    facts = [config["type"], f"source: {SOURCE_TEXTS[config['source']]}"] + ["read-only"] * config["read_only"]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else DOCUMENTATION_WIDTH
     text = " ".join((config["documentation"] or "").split())
     documentation = textwrap.fill(text, max(width, 24), initial_indent="    ", subsequent_indent="    ")
     synonyms = [
-        f"    {_source_text(synonym['source'])}: "
+        f"    {SOURCE_TEXTS[synonym['source']]}: "
         f"{synonym['name']}={HIDDEN if config['sensitive'] else synonym['value']}"
         for synonym in config["synonyms"]
     ]

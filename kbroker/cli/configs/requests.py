@@ -1,6 +1,7 @@
 """Requests that describe, alter and list configs of any resource, to Apache Kafka as well."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from kbroker.cli.common.client import error_code_text, raise_error, topic_error_text
@@ -10,16 +11,18 @@ from kbroker.client import admin
 from kbroker.client.admin import (
     MAX_RESOURCES,
     ConfigChanges,
-    DescribedConfigs,
     TypedResource,
     chunks,
     describe_configs_request,
     describe_topics,
-    described_configs,
 )
 from kbroker.client.cluster import ClusterClient
 from protocol.client import UnsupportedVersionError
-from protocol.messages.k32_describe_configs import DescribeConfigsResourceResult, DescribeConfigsResponse
+from protocol.messages.k32_describe_configs import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
 from protocol.messages.k74_list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 
 RESOURCE_TYPES = {"topic": 2, "broker": 4, "logger": 8, "client-metrics": 16, "group": 32}
@@ -38,7 +41,8 @@ SOURCES = {
     7: ("DYNAMIC_CLIENT_METRICS_CONFIG", "client-metrics"),
     8: ("DYNAMIC_GROUP_CONFIG", "group"),
 }
-SOURCE_TEXTS = dict(SOURCES.values())
+UNKNOWN_SOURCE = ("UNKNOWN", "unknown")
+SOURCE_TEXTS = dict([*SOURCES.values(), UNKNOWN_SOURCE])
 DEFAULT_SOURCE = "DEFAULT_CONFIG"
 TYPE_NAMES = ("unknown", "boolean", "string", "int", "short", "long", "double", "list", "class", "password")
 
@@ -85,10 +89,14 @@ def describe_configs(
     """Return all configs of each resource, sorted by name. Raises CliError for the first error."""
     described: dict[Resource, list[Config]] = {}
     with ProgressBar("reading configs", len(resources)) as progress:
-        for chunk in _requestable(resources):
+        # The configs of one broker can only be requested from that broker.
+        alone = [[resource] for resource in resources if resource.broker_id is not None]
+        others = [resource for resource in resources if resource.broker_id is None]
+        for chunk in [*alone, *chunks(others, MAX_RESOURCES)]:
             typed = [resource.typed for resource in chunk]
-            results = admin.describe_configs(client, typed, documented=documented, broker=chunk[0].broker_id)
-            described |= _described(results)
+            described |= _described(
+                admin.describe_configs(client, typed, documented=documented, broker=chunk[0].broker_id)
+            )
             progress.advance(len(chunk))
     return described
 
@@ -98,42 +106,32 @@ def describe_broker_configs(client: ClusterClient, broker_ids: Sequence[int]) ->
     requests = [(broker, describe_configs_request([Resource("broker", str(broker)).typed])) for broker in broker_ids]
     described: dict[Resource, list[Config]] = {}
     for _, response in client.request_all(requests, DescribeConfigsResponse, TIMEOUT_S):
-        described |= _described(described_configs(response))
+        described |= _described(response.results)
     return described
 
 
-def _described(results: Iterable[DescribedConfigs]) -> dict[Resource, list[Config]]:
+def _described(results: Iterable[DescribeConfigsResult]) -> dict[Resource, list[Config]]:
     described = {}
     for result in results:
-        resource = Resource(KINDS[result.resource.type], result.resource.name)
+        resource = Resource(KINDS[result.resource_type], result.resource_name)
         if result.error_code:
             raise CliError(_resource_error_text(resource, result.error_code, result.error_message))
         described[resource] = sorted(map(_config, result.configs), key=lambda config: config["name"])
     return described
 
 
-def _requestable(resources: Sequence[Resource]) -> list[Sequence[Resource]]:
-    """Split resources into requests. The configs of one broker can only be requested from that broker."""
-    alone = [[resource] for resource in resources if resource.broker_id is not None]
-    return [*alone, *chunks([resource for resource in resources if resource.broker_id is None], MAX_RESOURCES)]
-
-
 def _config(entry: DescribeConfigsResourceResult) -> Config:
+    def source(number: int) -> str:
+        return SOURCES.get(number, UNKNOWN_SOURCE)[0]
+
     return {
         "name": entry.name,
         "value": entry.value,
-        "source": SOURCES.get(entry.config_source, ("UNKNOWN", "unknown"))[0],
+        "source": source(entry.config_source),
         "type": TYPE_NAMES[entry.config_type if entry.config_type < len(TYPE_NAMES) else 0],
         "sensitive": entry.is_sensitive,
         "read_only": entry.read_only,
-        "synonyms": [
-            {
-                "name": synonym.name,
-                "value": synonym.value,
-                "source": SOURCES.get(synonym.source, ("UNKNOWN", "unknown"))[0],
-            }
-            for synonym in entry.synonyms
-        ],
+        "synonyms": [{"name": row.name, "value": row.value, "source": source(row.source)} for row in entry.synonyms],
         "documentation": entry.documentation,
     }
 
@@ -162,16 +160,12 @@ def list_resources(client: ClusterClient, kinds: Sequence[str]) -> list[Resource
     resources = [ALL_BROKERS] if "broker" in kinds else []
     if "topic" in kinds:
         resources += [Resource("topic", topic.name) for topic in describe_topics(client)]
-    others = [kind for kind in ("group", "client-metrics") if kind in kinds]
-    return sorted(resources) + sorted(_list_config_resources(client, others) if others else [])
-
-
-def _list_config_resources(client: ClusterClient, kinds: Sequence[str]) -> list[Resource]:
-    request = ListConfigResourcesRequest(resource_types=[RESOURCE_TYPES[kind] for kind in kinds])
-    try:
-        response = client.request(request, ListConfigResourcesResponse)
-    except UnsupportedVersionError:
-        # Brokers before Kafka 4.1 cannot list them.
-        return []
-    raise_error(response.error_code)
-    return [Resource(KINDS[listed.resource_type], listed.resource_name) for listed in response.config_resources]
+    types = [RESOURCE_TYPES[kind] for kind in ("group", "client-metrics") if kind in kinds]
+    others = []
+    # Brokers before Kafka 4.1 cannot list them.
+    with suppress(UnsupportedVersionError):
+        if types:
+            response = client.request(ListConfigResourcesRequest(resource_types=types), ListConfigResourcesResponse)
+            raise_error(response.error_code)
+            others = [Resource(KINDS[row.resource_type], row.resource_name) for row in response.config_resources]
+    return sorted(resources) + sorted(others)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -20,8 +20,19 @@ from kbroker.cli.common.output import (
     print_table,
 )
 from kbroker.cli.common.values import INT32, count_text, format_timestamp, is_relative_time, parse_time_ms
-from kbroker.cli.dlq.redrive import LetterFilter, Redrive, dead_letter, parse_header_filters
+from kbroker.cli.dlq.redrive import (
+    SENT,
+    SKIPPED,
+    WITHOUT_ORIGINAL,
+    WITHOUT_TOPIC,
+    LetterFilter,
+    Redrive,
+    dead_letter,
+    parse_header_filters,
+)
+from kbroker.cli.records.consume import open_consumer
 from kbroker.cli.records.formats import to_json
+from kbroker.cli.records.polling import InterruptGuard, OffsetBounds, read_partitions
 from kbroker.cli.retry import topics_with_configs
 from kbroker.client.admin import EARLIEST, LATEST, delete_records, list_offsets
 from kbroker.client.cluster import ClusterClient
@@ -31,17 +42,37 @@ from kbroker.config.tag_expression import VIEW_OF
 
 app = typer.Typer()
 
-POLL_MS = 500
-
 DeadLetterTopic = Annotated[str, argument("TOPIC", "Dead-letter topic.", complete=complete_topics)]
-Source = Annotated[str | None, option("--topic -t TOPIC", "Only records that failed in this topic.")]
-Group = Annotated[
-    str | None, option("--group -g GROUP", "Only records that this group failed to process.", complete=complete_groups)
-]
-Error = Annotated[str | None, option("--error CLASS", "Only this exception, with or without its module.")]
-From = Annotated[str | None, option("--from TIME", "Only records that failed then or later.")]
-Until = Annotated[str | None, option("--until TIME", "Only records that failed earlier.")]
-Header = Annotated[list[str] | None, option("--header -H NAME[=VALUE]", "Only records with this header; repeatable.")]
+
+
+class Selection(NamedTuple):
+    """Which dead letters a command is about."""
+
+    source: Annotated[str | None, option("--topic -t TOPIC", "Only records that failed in this topic.")] = None
+    group: Annotated[
+        str | None,
+        option("--group -g GROUP", "Only records that this group failed to process.", complete=complete_groups),
+    ] = None
+    error: Annotated[str | None, option("--error CLASS", "Only this exception, with or without its module.")] = None
+    start: Annotated[str | None, option("--from TIME", "Only records that failed then or later.")] = None
+    end: Annotated[str | None, option("--until TIME", "Only records that failed earlier.")] = None
+    header: Annotated[
+        list[str] | None, option("--header -H NAME[=VALUE]", "Only records with this header; repeatable.")
+    ] = None
+
+    def filter(self) -> LetterFilter:
+        """Raises CliError."""
+        now_ms = round(time.time() * 1000)
+        start_ms, end_ms = (None if text is None else parse_time_ms(text, now_ms) for text in (self.start, self.end))
+        headers = parse_header_filters(self.header or [])
+        return LetterFilter(self.source, self.group, self.error, start_ms, end_ms, headers)
+
+    def relative_times(self) -> tuple[str | None, str | None]:
+        """Return the times that are durations before now; None for other times."""
+        start, end = (text if text is not None and is_relative_time(text) else None for text in (self.start, self.end))
+        return start, end
+
+
 DryRun = Annotated[bool, option("--dry-run", "Print what would be done, and change nothing.")]
 
 
@@ -71,30 +102,12 @@ def _bounds(client: ClusterClient, topic: str) -> dict[TopicPartition, tuple[int
     return {tp: (offset, end[tp]) for tp, offset in sorted(begin.items())}
 
 
-def _selection(
-    source: str | None, group: str | None, error: str | None, start: str | None, end: str | None, header: list[str]
-) -> LetterFilter:
-    now_ms = round(time.time() * 1000)
-    return LetterFilter(
-        source,
-        group,
-        error,
-        None if start is None else parse_time_ms(start, now_ms),
-        None if end is None else parse_time_ms(end, now_ms),
-        parse_header_filters(header),
-    )
-
-
 @app.command("show")
 @paginated
 def show(
     topic: DeadLetterTopic,
-    source: Source = None,
-    group: Group = None,
-    error: Error = None,
-    start: From = None,
-    end: Until = None,
-    header: Header = None,
+    *,
+    selection: Selection,
     max_records: Annotated[int | None, option("--max -n N", "Stop after N records.", min=1, max=INT32)] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -103,30 +116,20 @@ def show(
 
     Example: kbroker dlq show dlq.orders --group billing --error ValueError
     """
-    from kafka import KafkaConsumer
     from kafka import TopicPartition as KafkaTopicPartition
 
-    selection = _selection(source, group, error, start, end, header or [])
+    letters = selection.filter()
+    guard = InterruptGuard()
     with admin_client(bootstrap) as client:
-        bounds = _bounds(client, topic)
-    with kafka_python_errors():
-        consumer = KafkaConsumer(
-            **client_settings(bootstrap), isolation_level="read_committed", auto_offset_reset="earliest"
-        )
-        found: list[Any] = []
-        try:
-            consumer.assign([KafkaTopicPartition(*tp) for tp in bounds])
-            for tp, (begin, _) in bounds.items():
-                consumer.seek(KafkaTopicPartition(*tp), begin)
-            while any(consumer.position(KafkaTopicPartition(*tp)) < last for tp, (_, last) in bounds.items()):
-                for tp, records in consumer.poll(POLL_MS).items():
-                    found += [
-                        r for r in records if r.offset < bounds[tp][1] and selection.selects(r.headers, r.timestamp)
-                    ]
-                if max_records is not None and len(found) >= max_records:
-                    break
-        finally:
-            consumer.close()
+        bounds = {KafkaTopicPartition(*tp): ends for tp, ends in _bounds(client, topic).items()}
+    begin, end = ({tp: offsets[number] for tp, offsets in bounds.items()} for number in (0, 1))
+    settings = client_settings(bootstrap) | {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
+    found: list[Any] = []
+    with open_consumer(settings) as consumer:
+        for records in read_partitions(consumer, OffsetBounds(begin, end), None, guard):
+            found += [record for record in records if letters.selects(record.headers, record.timestamp)]
+            if max_records is not None and len(found) >= max_records:
+                break
     found = found[:max_records]
     if as_json:
         for record in found:
@@ -149,12 +152,8 @@ def _row(record: Any) -> list[Cell]:
 @app.command("redrive")
 def redrive(
     topic: DeadLetterTopic,
-    source: Source = None,
-    group: Group = None,
-    error: Error = None,
-    start: From = None,
-    end: Until = None,
-    header: Header = None,
+    *,
+    selection: Selection,
     to: Annotated[
         str | None, option("--to TOPIC", "Send to this topic.", show_default="the topic where each failed")
     ] = None,
@@ -176,7 +175,7 @@ def redrive(
 
     Example: kbroker dlq redrive dlq.orders --group billing --to orders-billing-retry
     """
-    selection = _selection(source, group, error, start, end, header or [])
+    letters = selection.filter()
     if to == topic:
         raise usage_error(f"--to is {topic} itself: a redriven record also stays there")
     with admin_client(bootstrap) as client:
@@ -186,20 +185,15 @@ def redrive(
         sources = {name: source for name, values in configs.items() if (source := values.get(VIEW_OF))}
         total = sum(last - begin for begin, last in _bounds(client, topic).values())
     with kafka_python_errors(), ProgressBar("redriving", total) as progress:
-        work = Redrive(bootstrap, topic, selection, to, (_relative(start), _relative(end)), sources)
+        work = Redrive(bootstrap, topic, letters, to, selection.relative_times(), sources)
         counts = work.run(rate=rate, again=again, dry_run=dry_run, progress=progress.advance)
     action = "would be sent" if dry_run else "sent"
-    print(f"{topic}: {count_text(counts.sent, 'record')} {action}, {counts.skipped} not selected")
+    print(f"{topic}: {count_text(counts[SENT], 'record')} {action}, {counts[SKIPPED]} not selected")
     print_note(f"the progress is stored as group {work.group}; --again ignores it")
-    if counts.without_topic:
-        raise CliError(f"{count_text(counts.without_topic, 'record')} without a topic to go back to: use --to TOPIC")
-    if counts.without_original:
-        raise CliError(f"{count_text(counts.without_original, 'pointer')} to records that are gone")
-
-
-def _relative(text: str | None) -> str | None:
-    """Return a duration before now; None for other times."""
-    return text if text is not None and is_relative_time(text) else None
+    if counts[WITHOUT_TOPIC]:
+        raise CliError(f"{count_text(counts[WITHOUT_TOPIC], 'record')} without a topic to go back to: use --to TOPIC")
+    if counts[WITHOUT_ORIGINAL]:
+        raise CliError(f"{count_text(counts[WITHOUT_ORIGINAL], 'pointer')} to records that are gone")
 
 
 def _require_dead_letter_topic(client: ClusterClient, topic: str) -> dict[str, dict[str, str]]:

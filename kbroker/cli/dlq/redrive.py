@@ -5,6 +5,7 @@ A redrive keeps its progress in a group's committed offsets, in transactions.
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, NamedTuple
@@ -12,7 +13,6 @@ from typing import Any, NamedTuple
 from kbroker.cli.common.client import client_settings, topic_error_text
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.retry import records as names
-from kbroker.retry.clients.kafka_python_headers import producer_headers
 from kbroker.retry.records import is_pointer, redriven_headers
 from protocol.errors import ErrorCode
 
@@ -34,15 +34,9 @@ class DeadLetter(NamedTuple):
 
 
 _HEADERS = (
-    names.TOPIC,
-    names.PARTITION,
-    names.OFFSET,
-    names.GROUP,
-    names.DELIVERY_COUNT,
-    names.ERROR_CLASS,
-    names.MESSAGE,
+    names.TOPIC, names.PARTITION, names.OFFSET, names.GROUP, names.DELIVERY_COUNT, names.ERROR_CLASS, names.MESSAGE,
     names.OMITTED,
-)
+)  # fmt: skip
 
 
 def dead_letter(headers: Sequence[tuple[str, bytes | None]]) -> DeadLetter:
@@ -118,16 +112,8 @@ ORIGINAL_TIMEOUT_S = 30
 _NULL = object()
 
 
-class RedriveCounts(NamedTuple):
-    """Dead letters by what became of them: sent, not selected, without a topic that they could go back to.
-
-    `without_original`: pointers to records that are gone.
-    """
-
-    sent: int = 0
-    skipped: int = 0
-    without_topic: int = 0
-    without_original: int = 0
+# What becomes of dead letters: they are sent, not selected, or have no topic or record (a pointer) to send.
+SENT, SKIPPED, WITHOUT_TOPIC, WITHOUT_ORIGINAL = "sent", "skipped", "without topic", "without original"
 
 
 class Redrive:
@@ -171,9 +157,12 @@ class Redrive:
             raise CliError(topic_error_text(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         self._partitions = [TopicPartition(topic, index) for index in sorted(partitions)]
 
-    def run(self, *, rate: int | None, again: bool, dry_run: bool, progress: Callable[[int], None]) -> RedriveCounts:
-        """Send the records, at most `rate` a second; with `again` from the first record, whatever was sent before."""
-        counts = RedriveCounts()
+    def run(self, *, rate: int | None, again: bool, dry_run: bool, progress: Callable[[int], None]) -> Counter[str]:
+        """Send the records, at most `rate` a second; with `again` from the first record, whatever was sent before.
+
+        Returns the numbers of records by what became of them.
+        """
+        counts = Counter[str]()
         producer = None if dry_run else _open_producer(self._settings, self.group)
         started = time.monotonic()
         try:
@@ -185,12 +174,12 @@ class Redrive:
             while any(self._consumer.position(tp) < end for tp, end in ends.items()):
                 polled = self._consumer.poll(POLL_MS, max_records=min(BATCH_RECORDS, rate or BATCH_RECORDS))
                 records = [record for tp, batch in polled.items() for record in batch if record.offset < ends[tp]]
-                outgoing, counts = self._select(records, counts)
+                outgoing = self._select(records, counts)
                 if producer is not None and records:
                     self._send(producer, outgoing, records)
                 progress(len(records))
                 if rate is not None and not dry_run:
-                    time.sleep(max(0.0, started + counts.sent / rate - time.monotonic()))
+                    time.sleep(max(0.0, started + counts[SENT] / rate - time.monotonic()))
         finally:
             if producer is not None:
                 producer.close()
@@ -210,26 +199,26 @@ class Redrive:
             ends.update({tp: min(ends[tp], stop.offset) for tp, stop in stops.items() if stop is not None})
         return ends
 
-    def _select(self, records: list[Any], counts: RedriveCounts) -> tuple[list[tuple[str, Any]], RedriveCounts]:
+    def _select(self, records: list[Any], counts: Counter[str]) -> list[tuple[str, Any]]:
+        """Return what to send where, and count."""
         outgoing = []
-        sent, skipped, without_topic, without_original = counts
         for record in records:
-            target = self._target or dead_letter(record.headers).topic
+            letter = dead_letter(record.headers)
+            target = self._target or letter.topic
             if not self._selection.selects(record.headers, record.timestamp):
-                skipped += 1
-            elif target is None:
-                without_topic += 1
-            elif not is_pointer(record.headers):
-                self._check_not_view(target)
-                outgoing.append((target, record))
-                sent += 1
-            elif (original := self._original(dead_letter(record.headers))) is not None:
-                self._check_not_view(target)
-                outgoing.append((target, original))
-                sent += 1
-            else:
-                without_original += 1
-        return outgoing, RedriveCounts(sent, skipped, without_topic, without_original)
+                counts[SKIPPED] += 1
+                continue
+            if target is None:
+                counts[WITHOUT_TOPIC] += 1
+                continue
+            original = self._original(letter) if is_pointer(record.headers) else record
+            if original is None:
+                counts[WITHOUT_ORIGINAL] += 1
+                continue
+            self._check_not_view(target)
+            outgoing.append((target, original))
+            counts[SENT] += 1
+        return outgoing
 
     def _original(self, letter: DeadLetter) -> Any:
         """Return the record that a pointer names; None if it is gone. Raises CliError."""
@@ -270,12 +259,15 @@ class Redrive:
         """Send a batch, and the offsets behind `records`, in one transaction."""
         from kafka import OffsetAndMetadata, TopicPartition
 
+        from kbroker.retry.clients.kafka_python import producer_headers
+
         for target in {target for target, _ in outgoing}:
             if not self._consumer.partitions_for_topic(target):
                 raise CliError(topic_error_text(target, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        next_offsets: dict[Any, Any] = {}
-        for record in records:
-            next_offsets[TopicPartition(record.topic, record.partition)] = OffsetAndMetadata(record.offset + 1, "", -1)
+        next_offsets = {
+            TopicPartition(record.topic, record.partition): OffsetAndMetadata(record.offset + 1, "", -1)
+            for record in records
+        }
         producer.begin_transaction()
         futures = []
         for target, record in outgoing:

@@ -1,11 +1,21 @@
 """Checks of a broker with zookeeper.connect: the ensemble, the other brokers, and what replication needs."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from kbroker.cli.common.values import count_text
-from kbroker.cli.doctor.cluster_reader import ClusterUnreadable, ForeignNodes, StoredCluster
-from kbroker.cli.doctor.host import OK, PROBLEM, WARNING, CheckContext, CheckResult
+from kbroker.cli.doctor.host import (
+    PROBLEM,
+    WARNING,
+    CheckContext,
+    CheckResult,
+    ClusterUnreadable,
+    ForeignNodes,
+    StoredCluster,
+    ok,
+    problem,
+    warning,
+)
 from kbroker.common import format_address
 from kbroker.config import ConfigError
 from kbroker.config.broker.zookeeper_settings import zookeeper_settings
@@ -23,7 +33,7 @@ def check_cluster(context: CheckContext) -> Iterator[CheckResult]:
     try:
         settings = zookeeper_settings(context.config.values)
     except ConfigError as error:
-        yield CheckResult("ZooKeeper", PROBLEM, str(error), "Fix this; the broker will not start.")
+        yield problem("ZooKeeper", str(error), "Fix this; the broker will not start.")
         return
     results = list(_check_servers(context, settings.hosts))
     yield from results
@@ -33,26 +43,23 @@ def check_cluster(context: CheckContext) -> Iterator[CheckResult]:
         cluster = context.host.read_cluster(settings)
     except ClusterUnreadable as error:
         message, advice = f"{settings.address} cannot be read: {error}", "Check the servers and the credentials."
-        yield CheckResult("ZooKeeper", PROBLEM, message, advice)
+        yield problem("ZooKeeper", message, advice)
         return
     except ForeignNodes as error:
-        yield CheckResult("cluster", PROBLEM, str(error), "Correct zookeeper.connect: the broker will not start.")
+        yield problem("cluster", str(error), "Correct zookeeper.connect: the broker will not start.")
         return
     yield from _check_identity(context, settings.address, cluster)
     yield from _check_history(context, settings.address, cluster)
     others = {id: broker for id, broker in cluster.brokers.items() if id != context.config.node_id}
     yield from _check_peers(context, cluster)
-    yield from _check_racks({**{id: broker.rack for id, broker in others.items()}, **_own_rack(context)})
+    racks = {id: broker.rack for id, broker in others.items()}
+    yield from _check_racks(racks | {context.config.node_id: context.config.broker_rack})
     yield from _check_replication(context, len({*others, context.config.node_id}))
     if context.is_running:
         yield from _check_configs(context, cluster)
 
 
-def _own_rack(context: CheckContext) -> dict[int, str | None]:
-    return {context.config.node_id: context.config.broker_rack}
-
-
-def _check_servers(context: CheckContext, hosts: tuple[str, ...]) -> Iterator[CheckResult]:
+def _check_servers(context: CheckContext, hosts: tuple[str, ...]) -> Iterable[CheckResult]:
     failures = []
     for server in hosts:
         host, _, port = server.rpartition(":")
@@ -61,37 +68,33 @@ def _check_servers(context: CheckContext, hosts: tuple[str, ...]) -> Iterator[Ch
             failures.append(f"{server}: {error.strerror or error}")
     if not failures:
         servers = "the only server accepts" if len(hosts) == 1 else f"all {len(hosts)} servers accept"
-        yield CheckResult("ZooKeeper", OK, f"{servers} connections")
-        return
+        return [ok("ZooKeeper", f"{servers} connections")]
     is_majority = 2 * (len(hosts) - len(failures)) > len(hosts)
     advice = "Start the servers, or open the firewall. Metadata can be changed only while a majority runs."
     message = f"{len(failures)} of {len(hosts)} servers cannot be reached: {'; '.join(failures)}"
-    yield CheckResult("ZooKeeper", WARNING if is_majority else PROBLEM, message, advice)
+    return [CheckResult("ZooKeeper", WARNING if is_majority else PROBLEM, message, advice)]
 
 
-def _check_identity(context: CheckContext, address: str, cluster: StoredCluster) -> Iterator[CheckResult]:
+def _check_identity(context: CheckContext, address: str, cluster: StoredCluster) -> Iterable[CheckResult]:
     own, node_id = context.meta_properties(), context.config.node_id
     if own is not None and own.cluster_id != cluster.cluster_id:
         stored = f"cluster {cluster.cluster_id} is" if cluster.cluster_id else "no cluster is"
         message = f"{context.data_dir} belongs to cluster {own.cluster_id}, but {stored} at {address}"
         advice = "Correct zookeeper.connect or --data-dir: the broker will not start."
-        yield CheckResult("cluster", PROBLEM, message, advice)
-        return
+        return [problem("cluster", message, advice)]
     registered = cluster.brokers.get(node_id)
     if registered is not None and not context.is_running:
         served = format_address(registered.host, registered.port)
         message = f"a broker with node.id={node_id} is registered, and serves {served}"
         advice = "Choose another node.id; if that broker was killed, its registration ends with its session."
-        yield CheckResult("cluster", PROBLEM, message, advice)
-        return
+        return [problem("cluster", message, advice)]
     if not cluster.cluster_id:
-        yield CheckResult("cluster", OK, f"will be created at {address}")
-        return
+        return [ok("cluster", f"will be created at {address}")]
     brokers = ", ".join(map(str, sorted(cluster.brokers))) or "none"
-    yield CheckResult("cluster", OK, f"{cluster.cluster_id}, with these brokers registered: {brokers}")
+    return [ok("cluster", f"{cluster.cluster_id}, with these brokers registered: {brokers}")]
 
 
-def _check_history(context: CheckContext, address: str, cluster: StoredCluster) -> Iterator[CheckResult]:
+def _check_history(context: CheckContext, address: str, cluster: StoredCluster) -> Iterable[CheckResult]:
     """Compare the metadata with what this broker has seen: ZooKeeper may have been restored from an older copy."""
     seen = read_seen_metadata(context.disk, context.data_dir, cluster.cluster_id)
     if cluster.recovering:
@@ -99,14 +102,15 @@ def _check_history(context: CheckContext, address: str, cluster: StoredCluster) 
             f"{count_text(cluster.recovering, 'partition')} without a leader: the metadata were older than the logs"
         )
         advice = "Start all brokers, so that the controller can compare their logs."
-        yield CheckResult("metadata", PROBLEM, message, advice)
+        return [problem("metadata", message, advice)]
     elif cluster.cluster_id and not context.is_running and needs_recovery(seen, cluster.changes):
         message = (
             f"{address} has the metadata of change {cluster.changes.number}, this broker has seen change "
             f"{seen.number}: ZooKeeper was restored from an older copy"
         )
         advice = "Restore the latest copy if there is one; else start all brokers, which recover from their logs."
-        yield CheckResult("metadata", WARNING, message, advice)
+        return [warning("metadata", message, advice)]
+    return []
 
 
 def _check_peers(context: CheckContext, cluster: StoredCluster) -> Iterator[CheckResult]:
@@ -126,28 +130,27 @@ def _check_peers(context: CheckContext, cluster: StoredCluster) -> Iterator[Chec
         if errors:
             message = f"broker {node_id} cannot be reached at {'; '.join(errors)}"
             advice = "Open the firewall, or advertise another address there: replication needs both directions."
-            yield CheckResult("other brokers", PROBLEM, message, advice)
+            yield problem("other brokers", message, advice)
         else:
             reached.append(str(node_id))
     if reached:
-        yield CheckResult("other brokers", OK, f"reached at both listeners: {', '.join(reached)}")
+        yield ok("other brokers", f"reached at both listeners: {', '.join(reached)}")
 
 
-def _check_racks(racks: Mapping[int, str | None]) -> Iterator[CheckResult]:
+def _check_racks(racks: Mapping[int, str | None]) -> Iterable[CheckResult]:
     without = [str(node_id) for node_id, rack in sorted(racks.items()) if not rack]
     if len(without) == len(racks):
-        return
+        return []
     if without:
         message, advice = f"brokers without broker.rack: {', '.join(without)}", "Set it for all brokers, or for none."
-        yield CheckResult("racks", WARNING, message, advice)
-        return
+        return [warning("racks", message, advice)]
     counts = Counter(racks.values())
     text = ", ".join(f"{rack} has {count_text(count, 'broker')}" for rack, count in sorted(counts.items(), key=str))
     if len(set(counts.values())) > 1:
         advice = "Use the same number of brokers in each rack: those in smaller racks get more replicas."
-        yield CheckResult("racks", WARNING, text, advice)
+        return [warning("racks", text, advice)]
     else:
-        yield CheckResult("racks", OK, text)
+        return [ok("racks", text)]
 
 
 def _check_replication(context: CheckContext, brokers: int) -> Iterator[CheckResult]:
@@ -158,21 +161,21 @@ def _check_replication(context: CheckContext, brokers: int) -> Iterator[CheckRes
     if too_high:
         message = ", ".join(f"{key}={value}" for key, value in too_high.items())
         advice = f"Groups and transactions start to work when {max(too_high.values())} brokers are registered."
-        yield CheckResult(name, WARNING, f"{message}, but {count_text(brokers, 'broker')} registered", advice)
+        yield warning(name, f"{message}, but {count_text(brokers, 'broker')} registered", advice)
     if factor > brokers:
         advice = f"New topics need {factor} brokers: start more, or lower the factor."
-        yield CheckResult(name, WARNING, f"{text}, but {count_text(brokers, 'broker')} registered", advice)
+        yield warning(name, f"{text}, but {count_text(brokers, 'broker')} registered", advice)
     elif factor == 1 and brokers > 1:
         advice = "New topics have one replica, and stop while its broker is away: set 3, and min.insync.replicas=2."
-        yield CheckResult(name, WARNING, text, advice)
+        yield warning(name, text, advice)
     elif min_isr >= factor > 1:
         advice = "Writes with acks=all stop while one replica is away: use a factor above min.insync.replicas."
-        yield CheckResult(name, WARNING, text, advice)
+        yield warning(name, text, advice)
     elif factor > 1 and min_isr == 1:
         advice = "If all followers leave the ISR, acks=all waits for the leader only: set min.insync.replicas=2."
-        yield CheckResult(name, WARNING, text, advice)
+        yield warning(name, text, advice)
     else:
-        yield CheckResult(name, OK, text)
+        yield ok(name, text)
 
 
 def _check_configs(context: CheckContext, cluster: StoredCluster) -> Iterator[CheckResult]:
@@ -192,6 +195,6 @@ def _check_configs(context: CheckContext, cluster: StoredCluster) -> Iterator[Ch
             differing += 1
             found = "; ".join(f"{value} on {', '.join(map(str, ids))}" for value, ids in by_value.items())
             advice = "Set the same value on all brokers: the controller elects leaders by its own value."
-            yield CheckResult("configs", WARNING, f"{name} differs: {found}", advice)
+            yield warning("configs", f"{name} differs: {found}", advice)
     if responding > 1 and not differing:
-        yield CheckResult("configs", OK, f"the same on {count_text(responding, 'broker')}")
+        yield ok("configs", f"the same on {count_text(responding, 'broker')}")

@@ -1,6 +1,6 @@
 """`kbroker groups`: list, describe and delete consumer groups, delete and reset their offsets."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -19,7 +19,7 @@ from kbroker.client.groups import committed_offsets, delete_group, describe_grou
 from kbroker.common import TopicPartition
 from protocol.errors import MalformedError
 from protocol.messages.consumer_protocol import ConsumerProtocolAssignment
-from protocol.messages.k15_describe_groups import DescribedGroupMember
+from protocol.messages.k15_groups import DescribedGroupMember
 from protocol.schema.codec import decode
 from protocol.schema.message import message_info
 
@@ -154,19 +154,15 @@ def lag_table(
     """Return one row per committed or assigned partition; the lag is None if either offset is unknown."""
     rows = []
     for tp in sorted(set(committed) | set(owners)):
-        offset, end, owner = committed.get(tp), log_ends.get(tp), owners.get(tp)
-        rows.append(
-            {
-                "topic": tp[0],
-                "partition": tp[1],
-                "committed": offset,
-                "end": end,
-                "lag": None if offset is None or end is None else max(0, end - offset),
-                "member_id": owner["member_id"] if owner else None,
-                "client_id": owner["client_id"] if owner else None,
-                "host": owner["host"] if owner else None,
-            }
-        )
+        offset, end, owner = committed.get(tp), log_ends.get(tp), owners.get(tp, {})
+        row = {
+            "topic": tp[0],
+            "partition": tp[1],
+            "committed": offset,
+            "end": end,
+            "lag": None if offset is None or end is None else max(0, end - offset),
+        }
+        rows.append(row | {name: owner.get(name) for name in ("member_id", "client_id", "host")})
     return rows
 
 
@@ -177,18 +173,17 @@ def _print_description(group: Mapping[str, Any], members: bool) -> None:
     facts += [f"lag {sum(lags)}"] if lags else []
     print_heading(group["group"], "  ".join(facts))
     if members:
-        print_table(
-            ("member", "instance", "client", "host", "partitions"), [_member_row(member) for member in group["members"]]
-        )
+        columns: Sequence[str] = ("member", "instance", "client", "host", "partitions")
+        rows: list[list[Cell]] = [
+            [*list(member.values())[:-1], " ".join(f"{t}:{','.join(map(str, p))}" for t, p in assignment.items())]
+            for member in group["members"]
+            for assignment in [member["assignment"]]
+        ]
     else:
-        names = ("topic", "partition", "committed", "end", "lag", "client_id", "host")
         columns = ("topic", "partition", "committed", "end", "lag", "client", "host")
-        print_table(columns, [[row[name] for name in names] for row in group["offsets"]])
-
-
-def _member_row(member: Mapping[str, Any]) -> list[Cell]:
-    assignment = " ".join(f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in member["assignment"].items())
-    return [member["member_id"], member["instance_id"], member["client_id"], member["host"], assignment]
+        names = ("topic", "partition", "committed", "end", "lag", "client_id", "host")
+        rows = [[row[name] for name in names] for row in group["offsets"]]
+    print_table(columns, rows)
 
 
 @app.command("delete")

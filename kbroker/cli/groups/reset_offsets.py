@@ -15,7 +15,7 @@ from kbroker.cli.common.client import admin_client, error_code_text, partition_l
 from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.errors import CliError, print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, argument, option
-from kbroker.cli.common.output import Cell, ProgressBar, print_json, print_note, print_table
+from kbroker.cli.common.output import Cell, ProgressBar, print_note, print_rows
 from kbroker.cli.common.values import INT64, parse_duration_ms, parse_time_ms, parse_topic_partitions
 from kbroker.client.admin import EARLIEST, LATEST, chunks, list_offsets
 from kbroker.client.cluster import ClusterClient
@@ -136,14 +136,6 @@ MAX_PARTITIONS = 500  # per request
 GroupPlan = tuple[str, list[OffsetReset]]
 
 
-class ResetSelection(NamedTuple):
-    """The offsets to reset: a target for TOPIC[:PARTITION,...] texts (none: all topics with commits), or a plan."""
-
-    target: ResetTarget
-    topics: Sequence[str]
-    lines: Sequence[PlanLine]
-
-
 def reset_offsets(
     groups: Annotated[list[str] | None, argument("[GROUP...]", complete=complete_groups)] = None,
     all_groups: Annotated[bool, option("--all-groups", "Reset every group.")] = False,
@@ -210,18 +202,35 @@ def reset_offsets(
     if from_file is None and bool(topic) == all_topics:
         raise usage_error("choose topics: --topic TOPIC[:PARTITION,...] or --all-topics")
     lines = _read_plan_file(from_file) if from_file is not None else []
-    selected = _select_groups(groups or [], lines)
+    in_file = [line.group for line in lines if line.group is not None]
+    if lines and not in_file and len(set(groups or ())) != 1:
+        raise usage_error("the file names no groups: name one GROUP")
+    selected = list(dict.fromkeys(groups or in_file))
     if bool(selected) == all_groups or "" in selected:
         raise usage_error("choose groups: GROUP... or --all-groups")
 
     with admin_client(bootstrap) as client:
         if all_groups:
             selected = sorted(group.group_id for group in list_groups(client))
-        plans = _plan_groups(client, selected, ResetSelection(targets[0], topic or [], lines))
+        plans = _plan_groups(client, selected, targets[0], topic or [], lines)
         if execute:
             for group, plan in plans:
                 _commit(client, group, plan)
-    _print_plans(plans, execute, export, as_json, with_groups=all_groups or len(selected) > 1)
+    if export:
+        print(format_plan(plans, with_groups=all_groups or len(selected) > 1), end="")
+    elif as_json or plans:
+        document = [
+            {"group": group, "executed": execute, "offsets": [reset._asdict() for reset in plan]}
+            for group, plan in plans
+        ]
+        rows: list[list[Cell]] = [
+            [group, *reset[:4], None if reset.old is None else f"{reset.new - reset.old:+d}"]
+            for group, plan in plans
+            for reset in plan
+        ]
+        print_rows(as_json, document, ("group", "topic", "partition", "old", "new", "change"), rows)
+    if not execute and plans:
+        print_note("nothing was changed: use --execute to commit these offsets")
     if len(plans) < len(selected):
         raise typer.Exit(1)
 
@@ -236,19 +245,17 @@ def _read_plan_file(path: str) -> list[PlanLine]:
         raise CliError(f"{path} is not UTF-8 text") from None
 
 
-def _select_groups(groups: Sequence[str], lines: Sequence[PlanLine]) -> list[str]:
-    """Return the groups of the command line or else those of the file, without duplicates."""
-    in_file = [line.group for line in lines if line.group is not None]
-    if lines and not in_file and len(set(groups)) != 1:
-        raise usage_error("the file names no groups: name one GROUP")
-    return list(dict.fromkeys(groups or in_file))
+def _plan_groups(
+    client: ClusterClient, groups: Sequence[str], target: ResetTarget, topics: Sequence[str], lines: Sequence[PlanLine]
+) -> list[GroupPlan]:
+    """Plan each group, for TOPIC[:PARTITION,...] texts (none: all topics with commits) or for the lines of a file.
 
-
-def _plan_groups(client: ClusterClient, groups: Sequence[str], selection: ResetSelection) -> list[GroupPlan]:
-    """Plan each group. A group that cannot be reset is reported and skipped."""
-    lines = [line for line in selection.lines if line.group is None or line.group in groups]
-    texts = selection.topics or [f"{line.topic}:{line.partition}" for line in lines]
-    partitions = _existing_partitions(client, texts)
+    A group that cannot be reset is reported and skipped.
+    """
+    in_file = [f"{line.topic}:{line.partition}" for line in lines if line.group is None or line.group in groups]
+    selections = [parse_topic_partitions(text) for text in topics or in_file]
+    leaders = partition_leaders(client, sorted({selection.topic for selection in selections}))
+    partitions = sorted(TopicPartition(*partition) for partition in select_partitions(leaders, selections))
     states = {group: describe_group(client, group).group_state for group in groups}
     plans = []
     for group in groups:
@@ -260,40 +267,23 @@ def _plan_groups(client: ClusterClient, groups: Sequence[str], selection: ResetS
             )
             continue
         try:
-            plans.append((group, _plan_group(client, group, selection, partitions)))
+            committed = committed_offsets(client, group)
+            targets = {TopicPartition(*line[1:3]): line.offset for line in lines if line.group in (None, group)}
+            chosen = partitions if topics else sorted(committed)
+            if lines:
+                chosen = [tp for tp in partitions if tp in targets]
+            if not chosen:
+                raise CliError("the file has no offsets for it" if lines else "nothing is committed")
+            log_start, log_end, at_time = _look_up_offsets(client, chosen, target)
+            plan = plan_reset(chosen, target, committed, log_start, log_end, targets or at_time)
         except CliError as error:
             print_error(f"group {group}: {error}")
+            continue
+        for reset in plan:
+            if reset.note is not None:
+                print_note(f"{group}, {reset.topic}-{reset.partition}: reset to {reset.new}: {reset.note}")
+        plans.append((group, plan))
     return plans
-
-
-def _plan_group(
-    client: ClusterClient, group: str, selection: ResetSelection, selected: Sequence[TopicPartition]
-) -> list[OffsetReset]:
-    """Plan one group; `selected` are the partitions of --topic, or those that the file has for any group."""
-    committed = committed_offsets(client, group)
-    in_file = {
-        TopicPartition(line.topic, line.partition): line.offset
-        for line in selection.lines
-        if line.group in (None, group)
-    }
-    if selection.lines:
-        partitions = [tp for tp in selected if tp in in_file]
-    else:
-        partitions = list(selected) if selection.topics else sorted(committed)
-    if not partitions:
-        raise CliError("the file has no offsets for it" if selection.lines else "nothing is committed")
-    log_start, log_end, at_time = _look_up_offsets(client, partitions, selection.target)
-    plan = plan_reset(partitions, selection.target, committed, log_start, log_end, in_file or at_time)
-    for reset in plan:
-        if reset.note is not None:
-            print_note(f"{group}, {reset.topic}-{reset.partition}: reset to {reset.new}: {reset.note}")
-    return plan
-
-
-def _existing_partitions(client: ClusterClient, texts: Sequence[str]) -> list[TopicPartition]:
-    selections = [parse_topic_partitions(text) for text in texts]
-    leaders = partition_leaders(client, sorted({selection.topic for selection in selections}))
-    return sorted(TopicPartition(*partition) for partition in select_partitions(leaders, selections))
 
 
 def _look_up_offsets(
@@ -322,25 +312,3 @@ def _commit(client: ClusterClient, group: str, plan: Sequence[OffsetReset]) -> N
                 if code:
                     raise CliError(f"group {group}, {partition}: {error_code_text(code)}")
             progress.advance(len(chunk))
-
-
-def _print_plans(plans: Sequence[GroupPlan], executed: bool, export: bool, as_json: bool, *, with_groups: bool) -> None:
-    if export:
-        print(format_plan(plans, with_groups), end="")
-    elif as_json:
-        print_json(
-            [
-                {"group": group, "executed": executed, "offsets": [reset._asdict() for reset in plan]}
-                for group, plan in plans
-            ]
-        )
-    elif plans:
-        rows = [_row(group, reset) for group, plan in plans for reset in plan]
-        print_table(("group", "topic", "partition", "old", "new", "change"), rows)
-    if not executed and plans:
-        print_note("nothing was changed: use --execute to commit these offsets")
-
-
-def _row(group: str, reset: OffsetReset) -> list[Cell]:
-    change = None if reset.old is None else f"{reset.new - reset.old:+d}"
-    return [group, reset.topic, reset.partition, reset.old, reset.new, change]

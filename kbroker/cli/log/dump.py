@@ -5,17 +5,25 @@ import os
 import re
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from kbroker.cli.common.errors import CliError, exception_text, print_error, usage_error
 from kbroker.cli.common.output import RED, ProgressBar, colored
 from kbroker.cli.common.values import parse_integer
-from kbroker.cli.log.items import DumpFile, DumpItem, DumpSelection, Fields, Reader, damage_item, format_item
-from kbroker.cli.log.segments import read_segment
+from kbroker.cli.log.items import (
+    DumpFile,
+    DumpItem,
+    DumpSelection,
+    Fields,
+    Reader,
+    damage_item,
+    format_item,
+    read_segment,
+)
 from kbroker.cli.records.formats import bytes_to_json
 from kbroker.coordination import journal
 from kbroker.coordination.interface import Create, Delete, Op, Set
-from kbroker.runtime.disk import Disk
+from kbroker.runtime.disk import Disk, DiskFile
 from kbroker.storage import checkpoint_files, file_names, metadata_files
 from kbroker.storage.inspect.batches import Damage
 from kbroker.storage.inspect.index_checks import (
@@ -79,71 +87,44 @@ def read_snapshot(source: DumpFile, selection: DumpSelection) -> Iterator[DumpIt
         yield DumpItem("node", fields)
 
 
-# The suffix of a renamed partition directory.
-_RENAMED_DIRECTORY = re.compile(r"\.[0-9a-f]{32}-(delete|stray|future)$")
-
-
-def find_reader(disk: Disk, path: str) -> tuple[str, Reader, DumpFile] | None:
-    """Return a description of the file, its reader and the file; None for an unknown name."""
-    parent, name = os.path.split(path)
-    for suffix in (file_names.DELETED, file_names.CLEANED, file_names.SWAP, file_names.TEMPORARY):
-        name = name.removesuffix(suffix)
-    tp = file_names.parse_partition_dir(_RENAMED_DIRECTORY.sub("", os.path.basename(os.path.abspath(parent))))
-    topic = tp.topic if tp is not None else ""
-    parsed = file_names.parse_segment_file(name)
-    if parsed is not None and parsed[1] in _BY_SUFFIX:
-        description, reader = _BY_SUFFIX[parsed[1]]
-        return description, reader, DumpFile(disk, path, parsed[0], topic)
-    if name in _BY_NAME:
-        description, reader = _BY_NAME[name]
-        return description, reader, DumpFile(disk, path, 0, topic)
-    return None
-
-
 # Indexes and producer snapshots.
 
-
-def _read_offset_index(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
-    file, size = source.open()
-    for entry in iter_offset_entries(file, size):
-        if isinstance(entry, Damage):
-            yield damage_item(entry)
-            continue
-        relative_offset, position = entry.values
-        fields = {"offset": source.base_offset + relative_offset, "position": position}
-        yield from _entry_items(entry, fields, selection)
+# The kind of an item, its fields, and the first and the last offset that it is about.
+Description = tuple[str, Fields, int, int]
 
 
-def _read_time_index(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
-    file, size = source.open()
-    for entry in iter_time_entries(file, size):
-        if isinstance(entry, Damage):
-            yield damage_item(entry)
-            continue
-        timestamp, relative_offset = entry.values
-        fields = {"timestamp": timestamp, "offset": source.base_offset + relative_offset}
-        yield from _entry_items(entry, fields, selection)
+def _index_reader(
+    iterate: Callable[[DiskFile, int], Iterable[IndexEntry | Damage]], describe: Callable[..., Description]
+) -> Reader:
+    """Return the reader of an index. `describe` is called with the base offset and the values of each entry."""
+
+    def read(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
+        for entry in iterate(*source.open()):
+            if isinstance(entry, Damage):
+                yield damage_item(entry)
+                continue
+            kind, fields, first, last = describe(source.base_offset, *entry.values)
+            if selection.includes(first, last):
+                yield DumpItem(kind, fields, entry.position)
+            if entry.fault is not None:
+                yield damage_item(Damage(entry.position, 0, first, entry.fault))
+
+    return read
 
 
-def _entry_items(entry: IndexEntry, fields: Fields, selection: DumpSelection) -> Iterator[DumpItem]:
-    if selection.includes(fields["offset"], fields["offset"]):
-        yield DumpItem("entry", fields, entry.position)
-    if entry.fault is not None:
-        yield damage_item(Damage(entry.position, 0, fields["offset"], entry.fault))
+def _offset_entry(base: int, relative_offset: int, position: int) -> Description:
+    offset = base + relative_offset
+    return "entry", {"offset": offset, "position": position}, offset, offset
 
 
-def _read_transaction_index(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
-    file, size = source.open()
-    for entry in iter_transaction_entries(file, size):
-        if isinstance(entry, Damage):
-            yield damage_item(entry)
-            continue
-        _, producer_id, first, last, stable = entry.values
-        fields = {"producer_id": producer_id, "first_offset": first, "last_offset": last, "last_stable_offset": stable}
-        if selection.includes(first, last):
-            yield DumpItem("aborted transaction", fields, entry.position)
-        if entry.fault is not None:
-            yield damage_item(Damage(entry.position, 0, first, entry.fault))
+def _time_entry(base: int, timestamp: int, relative_offset: int) -> Description:
+    offset = base + relative_offset
+    return "entry", {"timestamp": timestamp, "offset": offset}, offset, offset
+
+
+def _transaction_entry(base: int, version: int, producer_id: int, first: int, last: int, stable: int) -> Description:
+    fields = {"producer_id": producer_id, "first_offset": first, "last_offset": last, "last_stable_offset": stable}
+    return "aborted transaction", fields, first, last
 
 
 _PRODUCER_FIELDS = (
@@ -164,49 +145,12 @@ def _read_producer_snapshot(source: DumpFile, selection: DumpSelection) -> Itera
 # Checkpoints and properties.
 
 
-def _read_offset_checkpoint(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
-    for tp, offset in checkpoint_files.decode_offsets(source.read()).items():
-        yield DumpItem("offset", {"topic": tp.topic, "partition": tp.partition, "offset": offset})
-
-
-def _read_index_entries(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
-    for tp, by_segment in checkpoint_files.decode_index_entries(source.read()).items():
-        for base_offset, count in by_segment.items():
-            fields = {"topic": tp.topic, "partition": tp.partition, "base_offset": base_offset, "entries": count}
-            yield DumpItem("index entries", fields)
-
-
-def _read_leader_epochs(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
-    for epoch, start_offset in checkpoint_files.decode_epochs(source.read()):
-        yield DumpItem("epoch", {"epoch": epoch, "start_offset": start_offset})
-
-
-def _read_partition_metadata(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
-    topic_id = read_topic_id(source.disk, os.path.dirname(source.path) or ".")
-    if topic_id is None:
-        raise ValueError("it has no topic id")
-    yield DumpItem("topic id", {"topic_id": encode_topic_id(topic_id)})
-
-
-def _read_meta_properties(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
-    properties = metadata_files.decode_meta_properties(source.read())
-    yield DumpItem("identity", properties._asdict())
-
-
-def _read_clean_shutdown(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
-    data = source.read()
-    fields = json.loads(data) if data else {}
-    if not isinstance(fields, dict):
-        raise ValueError("it is not a JSON object")
-    yield DumpItem("clean shutdown", {"broker_epoch": fields.get("brokerEpoch")})
-
-
-def _or_lines(reader: Reader) -> Reader:
-    """Wrap the reader of a small file: if it cannot be parsed, yield a damage item and the lines of the file."""
+def _small_file_reader(kind: str, rows: Callable[[DumpFile], Iterable[Fields]]) -> Reader:
+    """Return the reader of a small file: if it cannot be parsed, it yields a damage item and the lines of the file."""
 
     def read(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
         try:
-            items = list(reader(source, selection))
+            items = [DumpItem(kind, fields) for fields in rows(source)]
         except (ValueError, IndexError, RecursionError) as error:
             data = source.read()
             yield damage_item(Damage(0, len(data), None, str(error)))
@@ -218,30 +162,80 @@ def _or_lines(reader: Reader) -> Reader:
     return read
 
 
-_OFFSET_CHECKPOINT: tuple[str, Reader] = ("offset checkpoint", _or_lines(_read_offset_checkpoint))
-_BY_SUFFIX: dict[str, tuple[str, Reader]] = {
+def _offsets(source: DumpFile) -> Iterator[Fields]:
+    for tp, offset in checkpoint_files.decode_offsets(source.read()).items():
+        yield {"topic": tp.topic, "partition": tp.partition, "offset": offset}
+
+
+def _index_entries(source: DumpFile) -> Iterator[Fields]:
+    for tp, by_segment in checkpoint_files.decode_index_entries(source.read()).items():
+        for base_offset, count in by_segment.items():
+            yield {"topic": tp.topic, "partition": tp.partition, "base_offset": base_offset, "entries": count}
+
+
+def _leader_epochs(source: DumpFile) -> Iterator[Fields]:
+    for epoch, start_offset in checkpoint_files.decode_epochs(source.read()):
+        yield {"epoch": epoch, "start_offset": start_offset}
+
+
+def _partition_metadata(source: DumpFile) -> Iterator[Fields]:
+    topic_id = read_topic_id(source.disk, os.path.dirname(source.path) or ".")
+    if topic_id is None:
+        raise ValueError("it has no topic id")
+    yield {"topic_id": encode_topic_id(topic_id)}
+
+
+def _meta_properties(source: DumpFile) -> Iterator[Fields]:
+    yield metadata_files.decode_meta_properties(source.read())._asdict()
+
+
+def _clean_shutdown(source: DumpFile) -> Iterator[Fields]:
+    data = source.read()
+    fields = json.loads(data) if data else {}
+    if not isinstance(fields, dict):
+        raise ValueError("it is not a JSON object")
+    yield {"broker_epoch": fields.get("brokerEpoch")}
+
+
+# By the suffix or the name of a file: its description, and its reader.
+_OFFSET_CHECKPOINT: tuple[str, Reader] = ("offset checkpoint", _small_file_reader("offset", _offsets))
+_READERS: dict[str, tuple[str, Reader]] = {
     file_names.LOG: ("segment", read_segment),
-    file_names.INDEX: ("offset index", _read_offset_index),
-    file_names.TIME_INDEX: ("time index", _read_time_index),
-    file_names.TXN_INDEX: ("transaction index", _read_transaction_index),
+    file_names.INDEX: ("offset index", _index_reader(iter_offset_entries, _offset_entry)),
+    file_names.TIME_INDEX: ("time index", _index_reader(iter_time_entries, _time_entry)),
+    file_names.TXN_INDEX: ("transaction index", _index_reader(iter_transaction_entries, _transaction_entry)),
     file_names.SNAPSHOT: ("producer snapshot", _read_producer_snapshot),
-}
-_BY_NAME: dict[str, tuple[str, Reader]] = {
     file_names.RECOVERY_POINTS: _OFFSET_CHECKPOINT,
     file_names.LOG_START_OFFSETS: _OFFSET_CHECKPOINT,
     file_names.CLEANER_OFFSETS: _OFFSET_CHECKPOINT,
     file_names.HIGH_WATERMARKS: _OFFSET_CHECKPOINT,
-    file_names.TRANSACTION_INDEXES: ("transaction index checkpoint", _or_lines(_read_index_entries)),
-    file_names.LEADER_EPOCHS: ("leader epoch checkpoint", _or_lines(_read_leader_epochs)),
-    file_names.PARTITION_METADATA: ("partition metadata", _or_lines(_read_partition_metadata)),
-    file_names.META_PROPERTIES: ("meta properties", _or_lines(_read_meta_properties)),
-    file_names.CLEAN_SHUTDOWN: ("clean shutdown file", _or_lines(_read_clean_shutdown)),
+    file_names.TRANSACTION_INDEXES: (
+        "transaction index checkpoint",
+        _small_file_reader("index entries", _index_entries),
+    ),
+    file_names.LEADER_EPOCHS: ("leader epoch checkpoint", _small_file_reader("epoch", _leader_epochs)),
+    file_names.PARTITION_METADATA: ("partition metadata", _small_file_reader("topic id", _partition_metadata)),
+    file_names.META_PROPERTIES: ("meta properties", _small_file_reader("identity", _meta_properties)),
+    file_names.CLEAN_SHUTDOWN: ("clean shutdown file", _small_file_reader("clean shutdown", _clean_shutdown)),
     "coordination.journal": ("coordination journal", read_journal),
     "coordination.snapshot": ("coordination snapshot", read_snapshot),
 }
-
+# The suffix of a renamed partition directory.
+_RENAMED_DIRECTORY = re.compile(r"\.[0-9a-f]{32}-(delete|stray|future)$")
 
 FoundFile = tuple[str, Reader, DumpFile]
+
+
+def find_reader(disk: Disk, path: str) -> FoundFile | None:
+    """Return a description of the file, its reader and the file; None for an unknown name."""
+    parent, name = os.path.split(path)
+    for suffix in (file_names.DELETED, file_names.CLEANED, file_names.SWAP, file_names.TEMPORARY):
+        name = name.removesuffix(suffix)
+    base_offset, kind = file_names.parse_segment_file(name) or (0, name)
+    if kind not in _READERS:
+        return None
+    tp = file_names.parse_partition_dir(_RENAMED_DIRECTORY.sub("", os.path.basename(os.path.abspath(parent))))
+    return *_READERS[kind], DumpFile(disk, path, base_offset, "" if tp is None else tp.topic)
 
 
 def parse_offset_range(text: str) -> tuple[int, int]:

@@ -34,11 +34,11 @@ class VerifyReport:
         self._findings: list[LogFinding] = []
         self._per_file: Counter[str] = Counter()
         self._notes = 0
-        self._batches = self._bytes = self._bytes_to_recover = 0
         self.problems = 0
         # What the next start would do, one sentence each.
         self.repairs: list[str] = []
-        self.partitions = 0
+        # Of each partition.
+        self.totals: list[LogTotals] = []
         self.is_running = False
         self.is_clean = False
 
@@ -54,28 +54,23 @@ class VerifyReport:
     def add_note(self, path: str, text: str) -> None:
         self.add_finding(LogFinding(path, text, is_problem=False))
 
-    def add_totals(self, totals: LogTotals) -> None:
-        self._batches += totals.batches
-        self._bytes += totals.bytes
-        self._bytes_to_recover += totals.bytes_to_recover
+    def _sum(self, name: str) -> int:
+        return sum(getattr(totals, name) for totals in self.totals)
 
     def _omitted(self) -> dict[str, int]:
         """Return the number of findings that are not printed, by file."""
-        return {
-            path: count - MAX_FINDINGS_PER_FILE
-            for path, count in self._per_file.items()
-            if count > MAX_FINDINGS_PER_FILE
-        }
+        limit = MAX_FINDINGS_PER_FILE
+        return {path: count - limit for path, count in self._per_file.items() if count > limit}
 
     def print_json(self) -> None:
         fields: dict[str, Any] = {
             "directory": self._directory,
             "running": self.is_running,
             "clean_stop": None if self.is_running else self.is_clean,
-            "partitions": self.partitions,
-            "batches": self._batches,
-            "bytes": self._bytes,
-            "bytes_to_recover": None if self.is_running or self.is_clean else self._bytes_to_recover,
+            "partitions": len(self.totals),
+            "batches": self._sum("batches"),
+            "bytes": self._sum("bytes"),
+            "bytes_to_recover": None if self.is_running or self.is_clean else self._sum("bytes_to_recover"),
             "problems": self.problems,
             "notes": self._notes,
             "findings": [finding._asdict() for finding in self._findings],
@@ -86,31 +81,25 @@ class VerifyReport:
 
     def print_text(self) -> None:
         for finding in self._findings:
-            print(colored(_finding_line(finding), RED if finding.is_problem else DIM))
+            position = "" if finding.position is None else f" byte {finding.position}"
+            offset = "" if finding.offset is None else f" offset {finding.offset}"
+            kind, color = ("problem", RED) if finding.is_problem else ("note", DIM)
+            print(colored(f"{kind}: {finding.path}{position}{offset}: {finding.what}", color))
         for path, count in self._omitted().items():
             print(f"and {count_text(count, 'more finding')} in {path}")
         for repair in self.repairs:
             print(f"next start: {repair}")
         if not self.is_running and not self.is_clean:
-            size = count_text(self._bytes_to_recover, "byte")
+            size = count_text(self._sum("bytes_to_recover"), "byte")
             print(f"next start: the last shutdown was not clean, so up to {size} of the logs are read and checked")
         elif self.problems and not self.is_running and not self.repairs:
             print("next start: would neither detect nor repair these problems")
         verified = [
-            count_text(self.partitions, "partition"),
-            count_text(self._batches, "batch", "batches"),
-            count_text(self._bytes, "byte"),
+            count_text(len(self.totals), "partition"),
+            count_text(self._sum("batches"), "batch", "batches"),
+            count_text(self._sum("bytes"), "byte"),
         ]
         print(f"{', '.join(verified)}: {count_text(self.problems, 'problem')}, {count_text(self._notes, 'note')}")
-
-
-def _finding_line(finding: LogFinding) -> str:
-    where = finding.path
-    if finding.position is not None:
-        where += f" byte {finding.position}"
-    if finding.offset is not None:
-        where += f" offset {finding.offset}"
-    return f"{'problem' if finding.is_problem else 'note'}: {where}: {finding.what}"
 
 
 COORDINATION = "coordination"
@@ -183,7 +172,6 @@ class DirectoryVerifier:
                 )
                 known = checkpoints.transaction_indexes
                 self._verify_partition(path, tp, state, None if known is None else known.get(tp, {}), progress)
-        self._report.partitions = len(partitions)
         self._report.is_running, self._report.is_clean = is_running, is_clean
         if self._as_json:
             self._report.print_json()
@@ -316,7 +304,7 @@ class DirectoryVerifier:
             # A running broker may remove a file at any time.
             if not (state.is_running and isinstance(error, FileNotFoundError)):
                 report.add_finding(LogFinding(error.filename or path, f"cannot be read: {error.strerror}"))
-        report.add_totals(check.totals)
+        report.totals.append(check.totals)
         if state.is_running or (report.problems == problems_before and state.is_clean):
             return
         report.repairs += dry_run_recovery(

@@ -91,7 +91,7 @@ def consume(
     separator = None if key_separator is None else key_separator.replace("\\t", "\t").encode()
     printer = Printer(as_json=as_json, separator=separator, for_terminal=not values and sys.stdout.isatty())
     try:
-        with _open_consumer(client_settings(bootstrap) | settings) as consumer:
+        with open_consumer(client_settings(bootstrap) | settings) as consumer:
             partitions = existing_partitions(consumer, topics, partition)
             if group is not None:
                 consume_as_member(consumer, topics, printer, count, follow, guard)
@@ -104,7 +104,7 @@ def consume(
 
 
 @contextmanager
-def _open_consumer(config: dict[str, Any]) -> Iterator[Any]:
+def open_consumer(config: dict[str, Any]) -> Iterator[Any]:
     """Open a KafkaConsumer and close it at the end; its errors are raised as CliError."""
     from kafka import KafkaConsumer, codec
 

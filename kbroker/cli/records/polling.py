@@ -148,10 +148,10 @@ class Printer:
         out.flush()
 
 
-def consume_partitions(
-    consumer: Any, bounds: OffsetBounds, printer: Printer, max_records: int | None, guard: InterruptGuard
-) -> None:
-    """Print the records within the bounds, at most `max_records`."""
+def read_partitions(
+    consumer: Any, bounds: OffsetBounds, max_records: int | None, guard: InterruptGuard
+) -> Iterator[list[Any]]:
+    """Yield the records within the bounds, at most `max_records`, in a list for each poll."""
     begin, end = bounds
     unfinished = {tp for tp in begin if tp not in end or begin[tp] < end[tp]}
     if not unfinished:
@@ -160,33 +160,36 @@ def consume_partitions(
     for tp in unfinished:
         consumer.seek(tp, begin[tp])
     remaining = max_records
-    total = _expected_records(bounds, max_records, unfinished)
+    while unfinished:
+        with guard.deferred():
+            polled = consumer.poll(POLL_MS, max_records=_poll_size(remaining))
+        records = [
+            record
+            for tp, batch in polled.items()
+            for record in batch
+            if tp in unfinished and record.offset < end.get(tp, record.offset + 1)
+        ]
+        yield records
+        if remaining is not None and (remaining := remaining - len(records)) <= 0:
+            return
+        finished = {tp for tp in unfinished if tp in end and consumer.position(tp) >= end[tp]}
+        if finished:
+            consumer.pause(*finished)
+            unfinished -= finished
+
+
+def consume_partitions(
+    consumer: Any, bounds: OffsetBounds, printer: Printer, max_records: int | None, guard: InterruptGuard
+) -> None:
+    """Print the records within the bounds, at most `max_records`."""
+    total = max_records
+    if bounds.begin.keys() <= bounds.end.keys():
+        count = sum(max(bounds.end[tp] - begin, 0) for tp, begin in bounds.begin.items())
+        total = count if max_records is None else min(max_records, count)
     with ProgressBar("consuming", total, enabled=not sys.stdout.isatty()) as progress:
-        while unfinished:
-            with guard.deferred():
-                polled = consumer.poll(POLL_MS, max_records=_poll_size(remaining))
-            records = [
-                record
-                for tp, batch in polled.items()
-                for record in batch
-                if tp in unfinished and record.offset < end.get(tp, record.offset + 1)
-            ]
+        for records in read_partitions(consumer, bounds, max_records, guard):
             printer.print(records)
             progress.advance(len(records))
-            if remaining is not None and (remaining := remaining - len(records)) <= 0:
-                return
-            finished = {tp for tp in unfinished if tp in end and consumer.position(tp) >= end[tp]}
-            if finished:
-                consumer.pause(*finished)
-                unfinished -= finished
-
-
-def _expected_records(bounds: OffsetBounds, max_records: int | None, partitions: set[Any]) -> int | None:
-    begin, end = bounds
-    if not all(tp in end for tp in partitions):
-        return max_records
-    total = sum(end[tp] - begin[tp] for tp in partitions)
-    return total if max_records is None else min(max_records, total)
 
 
 def _poll_size(remaining: int | None) -> int:

@@ -33,7 +33,7 @@ class Delivery:
     def __init__(self, topic: str, config: dict[str, Any]) -> None:
         from kafka import KafkaProducer
 
-        from kbroker.retry.clients.kafka_python_headers import producer_headers
+        from kbroker.retry.clients.kafka_python import producer_headers
 
         self._topic = topic
         self._headers = producer_headers
@@ -139,7 +139,8 @@ def produce(
         raise usage_error("use VALUE arguments or --file, not both")
     if key_separator == "":
         raise usage_error("--key-separator is empty")
-    separator = _separator_bytes(key_separator)
+    # A shell passes \t as two characters.
+    separator = None if key_separator is None else key_separator.replace("\\t", "\t").encode(errors="surrogateescape")
     headers = parse_headers(header or [])
 
     parse = record_from_json if as_json else partial(record_from_line, separator=separator)
@@ -187,11 +188,6 @@ def producer_settings(bootstrap: str, acks: str, compression: str | None) -> dic
     }
 
 
-def _separator_bytes(separator: str | None) -> bytes | None:
-    # A shell passes \t as two characters.
-    return None if separator is None else separator.replace("\\t", "\t").encode(errors="surrogateescape")
-
-
 def _with_defaults(
     record: ProducerRecord, key: str | None, headers: list[Header], partition: int | None
 ) -> ProducerRecord:
@@ -213,15 +209,12 @@ def _read_lines(source: BinaryIO, interactive: bool) -> Iterator[bytes]:
     """Yield lines without their line ends; an empty line is a record with an empty value."""
     if interactive:
         print_note("enter one record per line; end with Ctrl-D")
-    with source, ProgressBar("producing", _file_size(source), shows_bytes=True, enabled=not interactive) as progress:
+    status = os.fstat(source.fileno())
+    size = status.st_size if stat.S_ISREG(status.st_mode) else None
+    with source, ProgressBar("producing", size, shows_bytes=True, enabled=not interactive) as progress:
         try:
             for line in source:
                 yield line.removesuffix(b"\n").removesuffix(b"\r")
                 progress.advance(len(line))
         except OSError as error:
             raise CliError(f"cannot read: {error.strerror}") from None
-
-
-def _file_size(source: BinaryIO) -> int | None:
-    status = os.fstat(source.fileno())
-    return status.st_size if stat.S_ISREG(status.st_mode) else None

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kbroker.cli.common.completion import complete_groups
+from kbroker.cli.common.errors import usage_error
 from kbroker.cli.common.options import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
     BrokerWait,
-    Jars,
-    Master,
-    SparkConf,
+    SparkOptions,
     argument,
     option,
     pipeline_errors,
+    pipeline_usage_errors,
     spark_session_for,
 )
 from kbroker.cli.common.output import ProgressBar, print_heading, print_json, print_note, print_table
@@ -30,16 +30,7 @@ from kbroker.cli.common.values import (
     format_timestamp,
     parse_assignments,
     parse_duration_ms,
-)
-from kbroker.cli.replay.request import (
-    check_codec,
-    parse_groups,
-    parse_limit,
-    parse_partitions_by,
-    parse_selection,
-    parse_target_names,
-    parse_time_range,
-    require_resume_parameters,
+    parse_time_ms,
 )
 
 if TYPE_CHECKING:
@@ -48,6 +39,9 @@ if TYPE_CHECKING:
     from kbroker.pipeline.replay.preparation import PreparedReplay, ReplayContext
     from kbroker.pipeline.replay.run import ReplaySummary
     from kbroker.pipeline.replay.sending.job import SpeedLimit
+
+
+ALL = "all"
 
 
 def print_dry_run(prepared: "PreparedReplay", as_json: bool) -> None:
@@ -209,9 +203,8 @@ def replay(
     broker_wait: BrokerWait = "2m",
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    master: Master = None,
-    jars: Jars = None,
-    conf: SparkConf = None,
+    *,
+    spark: SparkOptions,
 ) -> None:
     """Produce archived records to topics, each once, with keys, values, headers, timestamps and partitions.
 
@@ -220,40 +213,88 @@ def replay(
 
     Example: kbroker replay /data/archive orders --to orders-copy --from 2026-01-31
     """
-    from kbroker.pipeline.replay.plan import ReplayRequest
+    from kbroker.pipeline.replay.group_offsets import ALL_GROUPS
+    from kbroker.pipeline.replay.plan import ReplayRequest, load_plan
     from kbroker.pipeline.replay.preparation import prepare_replay
+    from kbroker.pipeline.replay.routing import target_names
+    from kbroker.pipeline.replay.selection import Selection, parse_offset_range
+    from kbroker.pipeline.replay.sending.batch_encoder import parse_codec
+    from kbroker.pipeline.replay.sending.job import SpeedLimit
 
-    limit = parse_limit(rate, speed)
+    if rate is not None and speed is not None:
+        raise usage_error("--rate and --speed exclude each other")
+    for name, number in (("--rate", rate), ("--speed", speed)):
+        if number is not None and not 0 < number < float("inf"):
+            raise usage_error(f"{name} must be a positive number, not {number:g}")
     patience_s = parse_duration_ms(broker_wait) / 1000
     request = None
-    if resume is None:
-        names = parse_target_names(topics or [], to, prefix)
-        by_key = parse_partitions_by(partitions_by)
-        time_range = parse_time_range(from_, until, time.time_ns() // 1_000_000)
-        selection = parse_selection(
-            list(names), time_range, offsets or [], partition or [], key, key_regex, header or []
-        )
-        groups = parse_groups(restore_groups or [], group_prefix)
-        check_codec(compression)
-        request = ReplayRequest(selection, names, by_key, origin_headers, append, compression, groups, group_prefix)
+    if resume is not None:
+        _require_resume_parameters(ctx)
     else:
-        require_resume_parameters(ctx)
+        if not topics:
+            raise usage_error("name at least one TOPIC to replay")
+        if to is not None and prefix is not None:
+            raise usage_error("--to and --prefix exclude each other")
+        if partitions_by not in ("partition", "key"):
+            raise usage_error(f"--partitions-by must be partition or key, not {partitions_by!r}")
+        if group_prefix and not restore_groups:
+            raise usage_error("--group-prefix requires --restore-groups")
+        now_ms = time.time_ns() // 1_000_000
+        from_ms, until_ms = (None if text is None else parse_time_ms(text, now_ms) for text in (from_, until))
+        if from_ms is not None and until_ms is not None and from_ms >= until_ms:
+            raise usage_error("--from must be before --until")
+        names = target_names(dict.fromkeys(topics), to, prefix)
+        with pipeline_usage_errors():
+            ranges = tuple(map(parse_offset_range, offsets or ()))
+            parse_codec(compression)
+        headers = tuple(
+            (name, value if sign else None) for name, sign, value in (text.partition("=") for text in header or ())
+        )
+        partitions = tuple(dict.fromkeys(partition or ()))
+        selection = Selection(tuple(names), from_ms, until_ms, ranges, partitions, key, key_regex, headers)
+        groups = (ALL_GROUPS,) if ALL in (restore_groups or ()) else tuple(restore_groups or ())
+        by_key = partitions_by == "key"
+        request = ReplayRequest(selection, names, by_key, origin_headers, append, compression, groups, group_prefix)
     configs = parse_assignments(config or [])
     with pipeline_errors():
         _check_before_spark(directory, topics or [], bootstrap)
     with (
-        spark_session_for("kbroker replay", master, jars, conf) as session,
+        spark_session_for("kbroker replay", spark) as session,
         _replay_context(session, directory, bootstrap, patience_s) as context,
     ):
         if request is not None and dry_run:
             print_dry_run(prepare_replay(context, request, configs), as_json)
             return
         if request is None:
-            plan = _load_plan(context, resume or "")
+            plan = load_plan(context.archive.storage, resume or "")
         else:
             plan = _find_or_create_plan(context, request, new, configs, quiet=as_json)
-        summary = _execute(context, plan, limit)
+        summary = _execute(context, plan, SpeedLimit(rate, speed))
     print_summary(summary, as_json)
+
+
+# The parameters that can be given with --resume; the stored plan has all others.
+RESUME_PARAMETERS = frozenset(
+    ("directory", "resume", "rate", "speed", "broker_wait", "as_json", "bootstrap", "master", "jars", "conf")
+)
+
+
+def _require_resume_parameters(ctx: typer.Context) -> None:
+    """Raise CliError for command line arguments that --resume excludes."""
+    excluded = [
+        "TOPIC" if param.name == "topics" else param.opts[0]
+        for param in ctx.command.params
+        if param.name not in RESUME_PARAMETERS and _is_given(ctx, param.name or "")
+    ]
+    if excluded:
+        raise usage_error(
+            f"--resume continues a replay with the options of its start and excludes {', '.join(excluded)}"
+        )
+
+
+def _is_given(ctx: typer.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _check_before_spark(directory: str, topics: Sequence[str], bootstrap: str) -> None:
@@ -280,12 +321,6 @@ def _replay_context(session: Any, directory: str, bootstrap: str, patience_s: fl
     with cluster_client(bootstrap) as cluster:
         archive = Archive.open(open_storage(directory, session))
         yield ReplayContext(session, archive, cluster, bootstrap, print_note, patience_s)
-
-
-def _load_plan(context: "ReplayContext", replay_id: str) -> "ReplayPlan":
-    from kbroker.pipeline.replay.plan import load_plan
-
-    return load_plan(context.archive.storage, replay_id)
 
 
 def _find_or_create_plan(

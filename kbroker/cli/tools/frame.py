@@ -11,8 +11,7 @@ from typing import Any
 from kbroker.cli.common.errors import usage_error
 from kbroker.cli.common.output import RED, colored
 from kbroker.cli.common.values import count_text
-from kbroker.cli.log.items import DumpItem, damage_item, format_item
-from kbroker.cli.log.segments import batch_fields, control_item, record_fields
+from kbroker.cli.log.items import DumpItem, batch_fields, control_item, damage_item, format_item, record_fields
 from kbroker.cli.records.formats import bytes_to_json
 from kbroker.cli.tools.frame_fields import ParsedFrame, ResponseType, ResponseTypes, parse_capture, response_types_of
 from kbroker.storage.inspect.batches import BatchAt, Damage, find_header_fault
@@ -42,13 +41,22 @@ def record_items(data: bytes, position: int, *, may_be_cut: bool) -> Iterator[Du
         header = parse_header(data, pos)
         content = data[pos : pos + header.size]
         fault = None if crc32c(memoryview(content)[CRC_START:]) == header.crc else "its CRC is wrong"
-        fault = fault or find_header_fault(header)
-        batch = BatchAt(position + pos, header, fault)
+        batch = BatchAt(position + pos, header, fault or find_header_fault(header))
         yield DumpItem("batch", batch_fields(batch))
-        if fault is not None:
-            yield damage_item(Damage(batch.position, header.size, None, fault))
-        else:
-            yield from _batch_records(content, batch)
+        reason = batch.fault
+        try:
+            for record in iter_batch_records(content, header) if reason is None else ():
+                if header.is_log_append_time:
+                    record = record._replace(timestamp=header.max_timestamp)
+                yield DumpItem(
+                    "record", {"offset": header.base_offset + record.offset_delta, **record_fields(record, True)}
+                )
+                if header.is_control:
+                    yield control_item(record, batch)
+        except (MalformedError, TooLargeError) as error:
+            reason = str(error)
+        if reason is not None:
+            yield damage_item(Damage(batch.position, header.size, None, reason))
         pos += header.size
 
 
@@ -61,20 +69,6 @@ def _find_fault(data: bytes, pos: int) -> str | None:
         return f"{remaining} bytes are less than a batch header"
     size = parse_header(data, pos).size
     return None if HEADER_SIZE <= size <= remaining else f"a batch of {size} bytes where {remaining} remain"
-
-
-def _batch_records(content: bytes, batch: BatchAt) -> Iterator[DumpItem]:
-    header = batch.header
-    try:
-        for record in iter_batch_records(content, header):
-            if header.is_log_append_time:
-                record = record._replace(timestamp=header.max_timestamp)
-            offset = header.base_offset + record.offset_delta
-            yield DumpItem("record", {"offset": offset, **record_fields(record, True)})
-            if header.is_control:
-                yield control_item(record, batch)
-    except (MalformedError, TooLargeError) as error:
-        yield damage_item(Damage(batch.position, header.size, None, str(error)))
 
 
 _MAX_BYTES_SHOWN = 64
@@ -208,7 +202,8 @@ def _value_text(field: ParsedField) -> str:
         case "records":
             return count_text(len(value), "byte")
         case "bytes" | "tag":
-            return _bytes_text(value)
+            shown = value[:_MAX_BYTES_SHOWN].hex() + ("..." if len(value) > _MAX_BYTES_SHOWN else "")
+            return f"{count_text(len(value), 'byte')} {shown}".rstrip()
         case "string":
             return json.dumps(value, ensure_ascii=not value.isprintable())
         case "bool":
@@ -218,12 +213,6 @@ def _value_text(field: ParsedField) -> str:
     if name in _API_KEY_FIELDS and value in ApiKey.__members__.values():
         return f"{value} ({ApiKey(value).name})"
     return str(value)
-
-
-def _bytes_text(value: bytes) -> str:
-    shown = value[:_MAX_BYTES_SHOWN].hex()
-    more = "..." if len(value) > _MAX_BYTES_SHOWN else ""
-    return f"{count_text(len(value), 'byte')} {shown}{more}".rstrip()
 
 
 def _uuid_text(value: bytes) -> str:
@@ -243,16 +232,12 @@ def response_source(api: str | None, version: int | None, requests: bytes | None
         return None
     if version is None:
         raise usage_error("--response needs --version")
-    response_type = ResponseType(_api_key(api), version)
-    return lambda correlation_id: response_type
-
-
-def _api_key(text: str) -> int:
-    name = text.lower().replace("_", "")
-    for api in ALL_APIS.values():
-        if name in (api.name.lower(), str(api.key.value)):
-            return api.key
-    raise usage_error(f"unknown API: {text!r}")
+    name = api.lower().replace("_", "")
+    for known in ALL_APIS.values():
+        if name in (known.name.lower(), str(known.key.value)):
+            response_type = ResponseType(known.key, version)
+            return lambda correlation_id: response_type
+    raise usage_error(f"unknown API: {api!r}")
 
 
 def print_frames(data: bytes, response_types: ResponseTypes | None, as_json: bool) -> bool:

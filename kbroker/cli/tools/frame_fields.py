@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from struct import Struct
 from typing import NamedTuple
 
 from kbroker.cli.common.errors import CliError, exception_text, usage_error
@@ -29,7 +30,10 @@ def read_capture(text: str | None, file: str | None) -> bytes:
         return read_text(text)
     if text is None and file is None and sys.stdin.isatty():
         raise usage_error("pass frames, a file or standard input")
-    data = _read_file(file)
+    try:
+        data = sys.stdin.buffer.read() if file in (None, "-") else Path(file or "").read_bytes()
+    except OSError as error:
+        raise CliError(exception_text(error)) from None
     if not data:
         raise CliError("no bytes to read")
     decoded = _decode(data)
@@ -44,15 +48,6 @@ def read_text(text: str) -> bytes:
     return data
 
 
-def _read_file(file: str | None) -> bytes:
-    if file is None or file == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise CliError(exception_text(error)) from None
-
-
 def _decode(data: bytes) -> bytes | None:
     text = _SEPARATORS.sub(b"", data)
     if _HEX.fullmatch(text):
@@ -63,7 +58,7 @@ def _decode(data: bytes) -> bytes | None:
         return None
 
 
-_API_KEY_AND_VERSION_BYTES = 4
+_API_KEY_AND_VERSION = Struct(">hh")
 
 
 class FrameDamage(NamedTuple):
@@ -122,7 +117,13 @@ def parse_capture(data: bytes, response_types: ResponseTypes | None) -> list[Par
     if with_sizes is not None and with_sizes[-1].size == len(data) - with_sizes[-1].start - SIZE_BYTES:
         return with_sizes
     without_size = [_parse_frame(data, 0, None, len(data), response_types)]
-    return max(filter(None, (with_sizes, without_size)), key=_parsed_well)
+    return max(
+        filter(None, (with_sizes, without_size)),
+        key=lambda frames: (
+            all(frame.damage is None for frame in frames),
+            sum(len(frame.header) + len(frame.body) for frame in frames),
+        ),
+    )
 
 
 def response_types_of(requests: list[ParsedFrame]) -> Mapping[int, ResponseType]:
@@ -132,10 +133,6 @@ def response_types_of(requests: list[ParsedFrame]) -> Mapping[int, ResponseType]
         for request in requests
         if request.correlation_id is not None and request.api_key is not None and request.version is not None
     }
-
-
-def _parsed_well(frames: list[ParsedFrame]) -> tuple[bool, int]:
-    return all(frame.damage is None for frame in frames), sum(len(frame.header) + len(frame.body) for frame in frames)
 
 
 def _parse_with_sizes(data: bytes, response_types: ResponseTypes | None) -> list[ParsedFrame] | None:
@@ -169,7 +166,7 @@ def _parse_frame(
         else:
             position = _parse_response_header(frame, data, content, response_types)
         part = "body"
-        body_end = _parse_body(frame, data, position)
+        body_end = parse_fields(_message_class(frame, position), frame.version or 0, data, position, frame.body.append)
         if body_end != end:
             raise FieldError("", body_end, f"{end - body_end} bytes remain after the end of the message")
     except FieldError as error:
@@ -178,32 +175,23 @@ def _parse_frame(
 
 
 def _parse_request_header(frame: ParsedFrame, data: bytes, position: int) -> int:
-    key_and_version = data[position : position + _API_KEY_AND_VERSION_BYTES]
     flexible = False
-    if len(key_and_version) == _API_KEY_AND_VERSION_BYTES:
-        frame.api_key = int.from_bytes(key_and_version[:2], "big", signed=True)
-        frame.version = int.from_bytes(key_and_version[2:], "big", signed=True)
-        flexible = has_flexible_request_header(frame.api_key, frame.version)
+    if len(data) >= position + _API_KEY_AND_VERSION.size:
+        frame.api_key, frame.version = _API_KEY_AND_VERSION.unpack_from(data, position)
+        flexible = has_flexible_request_header(*_API_KEY_AND_VERSION.unpack_from(data, position))
     return parse_fields(RequestHeader, 2 if flexible else 1, data, position, frame.header.append)
 
 
 def _parse_response_header(frame: ParsedFrame, data: bytes, start: int, response_types: ResponseTypes) -> int:
     correlation_id = int.from_bytes(data[start : start + 4], "big", signed=True)
     response_type = response_types(correlation_id)
-    if response_type is None:
-        parse_fields(ResponseHeader, 0, data, start, frame.header.append)
-        raise FieldError("", start, f"no request has the correlation id {correlation_id}")
-    frame.api_key, frame.version = response_type
-    flexible = has_flexible_response_header(*response_type)
+    flexible = response_type is not None and has_flexible_response_header(*response_type)
     position = parse_fields(ResponseHeader, 1 if flexible else 0, data, start, frame.header.append)
+    if response_type is None:
+        raise FieldError("", start, f"no request has the correlation id {correlation_id}")
+    frame.api_key = response_type.api_key
     frame.version = response_version(data, position, *response_type)
     return position
-
-
-def _parse_body(frame: ParsedFrame, data: bytes, position: int) -> int:
-    cls = _message_class(frame, position)
-    assert frame.version is not None
-    return parse_fields(cls, frame.version, data, position, frame.body.append)
 
 
 def _message_class(frame: ParsedFrame, position: int) -> type[Message]:

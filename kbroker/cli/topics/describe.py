@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kbroker.cli.common.client import admin_client, topic_error_text
+from kbroker.cli.common.client import admin_client, request_if_known, topic_error_text
 from kbroker.cli.common.completion import complete_topics
 from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, argument, option
@@ -24,14 +24,26 @@ from kbroker.cli.common.partitions import (
     replica_lag,
 )
 from kbroker.cli.common.values import count_text
-from kbroker.cli.topics.alter import first_closing
 from kbroker.client.admin import EARLIEST, LATEST, MetadataTopic, describe_topics, offsets_at_brokers, topic_configs
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import Partition
 from protocol.messages.k03_metadata import MetadataResponsePartition
+from protocol.messages.k10010_remove_partitions import RemovePartitionsRequest, RemovePartitionsResponse
 
 # As in kbroker.config, which a command imports only if it needs more of it.
 VIEW_OF = "kbroker.view.of"
+
+
+def remove_partitions(client: ClusterClient, topic: str, partitions: int) -> RemovePartitionsResponse | None:
+    """Return the response to the removal of partitions, or with -1 their state; None from a broker of Apache Kafka."""
+    request = RemovePartitionsRequest(topic_name=topic, partition_count=partitions)
+    return request_if_known(client, request, RemovePartitionsResponse)
+
+
+def first_closing(client: ClusterClient, topic: str) -> int | None:
+    """Return the lowest partition of a topic that is closing; None if none is, or the broker is Apache Kafka."""
+    response = remove_partitions(client, topic, -1)
+    return None if response is None or response.error_code or response.first_closing < 0 else response.first_closing
 
 
 def topic_id_text(topic_id: bytes) -> str:

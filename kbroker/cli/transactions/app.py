@@ -9,24 +9,26 @@ from kbroker.cli.common.client import admin_client, error_code_text, partition_l
 from kbroker.cli.common.completion import complete_topics, complete_transactional_ids
 from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, argument, option
-from kbroker.cli.common.output import paginated, print_json, print_rows, print_table
+from kbroker.cli.common.output import paginated, print_rows
 from kbroker.cli.common.values import (
     INT32,
     INT64,
     format_duration,
     format_timestamp,
+    if_known,
     parse_duration_ms,
     parse_topic_partitions,
 )
 from kbroker.cli.transactions.hanging import abort, find_hanging, terminate
 from kbroker.cli.transactions.requests import (
     PartitionProducer,
-    TransactionDescription,
-    TransactionFilter,
     describe_producers,
-    describe_transactions,
+    describe_transaction,
     list_transactions,
 )
+from kbroker.client.requests import TRANSACTION
+from protocol.messages.k65_describe_transactions import TransactionState
+from protocol.messages.k66_list_transactions import ListTransactionsRequest
 
 STATES = (
     "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead",
@@ -54,16 +56,16 @@ def list_(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """List transactional ids with the states of their transactions."""
-    selection = TransactionFilter(
-        [parse_state(name) for name in state or ()],
-        producer_id or (),
-        None if longer_than is None else parse_duration_ms(longer_than),
-        pattern,
+    selection = ListTransactionsRequest(
+        state_filters=[parse_state(name) for name in state or ()],
+        producer_id_filters=producer_id or [],
+        duration_filter=-1 if longer_than is None else parse_duration_ms(longer_than),
+        transactional_id_pattern=pattern,
     )
     with admin_client(bootstrap) as client:
         listings = list_transactions(client, selection)
     columns = ("transactional id", "state", "producer id", "coordinator")
-    print_rows(as_json, [listing._asdict() for listing in listings], columns, listings)
+    print_rows(as_json, listings, columns, [list(listing.values()) for listing in listings])
 
 
 def parse_state(text: str) -> str:
@@ -82,58 +84,48 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show the producer, timeout, start time and partitions of transactions, as their coordinators know them."""
+    ids = list(dict.fromkeys(transactional_ids))
+    descriptions = []
     with admin_client(bootstrap) as client:
-        results = describe_transactions(client, list(dict.fromkeys(transactional_ids)))
-    now_ms = round(time.time() * 1000)
-    descriptions = [
-        description_json(result, now_ms) for result in results.values() if isinstance(result, TransactionDescription)
-    ]
-    for transactional_id, result in results.items():
-        if isinstance(result, int):
-            print_error(f"transactional id {transactional_id}: {error_code_text(result)}")
-    if as_json:
-        print_json(descriptions)
-    elif descriptions:
-        columns = (
-            "transactional id",
-            "state",
-            "producer id",
-            "epoch",
-            "timeout",
-            "open since",
-            "open for",
-            "partitions",
-        )
-        print_table(columns, [_description_row(description) for description in descriptions])
-    if len(descriptions) < len(results):
+        for transactional_id in ids:
+            row = describe_transaction(client, transactional_id)
+            if row.error_code:
+                print_error(f"transactional id {transactional_id}: {error_code_text(row.error_code)}")
+            else:
+                coordinator = client.find_coordinator(transactional_id, TRANSACTION).node_id
+                descriptions.append(description_json(row, coordinator, round(time.time() * 1000)))
+    if as_json or descriptions:
+        print_rows(as_json, descriptions, TRANSACTION_COLUMNS, [_transaction_row(row) for row in descriptions])
+    if len(descriptions) < len(ids):
         raise typer.Exit(1)
 
 
-def description_json(description: TransactionDescription, now_ms: int) -> dict[str, Any]:
+TRANSACTION_COLUMNS = (
+    "transactional id", "state", "producer id", "epoch", "timeout", "open since", "open for", "partitions"
+)  # fmt: skip
+
+
+def description_json(row: TransactionState, coordinator: int, now_ms: int) -> dict[str, Any]:
     """Return the JSON of a transaction: partitions by topic, times in milliseconds, None if none is open."""
-    partitions: dict[str, list[int]] = {}
-    for topic, partition in sorted(description.partitions):
-        partitions.setdefault(topic, []).append(partition)
+    start_ms = row.transaction_start_time_ms if row.transaction_start_time_ms >= 0 else None
     return {
-        **description._asdict(),
-        "duration_ms": None if description.start_ms is None else max(now_ms - description.start_ms, 0),
-        "partitions": partitions,
+        "transactional_id": row.transactional_id,
+        "state": row.transaction_state,
+        "producer_id": row.producer_id,
+        "producer_epoch": row.producer_epoch,
+        "timeout_ms": row.transaction_timeout_ms,
+        "start_ms": start_ms,
+        "partitions": {topic.topic: sorted(topic.partitions) for topic in sorted(row.topics, key=lambda t: t.topic)},
+        "coordinator": coordinator,
+        "duration_ms": None if start_ms is None else max(now_ms - start_ms, 0),
     }
 
 
-def _description_row(row: dict[str, Any]) -> list[Any]:
-    start_ms, duration_ms = row["start_ms"], row["duration_ms"]
-    partitions = " ".join(f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in row["partitions"].items())
-    return [
-        row["transactional_id"],
-        row["state"],
-        row["producer_id"],
-        row["producer_epoch"],
-        format_duration(row["timeout_ms"]),
-        None if start_ms is None else format_timestamp(start_ms),
-        None if duration_ms is None else format_duration(duration_ms),
-        partitions,
-    ]
+def _transaction_row(row: dict[str, Any]) -> list[Any]:
+    *numbers, timeout_ms, start_ms, partitions, _, duration_ms = row.values()
+    texts = (f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in partitions.items())
+    times = [if_known(format_timestamp, start_ms), if_known(format_duration, duration_ms)]
+    return [*numbers, format_duration(timeout_ms), *times, " ".join(texts)]
 
 
 PRODUCER_COLUMNS = (
@@ -161,8 +153,7 @@ def producers(
 
 
 def _producer_row(row: PartitionProducer) -> list[Any]:
-    timestamp = None if row.last_timestamp is None else format_timestamp(row.last_timestamp)
-    return [*row[:5], timestamp, *row[6:]]
+    return [*row[:5], if_known(format_timestamp, row.last_timestamp), *row[6:]]
 
 
 app.command("find-hanging")(paginated(find_hanging))

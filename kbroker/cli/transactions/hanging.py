@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
-from kbroker.cli.common.client import admin_client, error_code_text, partition_leaders, select_partitions
+from kbroker.cli.common.client import admin_client, partition_leaders, raise_error, select_partitions
 from kbroker.cli.common.completion import complete_topics, complete_transactional_ids
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
@@ -20,22 +20,28 @@ from kbroker.cli.common.values import (
     TopicPartitions,
     format_duration,
     format_timestamp,
+    if_known,
     parse_duration_ms,
     parse_topic_partitions,
 )
 from kbroker.cli.transactions.requests import (
-    AbortMarker,
     PartitionProducer,
-    TransactionDescription,
-    TransactionFilter,
     describe_producers,
-    describe_transactions,
-    fence_producer,
+    describe_transaction,
     list_transactions,
-    write_abort_marker,
+    unknown_to_coordinators,
+    with_old_transaction,
 )
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.requests import Partition
+from kbroker.client.requests import TRANSACTION, Partition
+from protocol.messages.k22_transactions import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.k27_write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from protocol.messages.k66_list_transactions import ListTransactionsRequest
 
 COLUMNS = ("topic", "partition", "producer id", "epoch", "coordinator epoch", "start offset", "last time", "idle for")
 
@@ -78,16 +84,8 @@ def find_hanging(
 
 def _row(row: PartitionProducer, now_ms: int) -> list[Any]:
     idle_ms = _idle_ms(row, now_ms)
-    return [
-        row.topic,
-        row.partition,
-        row.producer_id,
-        row.producer_epoch,
-        row.coordinator_epoch,
-        row.start_offset,
-        None if row.last_timestamp is None else format_timestamp(row.last_timestamp),
-        None if idle_ms is None else format_duration(idle_ms),
-    ]
+    times = [if_known(format_timestamp, row.last_timestamp), if_known(format_duration, idle_ms)]
+    return [*row[:4], row.coordinator_epoch, row.start_offset, *times]
 
 
 def _idle_ms(row: PartitionProducer, now_ms: int) -> int | None:
@@ -108,25 +106,9 @@ def _find_hanging(
     if not candidates:
         return []
     producer_ids = sorted({row.producer_id for row in candidates})
-    listings = list_transactions(client, TransactionFilter(producer_ids=producer_ids))
-    results = describe_transactions(client, [listing.transactional_id for listing in listings])
-    descriptions = (result for result in results.values() if isinstance(result, TransactionDescription))
-    return unknown_to_coordinators(candidates, descriptions)
-
-
-def with_old_transaction(producers: Iterable[PartitionProducer], before_ms: int) -> list[PartitionProducer]:
-    """Return producers with an open transaction whose last record is older than `before_ms`."""
-    return [row for row in producers if row.start_offset is not None and (row.last_timestamp or 0) < before_ms]
-
-
-def unknown_to_coordinators(
-    producers: Iterable[PartitionProducer], descriptions: Iterable[TransactionDescription]
-) -> list[PartitionProducer]:
-    """Return producers whose coordinators know no transaction of theirs with this partition."""
-    known = {
-        (description.producer_id, partition) for description in descriptions for partition in description.partitions
-    }
-    return [row for row in producers if (row.producer_id, (row.topic, row.partition)) not in known]
+    listings = list_transactions(client, ListTransactionsRequest(producer_id_filters=producer_ids))
+    rows = [describe_transaction(client, listing["transactional_id"]) for listing in listings]
+    return unknown_to_coordinators(candidates, rows)
 
 
 def abort(
@@ -162,21 +144,29 @@ def abort(
         if start_offset is not None:
             marker = abort_marker(describe_producers(client, {tp: leader}), tp, start_offset)
         else:
-            marker = AbortMarker(numbers[0], numbers[1], max(numbers[2], 0))
+            marker = WritableTxnMarker(
+                producer_id=numbers[0], producer_epoch=numbers[1], coordinator_epoch=max(numbers[2], 0)
+            )
+        marker.topics = [WritableTxnMarkerTopic(name=tp[0], partition_indexes=[tp[1]])]
         confirm(f"Abort the open transaction of producer {marker.producer_id} in {name}?", yes)
-        if code := write_abort_marker(client, leader, tp, marker):
-            raise CliError(f"{name}, producer {marker.producer_id}: {error_code_text(code)}")
+        response = client.request(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse, leader)
+        code = response.markers[0].topics[0].partitions[0].error_code
+        raise_error(code, subject=f"{name}, producer {marker.producer_id}: ")
     print(f"{name}: aborted the transaction of producer {marker.producer_id}, epoch {marker.producer_epoch}")
 
 
-def abort_marker(producers: Iterable[PartitionProducer], partition: Partition, start_offset: int) -> AbortMarker:
-    """Return the marker that aborts the transaction that begins at `start_offset`.
+def abort_marker(producers: Iterable[PartitionProducer], partition: Partition, start_offset: int) -> WritableTxnMarker:
+    """Return the marker, without a partition, that aborts the transaction that begins at `start_offset`.
 
     If the producer's first transaction hangs there is no coordinator epoch yet; brokers then accept any.
     """
     for row in producers:
         if row.start_offset == start_offset:
-            return AbortMarker(row.producer_id, row.producer_epoch, row.coordinator_epoch or 0)
+            return WritableTxnMarker(
+                producer_id=row.producer_id,
+                producer_epoch=row.producer_epoch,
+                coordinator_epoch=row.coordinator_epoch or 0,
+            )
     raise CliError(f"{partition[0]}-{partition[1]} has no open transaction that begins at offset {start_offset}")
 
 
@@ -186,10 +176,18 @@ def terminate(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Fence a producer: abort its open transaction, and prevent it from beginning another."""
+    subject = f"transactional id {transactional_id}: "
     with admin_client(bootstrap) as client:
-        result = describe_transactions(client, [transactional_id])[transactional_id]
-        if isinstance(result, int):
-            raise CliError(f"transactional id {transactional_id}: {error_code_text(result)}")
-        confirm(f"Fence the producer of {transactional_id} ({result.state})?", yes)
-        fence_producer(client, transactional_id, result.timeout_ms)
-    print(f"{transactional_id}: producer fenced{', transaction aborted' if result.start_ms else ''}")
+        found = describe_transaction(client, transactional_id)
+        raise_error(found.error_code, subject=subject)
+        confirm(f"Fence the producer of {transactional_id} ({found.transaction_state})?", yes)
+        # As a new producer does, until no transaction is being completed.
+        request = InitProducerIdRequest(
+            transactional_id=transactional_id, transaction_timeout_ms=found.transaction_timeout_ms
+        )
+        response = client.coordinated(
+            transactional_id, request, InitProducerIdResponse, lambda response: response.error_code, TRANSACTION
+        )
+        raise_error(response.error_code, subject=subject)
+    is_open = found.transaction_start_time_ms > 0
+    print(f"{transactional_id}: producer fenced{', transaction aborted' if is_open else ''}")

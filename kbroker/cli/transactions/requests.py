@@ -6,8 +6,8 @@ unknown to its coordinator.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from kbroker.cli.common.client import error_code_text, raise_error
 from kbroker.cli.common.errors import CliError
@@ -15,19 +15,7 @@ from kbroker.cli.common.output import ProgressBar
 from kbroker.client.admin import MAX_PARTITIONS, RETRY_EVERY_S, RETRY_FOR_S, chunks, describe_cluster
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import COORDINATOR_ERRORS, TRANSACTION, Partition, by_topic
-from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.k27_write_txn_markers import (
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
-from protocol.messages.k61_describe_producers import (
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    ProducerState,
-    TopicRequest,
-)
+from protocol.messages.k61_describe_producers import DescribeProducersRequest, DescribeProducersResponse, TopicRequest
 from protocol.messages.k65_describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -39,35 +27,44 @@ from protocol.messages.k66_list_transactions import ListTransactionsRequest, Lis
 IDLE_STATES = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 
 
-class TransactionFilter(NamedTuple):
-    """Selects the transactions to list, by state, producer id, age (KIP-994) and a pattern (KIP-1152)."""
+def list_transactions(client: ClusterClient, selection: ListTransactionsRequest) -> list[dict[str, Any]]:
+    """Return the JSON of the transactions of all coordinators, sorted by transactional id."""
+    listings = [
+        {
+            "transactional_id": row.transactional_id,
+            "state": row.transaction_state,
+            "producer_id": row.producer_id,
+            "coordinator": broker.broker_id,
+        }
+        for broker in describe_cluster(client).brokers
+        for row in _list_transactions_of(client, broker.broker_id, selection).transaction_states
+        # The start time of a transaction that never began is -1, so it passes any duration filter.
+        if selection.duration_filter < 0 or row.transaction_state not in IDLE_STATES
+    ]
+    return sorted(listings, key=lambda row: list(row.values()))
 
-    states: Sequence[str] = ()
-    producer_ids: Sequence[int] = ()
-    longer_than_ms: int | None = None
-    pattern: str | None = None
+
+def _list_transactions_of(
+    client: ClusterClient, broker_id: int, selection: ListTransactionsRequest
+) -> ListTransactionsResponse:
+    deadline = time.monotonic() + RETRY_FOR_S
+    while True:
+        response = client.request(selection, ListTransactionsResponse, broker_id)
+        if response.error_code not in COORDINATOR_ERRORS or time.monotonic() >= deadline:
+            raise_error(response.error_code)
+            return response
+        time.sleep(RETRY_EVERY_S)
 
 
-class TransactionListing(NamedTuple):
-    """A transaction in a ListTransactions response; `coordinator` is a broker id."""
+def describe_transaction(client: ClusterClient, transactional_id: str) -> TransactionState:
+    """Return what the coordinator knows, or a row with an error code."""
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
 
-    transactional_id: str
-    state: str
-    producer_id: int
-    coordinator: int
+    def error_code(response: DescribeTransactionsResponse) -> int:
+        return response.transaction_states[0].error_code
 
-
-class TransactionDescription(NamedTuple):
-    """A transaction in a DescribeTransactions response; `start_ms` is None if no transaction is open."""
-
-    transactional_id: str
-    state: str
-    producer_id: int
-    producer_epoch: int
-    timeout_ms: int
-    start_ms: int | None
-    partitions: frozenset[Partition]
-    coordinator: int
+    response = client.coordinated(transactional_id, request, DescribeTransactionsResponse, error_code, TRANSACTION)
+    return response.transaction_states[0]
 
 
 class PartitionProducer(NamedTuple):
@@ -81,72 +78,6 @@ class PartitionProducer(NamedTuple):
     last_timestamp: int | None
     coordinator_epoch: int | None
     start_offset: int | None
-
-
-def list_transactions(client: ClusterClient, selection: TransactionFilter) -> list[TransactionListing]:
-    """Return the transactions of all coordinators, sorted by transactional id."""
-    listings = []
-    for broker_id in sorted(broker.broker_id for broker in describe_cluster(client).brokers):
-        response = _list_transactions_of(client, broker_id, selection)
-        listings += [
-            TransactionListing(row.transactional_id, row.transaction_state, row.producer_id, broker_id)
-            for row in response.transaction_states
-        ]
-    if selection.longer_than_ms is not None:
-        # The start time of a transaction that never began is -1, so it passes any duration filter.
-        listings = [listing for listing in listings if listing.state not in IDLE_STATES]
-    return sorted(listings)
-
-
-def _list_transactions_of(
-    client: ClusterClient, broker_id: int, selection: TransactionFilter
-) -> ListTransactionsResponse:
-    request = ListTransactionsRequest(
-        state_filters=list(selection.states),
-        producer_id_filters=list(selection.producer_ids),
-        duration_filter=-1 if selection.longer_than_ms is None else selection.longer_than_ms,
-        transactional_id_pattern=selection.pattern,
-    )
-    deadline = time.monotonic() + RETRY_FOR_S
-    while True:
-        response = client.request(request, ListTransactionsResponse, broker_id)
-        if response.error_code not in COORDINATOR_ERRORS or time.monotonic() >= deadline:
-            raise_error(response.error_code)
-            return response
-        time.sleep(RETRY_EVERY_S)
-
-
-def describe_transactions(
-    client: ClusterClient, transactional_ids: Sequence[str]
-) -> dict[str, TransactionDescription | int]:
-    """Return descriptions by transactional id, or an error code in place of a description."""
-    return {transactional_id: _describe_transaction(client, transactional_id) for transactional_id in transactional_ids}
-
-
-def _describe_transaction(client: ClusterClient, transactional_id: str) -> TransactionDescription | int:
-    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    response = client.coordinated(
-        transactional_id,
-        request,
-        DescribeTransactionsResponse,
-        lambda response: response.transaction_states[0].error_code,
-        TRANSACTION,
-    )
-    [row] = response.transaction_states
-    return row.error_code or _description(row, client.find_coordinator(transactional_id, TRANSACTION).node_id)
-
-
-def _description(row: TransactionState, coordinator: int) -> TransactionDescription:
-    return TransactionDescription(
-        row.transactional_id,
-        row.transaction_state,
-        row.producer_id,
-        row.producer_epoch,
-        row.transaction_timeout_ms,
-        _none_if_negative(row.transaction_start_time_ms),
-        frozenset((topic.topic, partition) for topic in row.topics for partition in topic.partitions),
-        coordinator,
-    )
 
 
 def describe_producers(client: ClusterClient, partitions: Mapping[Partition, int]) -> list[PartitionProducer]:
@@ -165,7 +96,7 @@ def describe_producers(client: ClusterClient, partitions: Mapping[Partition, int
 
 def _describe_producers_of(
     client: ClusterClient, broker_id: int, partitions: Sequence[Partition]
-) -> Iterable[PartitionProducer]:
+) -> Iterator[PartitionProducer]:
     topics = [TopicRequest(name=topic, partition_indexes=indexes) for topic, indexes in by_topic(partitions).items()]
     request = DescribeProducersRequest(topics=topics)
     for topic in client.request(request, DescribeProducersResponse, broker_id).topics:
@@ -174,54 +105,34 @@ def _describe_producers_of(
                 name = f"{topic.name}-{row.partition_index}"
                 raise CliError(f"{name}: {error_code_text(row.error_code, row.error_message)}")
             for producer in row.active_producers:
-                yield _partition_producer(topic.name, row.partition_index, producer)
+                others = (
+                    producer.last_sequence,
+                    producer.last_timestamp,
+                    producer.coordinator_epoch,
+                    producer.current_txn_start_offset,
+                )
+                yield PartitionProducer(
+                    topic.name,
+                    row.partition_index,
+                    producer.producer_id,
+                    producer.producer_epoch,
+                    *(None if number < 0 else number for number in others),
+                )
 
 
-def _partition_producer(topic: str, partition: int, row: ProducerState) -> PartitionProducer:
-    return PartitionProducer(
-        topic,
-        partition,
-        row.producer_id,
-        row.producer_epoch,
-        _none_if_negative(row.last_sequence),
-        _none_if_negative(row.last_timestamp),
-        _none_if_negative(row.coordinator_epoch),
-        _none_if_negative(row.current_txn_start_offset),
-    )
+def with_old_transaction(producers: Iterable[PartitionProducer], before_ms: int) -> list[PartitionProducer]:
+    """Return producers with an open transaction whose last record is older than `before_ms`."""
+    return [row for row in producers if row.start_offset is not None and (row.last_timestamp or 0) < before_ms]
 
 
-def _none_if_negative(number: int) -> int | None:
-    return None if number < 0 else number
-
-
-class AbortMarker(NamedTuple):
-    """The fields of a transaction marker that aborts a transaction."""
-
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-
-
-def write_abort_marker(client: ClusterClient, leader: int, partition: Partition, marker: AbortMarker) -> int:
-    """Write an abort marker into one partition; returns the error code, 0 for success."""
-    writable = WritableTxnMarker(
-        producer_id=marker.producer_id,
-        producer_epoch=marker.producer_epoch,
-        transaction_result=False,
-        topics=[WritableTxnMarkerTopic(name=partition[0], partition_indexes=[partition[1]])],
-        coordinator_epoch=marker.coordinator_epoch,
-    )
-    response = client.request(WriteTxnMarkersRequest(markers=[writable]), WriteTxnMarkersResponse, leader)
-    return response.markers[0].topics[0].partitions[0].error_code
-
-
-def fence_producer(client: ClusterClient, transactional_id: str, timeout_ms: int) -> None:
-    """Fence the producer of a transactional id and abort its open transaction.
-
-    Sends InitProducerId as a new producer does, until no transaction is being completed.
-    """
-    request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
-    response = client.coordinated(
-        transactional_id, request, InitProducerIdResponse, lambda response: response.error_code, TRANSACTION
-    )
-    raise_error(response.error_code, subject=f"transactional id {transactional_id}: ")
+def unknown_to_coordinators(
+    producers: Iterable[PartitionProducer], transactions: Iterable[TransactionState]
+) -> list[PartitionProducer]:
+    """Return producers whose coordinators know no transaction of theirs with this partition."""
+    known = {
+        (row.producer_id, topic.topic, partition)
+        for row in transactions
+        for topic in row.topics
+        for partition in topic.partitions
+    }
+    return [row for row in producers if (row.producer_id, row.topic, row.partition) not in known]

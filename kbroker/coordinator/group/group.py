@@ -10,7 +10,7 @@ from kbroker.common import KafkaError
 from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.runtime.deadlines import Deadlines
 from protocol.errors import ErrorCode
-from protocol.messages.k15_describe_groups import DescribedGroup
+from protocol.messages.k15_groups import DescribedGroup
 
 
 class Now(NamedTuple):

@@ -14,7 +14,7 @@ from kbroker.coordinator.peer_requests import RequestQueues
 from kbroker.coordinator.runtime.write_event import complete, complete_or_fail
 from kbroker.metadata.topics.topic_names import TRANSACTION_STATE_TOPIC
 from protocol.errors import ErrorCode, known_error
-from protocol.messages.k24_add_partitions_to_txn import (
+from protocol.messages.k22_transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,

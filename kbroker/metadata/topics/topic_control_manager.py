@@ -21,7 +21,7 @@ from kbroker.metadata.image import PartitionRegistration, WriteHealth
 from kbroker.metadata.replication.alter_partition import ANY_EPOCH
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
-from kbroker.metadata.topics.closing_partitions import check_not_closing, check_open, without_forwarding
+from kbroker.metadata.topics.closing_checks import check_not_closing, check_open, without_forwarding
 from kbroker.metadata.topics.create_topics import (
     NewPartitions,
     NewTopic,

@@ -16,7 +16,7 @@ from kbroker.pipeline.archive.manifest.model import ArchiveState
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.progress import TargetStart, list_offset
 from protocol.errors import ErrorCode
-from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.k22_transactions import InitProducerIdRequest, InitProducerIdResponse
 
 RESOURCE_NAMES = {TOPIC: "topic", BROKER: "broker"}
 TIMESTAMP_TYPE = "message.timestamp.type"

@@ -11,18 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import NO_LEADER, KafkaError
-from kbroker.metadata.topics.closing_partitions import (
-    ClosingPartitions,
-    first_closing,
-    is_closing_error,
-    too_many_partitions,
-)
-from kbroker.queues.closing.leader_offsets import LeaderOffsetLookup, LeaderOffsets
+from kbroker.metadata.topics.closing_checks import first_closing, is_closing_error
+from kbroker.queues.closing.closing_control_manager import ClosingControlManager
+from kbroker.queues.closing.closing_partitions import ClosingPartitions, too_many_partitions
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
+from protocol.messages.k02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 
 if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
@@ -40,6 +42,19 @@ MAX_DRAIN_S, RETRY_BACKOFF_S = 5.0, 0.1
 CHECK_INTERVAL_MS, MIN_CHECK_INTERVAL_MS, FAILED_BACKOFF_S = 10_000, 100, 60.0
 # How many partitions an error message names.
 MAX_NAMED = 5
+# The first version with OFFSET_NOT_AVAILABLE, for a leader whose high watermark is still unknown.
+LIST_OFFSETS_VERSION = 5
+EARLIEST, LATEST = -2, -1
+# How long the leaders may take to apply the new leader epoch, in seconds.
+MAX_WAIT_S = 10.0
+
+
+class LeaderOffsets(NamedTuple):
+    """The log start offset and log end offset of a leader. `start_epoch`: the leader epoch at the log start offset."""
+
+    start: int
+    end: int
+    start_epoch: int
 
 
 class RemovalOutcome(IntEnum):
@@ -63,12 +78,17 @@ class PartitionRemoval:
         self._environment = environment
         self._metadata = metadata
         self._controller = controller
+        self.closing = ClosingControlManager(controller.context)
         self._config = config
-        self._offsets = LeaderOffsetLookup(environment, replicas, peers, config)
+        self._replicas = replicas
+        self._peers = peers
         # The loop time before which a topic is not checked again, by topic id.
         self._not_before: dict[bytes, float] = {}
         # The end offsets of retired partitions, and the loop time since which they are unchanged, by topic id.
         self._idle: dict[bytes, tuple[dict[int, int], float]] = {}
+        controller.add_reconciled_listener(self.closing.reopen_all)
+        # This broker may have become the controller before.
+        self.closing.reopen_all()
 
     async def alter(self, name: str, count: int) -> RemovalOutcome:
         """Close the partitions of a topic from `count` on, or cancel that. Raises KafkaError.
@@ -86,7 +106,7 @@ class PartitionRemoval:
 
     async def _alter_closing(self, topic: TopicImage, first: int, count: int) -> RemovalOutcome:
         if count == topic.listed_partitions:
-            await self._controller.closing.cancel_closing(topic.name)
+            await self.closing.cancel_closing(topic.name)
             return RemovalOutcome.REOPENED
         if count != first:
             raise is_closing_error(topic, first)
@@ -94,13 +114,12 @@ class PartitionRemoval:
 
     async def _close(self, name: str, count: int) -> RemovalOutcome:
         """Close partitions, and retire them if all are empty."""
-        controller = self._controller
-        closing = await controller.closing.close(name, count)
+        closing = await self.closing.close(name, count)
         try:
-            offsets = await self._offsets.look_up(closing)
+            offsets = await self._look_up(closing)
             filled = [(index, row) for index, row in sorted(offsets.items()) if row.start != row.end]
             try:
-                await controller.closing.begin_closing(closing)
+                await self.closing.begin_closing(closing)
             except KafkaError as error:
                 if error.code not in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_PARTITIONS):
                     raise
@@ -110,11 +129,11 @@ class PartitionRemoval:
                 if topic is None or topic.listed_partitions < len(topic.partitions):
                     raise
                 # The partitions are empty, so there is nothing to forward.
-                await controller.closing.remove(closing)
+                await self.closing.remove(closing)
                 return RemovalOutcome.REMOVED
         finally:
             # Does nothing after a removal. The outcome of one that failed may be unknown.
-            await controller.closing.reopen(closing.topic_id)
+            await self.closing.reopen(closing.topic_id)
         if not filled:
             # If this fails, the periodic check retires them.
             with suppress(KafkaError):
@@ -137,7 +156,7 @@ class PartitionRemoval:
             if topic is None or not _is_invisible(topic, offsets):
                 break
             await self._environment.sleep(RETRY_BACKOFF_S)
-            offsets = await self._offsets.look_up(closing)
+            offsets = await self._look_up(closing)
         return offsets
 
     # The periodic check.
@@ -177,15 +196,15 @@ class PartitionRemoval:
                 self._not_before[topic.topic_id] = loop.time() + FAILED_BACKOFF_S
 
     async def _retire_if_invisible(self, topic: TopicImage, first: int) -> bool:
-        if not _is_invisible(topic, await self._offsets.look_up(_partitions_from(topic, first))):
+        if not _is_invisible(topic, await self._look_up(_partitions_from(topic, first))):
             return False
-        await self._controller.closing.retire(topic, first)
+        await self.closing.retire(topic, first)
         log.info("closed partitions retired", topic=topic.name, first=first)
         return True
 
     async def _is_idle(self, topic: TopicImage, first: int) -> bool:
         """Return whether nothing was appended for kbroker.retired.partition.idle.ms, as this controller has seen it."""
-        offsets, now_s = await self._offsets.look_up(_partitions_from(topic, first)), self._environment.loop.time()
+        offsets, now_s = await self._look_up(_partitions_from(topic, first)), self._environment.loop.time()
         ends = {index: row.end for index, row in offsets.items()}
         known_ends, since_s = self._idle.get(topic.topic_id, (None, now_s))
         if ends != known_ends:
@@ -194,17 +213,80 @@ class PartitionRemoval:
         return now_s - since_s >= self._config().kbroker_retired_partition_idle_ms / 1000
 
     async def _remove_idle(self, topic: TopicImage, first: int) -> None:
-        closing = await self._controller.closing.close(topic.name, first)
+        closing = await self.closing.close(topic.name, first)
         try:
-            offsets = await self._wait_until_drained(closing, await self._offsets.look_up(closing))
+            offsets = await self._wait_until_drained(closing, await self._look_up(closing))
             if any(row.start != row.end for row in offsets.values()):
                 raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "A transaction is open, or a target is away.")
-            await self._controller.closing.remove(closing)
+            await self.closing.remove(closing)
         finally:
-            await self._controller.closing.reopen(closing.topic_id)
+            await self.closing.reopen(closing.topic_id)
         log.info("closed partitions removed", topic=topic.name, first=first)
         self._not_before.pop(topic.topic_id, None)
         self._idle.pop(topic.topic_id, None)
+
+    # The offsets of the leaders.
+
+    async def _look_up(self, closing: ClosingPartitions) -> dict[int, LeaderOffsets]:
+        """Return the offsets of each partition, if its leader is in the expected epoch. Raises KafkaError."""
+        by_leader: dict[int, list[int]] = {}
+        for index, (leader, _) in closing.leaders.items():
+            by_leader.setdefault(leader, []).append(index)
+        offsets: dict[int, LeaderOffsets] = {}
+        for leader, indexes in by_leader.items():
+            if leader == self._replicas.node_id:
+                offsets |= {index: self._local_offsets(closing, index) for index in indexes}
+            else:
+                start = await self._peer_offsets(closing, leader, indexes, EARLIEST)
+                end = await self._peer_offsets(closing, leader, indexes, LATEST)
+                offsets |= {index: LeaderOffsets(start[index][0], end[index][0], start[index][1]) for index in indexes}
+        return offsets
+
+    def _local_offsets(self, closing: ClosingPartitions, index: int) -> LeaderOffsets:
+        partition = self._replicas.leader(closing.topic_id, index)
+        partition.check_leader(closing.leaders[index][1])
+        start = partition.log.log_start_offset
+        return LeaderOffsets(start, partition.log.log_end_offset, partition.log.epochs.epoch_for(start))
+
+    async def _peer_offsets(
+        self, closing: ClosingPartitions, leader: int, indexes: list[int], timestamp: int
+    ) -> dict[int, tuple[int, int]]:
+        """Return (offset, leader epoch) for the timestamp EARLIEST or LATEST, by partition. Raises KafkaError.
+
+        A peer responds only in the expected leader epoch, so it has closed the partition. Its latest offset is then the
+        log end offset: the peer refuses the request until its high watermark has reached the start of the epoch, and
+        appends no records in this epoch. It may append a marker, but then the records of the transaction are still
+        there, so the log start offset is lower.
+        """
+        request = ListOffsetsRequest(
+            topics=[
+                ListOffsetsTopic(
+                    name=closing.name,
+                    partitions=[
+                        ListOffsetsPartition(
+                            partition_index=index, current_leader_epoch=closing.leaders[index][1], timestamp=timestamp
+                        )
+                        for index in indexes
+                    ],
+                )
+            ]
+        )
+        if self._peers is None:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+        loop = self._environment.loop
+        deadline_s = loop.time() + MAX_WAIT_S
+        while True:
+            timeout_ms = self._config().request_timeout_ms
+            response = await self._peers.request(leader, request, LIST_OFFSETS_VERSION, timeout_ms=timeout_ms)
+            assert isinstance(response, ListOffsetsResponse)
+            rows = [row for topic in response.topics for row in topic.partitions]
+            failed = [row for row in rows if row.error_code]
+            if not failed and len(rows) == len(indexes):
+                return {row.partition_index: (row.offset, row.leader_epoch) for row in rows}
+            if loop.time() > deadline_s:
+                code = ErrorCode(failed[0].error_code) if failed else ErrorCode.UNKNOWN_SERVER_ERROR
+                raise KafkaError(code)
+            await self._environment.sleep(RETRY_BACKOFF_S)
 
 
 def _with_offsets(error: KafkaError, filled: list[tuple[int, LeaderOffsets]]) -> KafkaError:

@@ -17,7 +17,6 @@ from kafka.errors import (
     UnknownMemberIdError,
 )
 
-from kbroker.retry.clients.kafka_python_headers import producer_headers
 from kbroker.retry.records import OutgoingRecord, ReceivedRecord, sendable_value
 
 REBALANCE_ERRORS = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
@@ -148,3 +147,32 @@ class KafkaPythonClients:
     @staticmethod
     def _offsets(offsets: dict[tuple[str, int], int]) -> dict[Any, Any]:
         return {TopicPartition(*partition): OffsetAndMetadata(offset, "", -1) for partition, offset in offsets.items()}
+
+
+# Headers with a null value: the producer encodes them, but `send` refuses them. Empty values instead would change
+# records when they pass through retry and dead-letter topics.
+
+
+class _NullHeader(tuple[str, None]):
+    """A header that unpacks to its null value, while `header[1]`, which `send` checks, is empty."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        return b"" if index == 1 else super().__getitem__(index)
+
+
+class _Headers(list[Any]):
+    """A list that is false even with headers. Otherwise the producer would add up the lengths of their values."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def producer_headers(headers: Sequence[tuple[str, bytes | None]]) -> list[Any]:
+    """Return headers as KafkaProducer.send accepts them."""
+    if all(value is not None for _, value in headers):
+        return list(headers)
+    return _Headers([(name, value) if value is not None else _NullHeader((name, None)) for name, value in headers])

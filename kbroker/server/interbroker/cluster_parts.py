@@ -9,7 +9,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
-from kbroker.api.dispatch import BROKER_LISTENER_APIS, Dispatch
+from kbroker.api.dispatch import Dispatch
 from kbroker.api.local_requests import handle_locally
 from kbroker.interbroker.controller_channel import ControllerChannel
 from kbroker.interbroker.fencing_check import FencingCheck
@@ -22,6 +22,7 @@ from kbroker.runtime.event_log import EventLogger
 from kbroker.server.interbroker.disk_reports import read_disks
 from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
 from kbroker.server.interbroker.log_reports import read_replica_logs
+from protocol.apis import BROKER_LISTENER_APIS
 from protocol.errors import known_error
 from protocol.messages.k56_alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse

@@ -18,7 +18,6 @@ from kbroker.simulation.checker.history import (
     Operation,
     Poll,
     Send,
-    TopicPartition,
     show,
 )
 
@@ -37,10 +36,6 @@ def anomaly(kind: str, text: str, *operations: Operation | None) -> Anomaly:
     """Create an anomaly from its operations, without duplicates and None."""
     by_number = {operation.number: operation for operation in operations if operation is not None}
     return Anomaly(kind, text, [by_number[number] for number in sorted(by_number)])
-
-
-def partition_name(tp: TopicPartition) -> str:
-    return f"{tp[0]}-{tp[1]}"
 
 
 def shorten(numbers: Sequence[int], most: int = 8) -> str:

@@ -5,25 +5,30 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
-from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
-from kbroker.simulation.checker.compaction import LastOffsets
+from kbroker.simulation.checker.anomaly import Anomaly, anomaly, shorten
 from kbroker.simulation.checker.history import (
+    Corrupt,
     DeleteRecords,
+    Loss,
     Operation,
     OperationOf,
     Outcome,
     Poll,
     Send,
     TopicPartition,
+    partition_name,
 )
 from kbroker.simulation.checker.index import (
     NEVER,
     Index,
+    LastOffsets,
     Observation,
     PartitionIndex,
     acknowledged,
     acknowledged_since,
     effect_end,
+    end_offset,
+    ended,
 )
 from kbroker.simulation.checker.transactions import TransactionOutcome, final_committed_reads, transaction_outcomes
 
@@ -39,23 +44,21 @@ def lost_writes(index: Index) -> Iterator[Anomaly]:
     if index.history.final is None:
         return
     ends = transaction_outcomes(index)
-    missing: list[tuple[PartitionIndex, OperationOf[Send], list[int]]] = []
+    missing: dict[TopicPartition, list[tuple[OperationOf[Send], list[int]]]] = {}
     for partition in index.partitions.values():
         final = set(partition.final.values())
         for operation in partition.sends:
-            if final.issuperset(operation.action.values):
-                continue
-            if _is_committed(operation.action, ends):
-                gone = [value for value in operation.action.values if value not in final]
-                missing.append((partition, operation, gone))
-    seen = index.observations({}, [value for _, _, values in missing for value in values]).by_value
-    left = {partition.tp: _left_by_losses(partition) for partition, _, _ in missing}
-    last = {partition.tp: LastOffsets(partition.final, partition.keys) for partition, _, _ in missing}
-    for partition, operation, values in missing:
-        observations = {value: seen.get(value, []) for value in values}
-        last_offsets = last[partition.tp]
-        kept = {value: found for value, found in observations.items() if not _is_compacted(last_offsets, value, found)}
-        yield from _lost(partition, operation, kept, left[partition.tp])
+            gone = [value for value in operation.action.values if value not in final]
+            if gone and _is_committed(operation.action, ends):
+                missing.setdefault(partition.tp, []).append((operation, gone))
+    seen = index.observations({}, [value for found in missing.values() for _, values in found for value in values])
+    for tp, sends in missing.items():
+        partition = index.partition(tp)
+        left, last = _left_by_losses(partition), LastOffsets(partition)
+        for operation, values in sends:
+            observations = {value: seen.by_value.get(value, []) for value in values}
+            kept = {value: found for value, found in observations.items() if not _is_compacted(last, value, found)}
+            yield from _lost(partition, operation, kept, left)
 
 
 def _lost(
@@ -133,19 +136,16 @@ def _left_by_losses(partition: PartitionIndex) -> dict[int, int]:
     """Return, by step of each Loss, the highest offset that was acknowledged before it and is present at the end."""
     return {
         loss.step: max(
-            (_last_left(partition, send) for send in partition.sends if effect_end(send) < loss.step), default=-1
+            (
+                last
+                for send in partition.sends
+                if effect_end(send) < loss.step
+                and partition.final.get(last := end_offset(send) - 1) == send.action.values[-1]
+            ),
+            default=-1,
         )
         for loss in partition.possible_losses
     }
-
-
-def _last_left(partition: PartitionIndex, operation: OperationOf[Send]) -> int:
-    """Return the last offset of an acknowledged batch that is present at the end; -1 for other batches."""
-    send = operation.action
-    if send.base_offset is None or not acknowledged(operation):
-        return -1
-    last = send.base_offset + len(send.values) - 1
-    return last if partition.final.get(last) == send.values[-1] else -1
 
 
 def unreadable_at_the_end(index: Index) -> Iterator[Anomaly]:
@@ -156,10 +156,10 @@ def unreadable_at_the_end(index: Index) -> Iterator[Anomaly]:
     reach = final_committed_reads(index)[1] if index.transactional else {}
     for partition in index.partitions.values():
         end = min(partition.final_end, reach.get(partition.tp, partition.final_end))
-        beyond = [send for send in partition.sends if _lies_beyond(partition, send, end)]
+        beyond = [send for send in partition.sends if end_offset(send) > end and not partition.may_be_gone(send)]
         if beyond:
             finals = [
-                poll for poll in index.polls if poll.begun > index.history.final and _includes(poll, partition.tp)
+                poll for poll in index.of(Poll) if poll.begun > index.history.final and _includes(poll, partition.tp)
             ]
             yield anomaly(
                 "unreadable at the end",
@@ -171,25 +171,13 @@ def unreadable_at_the_end(index: Index) -> Iterator[Anomaly]:
             )
 
 
-def _lies_beyond(partition: PartitionIndex, operation: OperationOf[Send], end: int) -> bool:
-    send = operation.action
-    if send.base_offset is None or not acknowledged(operation):
-        return False
-    last = send.base_offset + len(send.values) - 1
-    return (
-        last >= end
-        and not partition.may_have_lost(last, acknowledged_since(operation), NEVER)
-        and not partition.may_be_deleted(last, operation.begun)
-    )
-
-
 def _includes(operation: OperationOf[Poll], tp: TopicPartition) -> bool:
     return tp in operation.action.positions or any(read.tp == tp for read in operation.action.reads)
 
 
 def corrupt_reads(index: Index) -> Iterator[Anomaly]:
     """Report data with a wrong CRC that reached a consumer. The broker must not return it, whatever the disk does."""
-    for operation in index.corrupt:
+    for operation in index.of(Corrupt):
         corrupt = operation.action
         text = f"{operation.process} read corrupt data at offset {corrupt.offset} of {partition_name(corrupt.tp)}"
         yield anomaly("corrupt read", f"{text}: {corrupt.reason}.", operation)
@@ -199,19 +187,16 @@ def unflushed_acknowledgements(index: Index) -> Iterator[Anomaly]:
     """Report acknowledged records that a later Loss may have removed, under flush.before.ack."""
     for partition in index.partitions.values():
         for operation in partition.sends:
-            send = operation.action
-            if send.base_offset is None or not acknowledged(operation) or operation.ended is None:
+            send, last = operation.action, end_offset(operation) - 1
+            if last < 0 or partition.may_be_deleted(last, operation.begun):
                 continue
-            last = send.base_offset + len(send.values) - 1
-            if partition.may_be_deleted(last, operation.begun):
-                continue
-            if partition.may_have_lost(last, operation.ended, NEVER):
+            if partition.may_have_lost(last, ended(operation), NEVER):
                 yield anomaly(
                     "unflushed acknowledgement",
                     f"{shorten(send.values)} of {partition_name(partition.tp)} was acknowledged at offset "
                     f"{send.base_offset} before it was durable.",
                     operation,
-                    _loss_after(index, partition, operation.ended, last),
+                    _loss_after(index, partition, ended(operation), last),
                 )
 
 
@@ -220,14 +205,12 @@ def unflushed_reads(index: Index) -> Iterator[Anomaly]:
     lowest = {tp: _lowest_floors(partition) for tp, partition in index.partitions.items() if partition.possible_losses}
     if not lowest:
         return
-    for operation in index.polls:
-        if operation.ended is None or operation.outcome is not Outcome.OK:
-            continue
-        for read in operation.action.reads:
+    for operation in index.of(Poll):
+        for read in operation.action.reads if operation.outcome is Outcome.OK else ():
             if read.tp not in lowest:
                 continue
             steps, floors = lowest[read.tp]
-            after = bisect_right(steps, operation.ended)
+            after = bisect_right(steps, ended(operation))
             if after < len(floors) and floors[after] <= read.offset:
                 partition = index.partitions[read.tp]
                 sender = index.senders.get(read.value)
@@ -238,7 +221,7 @@ def unflushed_reads(index: Index) -> Iterator[Anomaly]:
                     f"{operation.process} read {read.value} at offset {read.offset} of {partition_name(read.tp)} "
                     "before it was durable.",
                     operation,
-                    _loss_after(index, partition, operation.ended, read.offset),
+                    _loss_after(index, partition, ended(operation), read.offset),
                 )
                 break
 
@@ -251,7 +234,7 @@ def _lowest_floors(partition: PartitionIndex) -> tuple[list[int], list[int]]:
 
 def _loss_after(index: Index, partition: PartitionIndex, step: int, offset: int) -> Operation:
     loss_step = next(loss.step for loss in partition.possible_losses if loss.step > step and loss.floor <= offset)
-    return next(loss for loss in index.losses if loss.begun == loss_step)
+    return next(loss for loss in index.of(Loss) if loss.begun == loss_step)
 
 
 # Deleted records: a record before the offset of an acknowledged DeleteRecords must not be read again.
@@ -265,17 +248,18 @@ def deleted_record_reads(index: Index) -> Iterator[Anomaly]:
     deletions = {tp: _acknowledged(partition) for tp, partition in index.partitions.items() if partition.deletions}
     if not deletions:
         return
-    for poll in index.polls:
+    for poll in index.of(Poll):
         for tp, offset in {read.tp: read.offset for read in reversed(poll.action.reads)}.items():
-            deletion = _last_ended_before(deletions.get(tp, []), poll.begun)
-            if deletion is None or offset >= _end(deletion):
+            earlier = deletions.get(tp, [])
+            count = bisect_left(earlier, poll.begun, key=ended)
+            if not count or offset >= earlier[count - 1].action.before:
                 continue
-            until = NEVER if poll.ended is None else poll.ended
-            if not index.partition(tp).may_have_lost(offset, deletion.begun, until):
+            deletion = earlier[count - 1]
+            if not index.partition(tp).may_have_lost(offset, deletion.begun, ended(poll)):
                 yield anomaly(
                     "deleted record",
                     f"{poll.process} received offset {offset} of {partition_name(tp)} after the records before "
-                    f"offset {_end(deletion)} had been deleted.",
+                    f"offset {deletion.action.before} had been deleted.",
                     deletion,
                     poll,
                 )
@@ -283,22 +267,8 @@ def deleted_record_reads(index: Index) -> Iterator[Anomaly]:
 
 def _acknowledged(partition: PartitionIndex) -> list[OperationOf[DeleteRecords]]:
     """Return the acknowledged deletions in the order of their ends, without those that deleted nothing more."""
-    acknowledged: list[OperationOf[DeleteRecords]] = []
-    for deletion in sorted(partition.deletions, key=_ended):
-        if deletion.outcome is Outcome.OK and (not acknowledged or _end(deletion) > _end(acknowledged[-1])):
-            acknowledged.append(deletion)
-    return acknowledged
-
-
-def _end(deletion: OperationOf[DeleteRecords]) -> int:
-    """Return the offset before which it deletes."""
-    return deletion.action.before
-
-
-def _ended(deletion: Operation) -> int:
-    return deletion.ended or NEVER
-
-
-def _last_ended_before(deletions: list[OperationOf[DeleteRecords]], step: int) -> OperationOf[DeleteRecords] | None:
-    count = bisect_left(deletions, step, key=_ended)
-    return deletions[count - 1] if count else None
+    found: list[OperationOf[DeleteRecords]] = []
+    for deletion in sorted(partition.deletions, key=ended):
+        if deletion.outcome is Outcome.OK and (not found or deletion.action.before > found[-1].action.before):
+            found.append(deletion)
+    return found

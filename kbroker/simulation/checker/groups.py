@@ -13,12 +13,12 @@ What Kafka permits:
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
-from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name
+from kbroker.simulation.checker.anomaly import Anomaly, anomaly
 from kbroker.simulation.checker.history import (
     Commit,
     Join,
@@ -28,28 +28,25 @@ from kbroker.simulation.checker.history import (
     OperationOf,
     Outcome,
     TopicPartition,
+    partition_name,
 )
-from kbroker.simulation.checker.index import NEVER, Index, effect_end
+from kbroker.simulation.checker.index import NEVER, Index, effect_end, ended
 
+J = TypeVar("J", Join, Commit)
 # A group in one era; the era is the number of losses before it.
 _Group = tuple[str, int]
 
 
 def group_fencing_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
     """Report backward generations, double assignments and stale commits. `durable`: a Loss removes no generations."""
-    eras = [] if durable else [loss.begun for loss in index.losses]
-    joins: dict[_Group, list[OperationOf[Join]]] = {}
-    for join in index.joins:
-        era = _era(eras, join)
-        if era is not None and join.outcome is Outcome.OK:
-            joins.setdefault((join.action.group, era), []).append(join)
-    commits: dict[_Group, list[OperationOf[Commit]]] = {}
-    for commit in index.commits:
-        era = _era(eras, commit)
-        if era is not None and commit.action.generation >= 0 and commit.outcome is Outcome.OK:
-            commits.setdefault((commit.action.group, era), []).append(commit)
-    first_commits = _first_commits(index)
-    for group, group_joins in joins.items():
+    eras = [] if durable else [loss.begun for loss in index.of(Loss)]
+    commits = _by_group(eras, [commit for commit in index.of(Commit) if commit.action.generation >= 0])
+    # Before its first commit a group has no offsets.
+    first_commits: dict[str, int] = {}
+    for commit in index.of(Commit):
+        if commit.outcome is not Outcome.FAILED:
+            first_commits.setdefault(commit.action.group, commit.begun)
+    for group, group_joins in _by_group(eras, index.of(Join)).items():
         lives = _lives(group_joins, first_commits.get(group[0]))
         for life in lives:
             yield from _backward_generations(life)
@@ -57,21 +54,14 @@ def group_fencing_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]
         yield from _stale_commits(lives[-1], commits.get(group, []))
 
 
-def _era(eras: list[int], operation: Operation) -> int | None:
-    """Return the era of an operation; None if it began in one era and ended in another."""
-    if operation.ended is None:
-        return None
-    era = bisect_left(eras, operation.begun)
-    return era if bisect_left(eras, operation.ended) == era else None
-
-
-def _first_commits(index: Index) -> dict[str, int]:
-    """Return the step of each group's first commit, before which the group has no offsets."""
-    steps: dict[str, int] = {}
-    for operation in index.commits:
-        if operation.outcome is not Outcome.FAILED:
-            steps.setdefault(operation.action.group, operation.begun)
-    return steps
+def _by_group(eras: list[int], operations: Iterable[OperationOf[J]]) -> dict[_Group, list[OperationOf[J]]]:
+    """Group successful operations, without those that began in one era and ended in another."""
+    groups: dict[_Group, list[OperationOf[J]]] = {}
+    for operation in operations:
+        era = bisect_left(eras, operation.begun)
+        if operation.outcome is Outcome.OK and bisect_left(eras, ended(operation)) == era:
+            groups.setdefault((operation.action.group, era), []).append(operation)
+    return groups
 
 
 def _lives(joins: list[OperationOf[Join]], first_commit: int | None) -> list[list[OperationOf[Join]]]:
@@ -88,19 +78,13 @@ def _lives(joins: list[OperationOf[Join]], first_commit: int | None) -> list[lis
 
 def _precedes(join: OperationOf[Join], other: OperationOf[Join]) -> bool:
     """Return whether a join ended before the other began, although it has a later generation."""
-    return (join.ended or 0) < other.begun and _generation(join) > _generation(other)
+    return ended(join) < other.begun and _generation(join) > _generation(other)
 
 
 def _backward_generations(joins: list[OperationOf[Join]]) -> Iterator[Anomaly]:
     """Report joins with a lower generation than a join that ended before they began."""
-    ended = iter(sorted(joins, key=lambda join: join.ended or 0))
-    following = next(ended, None)
-    latest: OperationOf[Join] | None = None
     for operation in sorted(joins, key=lambda join: join.begun):
-        while following is not None and (following.ended or 0) < operation.begun:
-            if latest is None or _generation(following) >= _generation(latest):
-                latest = following
-            following = next(ended, None)
+        latest = max((join for join in joins if ended(join) < operation.begun), key=_generation, default=None)
         if latest is not None and _precedes(latest, operation):
             yield anomaly(
                 "backward generation",
@@ -139,26 +123,17 @@ def _identity(join: Join) -> str:
 def _stale_commits(joins: list[OperationOf[Join]], commits: list[OperationOf[Commit]]) -> Iterator[Anomaly]:
     """Report successful commits of members that were fenced before the commit began: another member had joined a later
     generation, or replaced the same static instance."""
-    ended = sorted(joins, key=lambda join: join.ended or 0)
+    joins = sorted(joins, key=ended)
     instances = {join.action.member: join.action.instance for join in joins}
-    latest: OperationOf[Join] | None = None
-    successors: dict[tuple[int, str], OperationOf[Join]] = {}
-    at = 0
     for operation in sorted(commits, key=lambda commit: commit.begun):
-        while at < len(ended) and (ended[at].ended or 0) < operation.begun:
-            join = ended[at].action
-            if latest is None or join.generation >= _generation(latest):
-                latest = ended[at]
-            if join.instance is not None:
-                successors[join.generation, join.instance] = ended[at]
-            at += 1
-        commit = operation.action
-        newer = latest if latest is not None and _generation(latest) > commit.generation else None
-        instance = instances.get(commit.member)
-        if newer is None and instance is not None:
-            successor = successors.get((commit.generation, instance))
-            if successor is not None and successor.action.member != commit.member:
-                newer = successor
+        commit, instance = operation.action, instances.get(operation.action.member)
+        before = joins[: bisect_left(joins, operation.begun, key=ended)]
+        newer = max(before, key=_generation, default=None)
+        if newer is None or _generation(newer) <= commit.generation:
+            same = (commit.generation, instance)
+            successors = [join for join in before if (join.action.generation, join.action.instance) == same]
+            is_replaced = instance is not None and successors and successors[-1].action.member != commit.member
+            newer = successors[-1] if is_replaced else None
         if newer is not None:
             yield anomaly(
                 "stale commit",
@@ -204,18 +179,18 @@ class CommittedOffsetHistory:
 def commit_histories(index: Index) -> dict[Key, CommittedOffsetHistory]:
     """Split the history by group and partition. Commits of a transaction take effect when it is committed."""
     histories: dict[Key, CommittedOffsetHistory] = {}
-    for operation in index.commits:
+    for operation in index.of(Commit):
         commit = operation.action
         effect = _effect_interval(index, operation, commit)
         if effect is not None:
             for tp, offset in commit.offsets.items():
                 register = histories.setdefault((commit.group, tp), CommittedOffsetHistory())
                 register.writes.append(Write(offset, *effect, operation))
-    for fetch in index.offset_fetches:
+    for fetch in index.of(OffsetFetch):
         if fetch.outcome is Outcome.OK:
             for tp in fetch.action.offsets:
                 histories.setdefault((fetch.action.group, tp), CommittedOffsetHistory()).reads.append(fetch)
-    for loss in index.losses:
+    for loss in index.of(Loss):
         for key in loss.action.commit_floors:
             histories.setdefault(key, CommittedOffsetHistory()).losses.append(loss)
     for register in histories.values():
@@ -314,7 +289,7 @@ class _CommittedOffsetChecker:
     def _read(self, read: OperationOf[OffsetFetch]) -> Iterator[Anomaly]:
         offset = read.action.offsets[self._place]
         overwritten, last_read, last_read_offset, overwriter = self._at_begin.pop(read.number)
-        end = NEVER if read.ended is None else read.ended
+        end = ended(read)
         if self._possible(offset, end, overwritten, last_read, last_read_offset):
             if read.begun > max(self._last_read, self._last_loss):
                 self._last_read, self._last_read_offset = read.begun, offset
@@ -346,7 +321,7 @@ _BEGIN, _LOSS, _WRITE, _END = range(4)
 def _events(register: CommittedOffsetHistory) -> Iterator[tuple[int, int, int, Write | Operation]]:
     """Return (step, kind, number, event), in order: beginnings and ends of reads, losses, acknowledged commits."""
     begins = ((read.begun, _BEGIN, read.number, read) for read in register.reads)
-    ends = ((NEVER if read.ended is None else read.ended, _END, read.number, read) for read in register.reads)
+    ends = ((ended(read), _END, read.number, read) for read in register.reads)
     losses = ((loss.begun, _LOSS, loss.number, loss) for loss in register.losses)
     writes = ((write.end, _WRITE, i, write) for i, write in enumerate(register.writes) if write.end != NEVER)
     events: list[tuple[int, int, int, Write | Operation]] = [*begins, *ends, *losses, *writes]

@@ -256,15 +256,15 @@ def show(operation: Operation) -> str:
 def _format_action(action: Action) -> str:
     match action:
         case Send(tp, values, order, base_offset=base, transaction=transaction):
-            return f"send {_name(tp)} #{order} {list(values)}{_in(transaction)} -> {base}"
+            return f"send {partition_name(tp)} #{order} {list(values)}{_in(transaction)} -> {base}"
         case Poll(reads, positions):
             return f"poll {_reads(reads)} now at {_positions(positions)}"
         case Corrupt(tp, offset, reason):
-            return f"CORRUPT {_name(tp)}@{offset}: {reason}"
+            return f"CORRUPT {partition_name(tp)}@{offset}: {reason}"
         case Assign(positions, reason):
             return f"assign ({reason}) {_positions(positions)}"
         case Join(group, member, generation, partitions):
-            return f"join {group} {member} generation {generation}: {', '.join(map(_name, partitions)) or 'nothing'}"
+            return f"join {group} {member} generation {generation}: {_names(partitions) or 'nothing'}"
         case Commit(group, _, generation, offsets, transaction):
             return f"commit {group} generation {generation} {_positions(offsets)}{_in(transaction)}"
         case OffsetFetch(group, offsets):
@@ -272,12 +272,13 @@ def _format_action(action: Action) -> str:
         case EndTransaction(transaction, commit):
             return f"{'commit' if commit else 'abort'} transaction {transaction}"
         case DeleteRecords(tp, before):
-            return f"delete records of {_name(tp)} before {before}"
+            return f"delete records of {partition_name(tp)} before {before}"
         case Loss(reason, floors, commit_floors):
-            commits = ", ".join(f"{group} {_name(tp)}@{at}" for (group, tp), at in sorted(commit_floors.items()))
+            rows = sorted(commit_floors.items())
+            commits = ", ".join(f"{group} {partition_name(tp)}@{at}" for (group, tp), at in rows)
             return f"LOSS {reason}: durable below {_positions(floors)}; commits {commits or 'none'}"
         case UnsyncedStart(partitions):
-            return f"started without a sync of {', '.join(map(_name, partitions))}"
+            return f"started without a sync of {_names(partitions)}"
         case Note(text):
             return text
 
@@ -286,13 +287,17 @@ def _in(transaction: int | None) -> str:
     return "" if transaction is None else f" in transaction {transaction}"
 
 
-def _name(tp: TopicPartition) -> str:
+def partition_name(tp: TopicPartition) -> str:
     return f"{tp[0]}-{tp[1]}"
 
 
+def _names(partitions: Sequence[TopicPartition]) -> str:
+    return ", ".join(map(partition_name, partitions))
+
+
 def _positions(positions: Mapping[TopicPartition, int]) -> str:
-    return ", ".join(f"{_name(tp)}@{offset}" for tp, offset in sorted(positions.items())) or "nothing"
+    return ", ".join(f"{partition_name(tp)}@{offset}" for tp, offset in sorted(positions.items())) or "nothing"
 
 
 def _reads(reads: Sequence[Read]) -> str:
-    return " ".join(f"{_name(read.tp)}@{read.offset}={read.value}" for read in reads) or "nothing"
+    return " ".join(f"{partition_name(read.tp)}@{read.offset}={read.value}" for read in reads) or "nothing"

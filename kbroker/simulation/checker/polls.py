@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
-from kbroker.simulation.checker.compaction import SupersedingRecords
+from kbroker.simulation.checker.anomaly import Anomaly, anomaly, shorten
 from kbroker.simulation.checker.history import (
     Assign,
     Operation,
@@ -27,8 +26,17 @@ from kbroker.simulation.checker.history import (
     Poll,
     Send,
     TopicPartition,
+    UnsyncedStart,
+    partition_name,
 )
-from kbroker.simulation.checker.index import NEVER, Index, Observation, PartitionIndex, acknowledged, acknowledged_since
+from kbroker.simulation.checker.index import (
+    Index,
+    Observation,
+    PartitionIndex,
+    SupersedingRecords,
+    end_offset,
+    ended,
+)
 from kbroker.simulation.checker.transactions import TransactionOutcome, transaction_outcomes
 
 
@@ -92,9 +100,8 @@ class _Consumer:
             self._jump(tp, current, position, operation)
         elif current.proven:
             partition = self._index.partition(tp)
-            until = NEVER if operation.ended is None else operation.ended
-            lost = partition.may_have_lost(current.next - 1, current.since.begun, until)
-            if not lost and not partition.has_unresolved_deletion(current.next, until):
+            lost = partition.may_have_lost(current.next - 1, current.since.begun, ended(operation))
+            if not lost and not partition.has_unresolved_deletion(current.next, ended(operation)):
                 self._report(
                     "unfounded reset",
                     f"was reset from offset {current.next} of {partition_name(tp)} to {position} as out of range, "
@@ -215,7 +222,7 @@ def _skipped_offsets(partition: PartitionIndex, jump: _Jump) -> list[int]:
     no further check and are left out."""
     low = jump.low
     if not partition.possible_losses:
-        low = max(low, partition.deletion_bound(NEVER if jump.operation.ended is None else jump.operation.ended))
+        low = max(low, partition.deletion_bound(ended(jump.operation)))
     return partition.known_between(low, jump.high)
 
 
@@ -228,17 +235,16 @@ def _proof(
 ) -> Observation | None:
     """Return an observation which proves that the jump skipped a record that was present and visible to the consumer:
     no Loss between them, not deleted or compacted before, and its transaction, if any, is committed."""
-    partition = index.partition(jump.tp)
-    ended = NEVER if jump.operation.ended is None else jump.operation.ended
+    partition, until = index.partition(jump.tp), ended(jump.operation)
     for observation in observations:
         sender = index.senders.get(observation.value)
         if partition.may_have_lost(
-            observation.offset, min(observation.since, jump.operation.begun), max(observation.until, ended)
+            observation.offset, min(observation.since, jump.operation.begun), max(observation.until, until)
         ):
             continue
-        if partition.may_be_deleted(observation.offset, observation.since if sender is None else sender.begun, ended):
+        if partition.may_be_deleted(observation.offset, observation.since if sender is None else sender.begun, until):
             continue
-        if superseding.may_have_removed(observation.value, observation.offset, ended):
+        if superseding.may_have_removed(observation.value, observation.offset, until):
             continue
         if not jump.committed_only or _is_visible(sender, observation, ends):
             return observation
@@ -271,33 +277,32 @@ def _is_visible(
 def stale_polls(index: Index) -> Iterator[Anomaly]:
     """Compare each empty poll with the sends that were acknowledged before it began."""
     events: list[tuple[int, OperationOf[Send] | None, OperationOf[Poll] | None]] = [
-        (send.ended or 0, send, None)
+        (ended(send), send, None)
         for partition in index.partitions.values()
         for send in partition.sends
-        if acknowledged(send) and _end(send)
+        if end_offset(send) and send.action.transaction is None
     ]
     events += [(poll.begun, None, poll) for poll in _empty_polls(index)]
     acknowledged_sends: dict[TopicPartition, list[OperationOf[Send]]] = defaultdict(list)  # ordered by end offset
     for _, acknowledged_send, poll in sorted(events, key=lambda event: event[0]):
         if acknowledged_send is not None:
-            tp, now = acknowledged_send.action.tp, acknowledged_send.ended or 0
+            tp, now = acknowledged_send.action.tp, ended(acknowledged_send)
             partition, sends = index.partition(tp), acknowledged_sends[tp]
-            while sends and _may_be_lost(partition, sends[-1], now):
+            while sends and partition.may_be_gone(sends[-1], now):
                 sends.pop()
-            if not _may_be_lost(partition, acknowledged_send, now):
-                insort(sends, acknowledged_send, key=_end)
+            if not partition.may_be_gone(acknowledged_send, now):
+                insort(sends, acknowledged_send, key=end_offset)
         elif poll is not None:
             for tp, position in poll.action.positions.items():
                 if _overlaps_unsynced_start(index, tp, poll):
                     continue
-                partition, now = index.partition(tp), poll.ended or 0
-                sends = acknowledged_sends[tp]
-                send = next((send for send in reversed(sends) if not _may_be_lost(partition, send, now)), None)
-                if send is not None and _end(send) > position:
+                partition, sends = index.partition(tp), acknowledged_sends[tp]
+                send = next((send for send in reversed(sends) if not partition.may_be_gone(send, ended(poll))), None)
+                if send is not None and end_offset(send) > position:
                     yield anomaly(
                         "stale poll",
                         f"{poll.process} received no records from offset {position} of {partition_name(tp)} "
-                        f"on, although offset {_end(send) - 1} had been acknowledged before the poll began.",
+                        f"on, although offset {end_offset(send) - 1} had been acknowledged before the poll began.",
                         send,
                         poll,
                     )
@@ -305,16 +310,8 @@ def stale_polls(index: Index) -> Iterator[Anomaly]:
 
 def _overlaps_unsynced_start(index: Index, tp: TopicPartition, poll: Operation) -> bool:
     return any(
-        tp in start.action.partitions and start.begun < (poll.ended or NEVER) and poll.begun < (start.ended or NEVER)
-        for start in index.unsynced_starts
-    )
-
-
-def _end(send: OperationOf[Send]) -> int:
-    """Return the offset after the batch; 0 if the offset is not known or the batch is transactional."""
-    action = send.action
-    return (
-        0 if action.base_offset is None or action.transaction is not None else action.base_offset + len(action.values)
+        tp in start.action.partitions and start.begun < ended(poll) and poll.begun < ended(start)
+        for start in index.of(UnsyncedStart)
     )
 
 
@@ -338,10 +335,3 @@ def _empty_polls(index: Index) -> Iterator[OperationOf[Poll]]:
 def _is_empty(poll: OperationOf[Poll], transactions: bool) -> bool:
     action = poll.action
     return poll.outcome is Outcome.OK and not action.reads and not (transactions and action.committed_only)
-
-
-def _may_be_lost(partition: PartitionIndex, send: OperationOf[Send], until: int) -> bool:
-    last = _end(send) - 1
-    return partition.may_have_lost(last, acknowledged_since(send), until) or partition.may_be_deleted(
-        last, send.begun, until
-    )

@@ -1,21 +1,22 @@
 """Offsets and values of records: inconsistent offsets, duplicates, unsent values, backward sends, torn batches."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
-from kbroker.simulation.checker.compaction import LastOffsets
-from kbroker.simulation.checker.history import Operation, OperationOf, Outcome, Send, TopicPartition
+from kbroker.simulation.checker.anomaly import Anomaly, anomaly, shorten
+from kbroker.simulation.checker.history import Operation, OperationOf, Outcome, Send, TopicPartition, partition_name
 from kbroker.simulation.checker.index import (
     NEVER,
     Index,
+    LastOffsets,
     Observation,
     Observations,
     PartitionIndex,
-    acknowledged,
     acknowledged_since,
     effect_end,
+    end_offset,
+    ended,
 )
 
 # A value with more offsets is always a duplicate: each move would need a power loss while the batch is being sent.
@@ -28,14 +29,14 @@ def inconsistent_offsets(index: Index, seen: Observations) -> Iterator[Anomaly]:
     for partition in index.partitions.values():
         for offset in partition.conflicting_offsets:
             observations = seen.by_offset[partition.tp, offset]
-            if can_hold(observations, _loss_steps(partition, offset), index):
+            if can_hold(observations, [loss.step for loss in partition.possible_losses if loss.floor <= offset], index):
                 continue
             values = list(dict.fromkeys(observation.value for observation in observations))
             yield anomaly(
                 "inconsistent offsets",
                 f"{partition_name(partition.tp)} has had the values {shorten(values)} at offset {offset}, and no "
                 "power loss explains it.",
-                *_first_and_last_by_value(observations),
+                *_first_and_last(observations, lambda observation: observation.value),
             )
 
 
@@ -124,7 +125,7 @@ def duplicates(index: Index, seen: Observations) -> Iterator[Anomaly]:
             yield anomaly(
                 kind,
                 f"The value {value} of {partition_name(partition.tp)} {text}.",
-                *_first_and_last_by_offset(observations),
+                *_first_and_last(observations, lambda observation: observation.offset),
                 sender,
             )
 
@@ -199,19 +200,15 @@ def backward_sends(index: Index) -> Iterator[Anomaly]:
         last: dict[str, OperationOf[Send]] = {}
         for operation in partition.sends:
             send = operation.action
-            if not send.idempotent or send.base_offset is None or not acknowledged(operation):
+            if not send.idempotent or send.base_offset is None or not end_offset(operation):
                 continue
             before = last.get(operation.process)
             last[operation.process] = operation
-            if before is None or before.action.base_offset is None:
-                continue
             # A lower order number belongs to a new producer.
-            end = before.action.base_offset + len(before.action.values)
-            if send.order <= before.action.order or send.base_offset >= end:
+            if before is None or send.order <= before.action.order or send.base_offset >= end_offset(before):
                 continue
             # A Loss of the first batch makes its offsets free again.
-            until = NEVER if operation.ended is None else operation.ended
-            if not partition.may_have_lost(end - 1, acknowledged_since(before), until):
+            if not partition.may_have_lost(end_offset(before) - 1, acknowledged_since(before), ended(operation)):
                 yield anomaly(
                     "backward sends",
                     f"{operation.process} sent #{before.action.order} and then #{send.order} to "
@@ -229,7 +226,7 @@ def torn_batches(index: Index) -> Iterator[Anomaly]:
             continue
         found = {value: offset for offset, value in partition.final.items()}
         end = partition.final_end
-        last = LastOffsets(partition.final, partition.keys)
+        last = LastOffsets(partition)
         for operation in partition.sends:
             send = operation.action
             offsets = list(map(found.get, send.values))
@@ -265,21 +262,9 @@ def _readers(index: Index, present: list[tuple[int, int]], send: Send) -> list[O
     return [observation.operation for observations in seen.by_value.values() for observation in observations[-2:]]
 
 
-def _first_and_last_by_value(observations: Sequence[Observation]) -> list[Operation]:
-    """Return the operations of the first and the last observation of each value."""
-    by_value: dict[int, list[Observation]] = {}
+def _first_and_last(observations: Sequence[Observation], key: Callable[[Observation], int]) -> list[Operation]:
+    """Return the operations of the first and the last observation of each key."""
+    by_key: dict[int, list[Observation]] = {}
     for observation in observations:
-        by_value.setdefault(observation.value, []).append(observation)
-    return [observation.operation for found in by_value.values() for observation in (found[0], found[-1])]
-
-
-def _first_and_last_by_offset(observations: Sequence[Observation]) -> list[Operation]:
-    """Return the operations of the first and the last observation of each offset."""
-    by_offset: dict[int, list[Observation]] = {}
-    for observation in observations:
-        by_offset.setdefault(observation.offset, []).append(observation)
-    return [observation.operation for found in by_offset.values() for observation in (found[0], found[-1])]
-
-
-def _loss_steps(partition: PartitionIndex, offset: int) -> list[int]:
-    return [loss.step for loss in partition.possible_losses if loss.floor <= offset]
+        by_key.setdefault(key(observation), []).append(observation)
+    return [observation.operation for found in by_key.values() for observation in (found[0], found[-1])]

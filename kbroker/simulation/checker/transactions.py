@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping
 from enum import Enum
 
-from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
+from kbroker.simulation.checker.anomaly import Anomaly, anomaly, shorten
 from kbroker.simulation.checker.history import (
     EndTransaction,
+    Loss,
     OffsetFetch,
     Operation,
     OperationOf,
@@ -13,8 +14,9 @@ from kbroker.simulation.checker.history import (
     Poll,
     Send,
     TopicPartition,
+    partition_name,
 )
-from kbroker.simulation.checker.index import NEVER, Index, PartitionIndex
+from kbroker.simulation.checker.index import NEVER, Index, PartitionIndex, end_offset, ended
 
 
 class TransactionOutcome(Enum):
@@ -55,7 +57,7 @@ def uncommitted_reads(index: Index) -> Iterator[Anomaly]:
     for operation, sender, transaction in _reads_of_transactions(index):
         if ends.get(transaction) is TransactionOutcome.ABORTED:
             kind, text = "aborted read", "which was aborted"
-        elif commits.get(transaction, NEVER) >= (operation.ended or NEVER):
+        elif commits.get(transaction, NEVER) >= ended(operation):
             kind, text = "pre-committed read", "whose commit had not been requested"
         else:
             continue
@@ -80,18 +82,14 @@ def _first_commit(ends: list[OperationOf[EndTransaction]]) -> int:
 def _reads_of_transactions(index: Index) -> Iterator[tuple[OperationOf[Poll], OperationOf[Send], int]]:
     """Yield (poll, send, transaction) for polls with read_committed that returned transactional records, once per poll
     and transaction."""
-    for operation in index.polls:
-        poll = operation.action
-        if not poll.committed_only:
-            continue
-        reported: dict[int, None] = {}
-        for read in poll.reads:
+    for operation in index.of(Poll):
+        found: dict[int, OperationOf[Send]] = {}
+        for read in operation.action.reads if operation.action.committed_only else ():
             sender = index.senders.get(read.value)
-            if sender is None or sender.action.transaction is None:
-                continue
-            if sender.action.transaction not in reported:
-                reported[sender.action.transaction] = None
-                yield operation, sender, sender.action.transaction
+            if sender is not None and sender.action.transaction is not None:
+                found.setdefault(sender.action.transaction, sender)
+        for transaction, sender in found.items():
+            yield operation, sender, transaction
 
 
 def torn_transactions(index: Index) -> Iterator[Anomaly]:
@@ -132,7 +130,7 @@ def final_committed_reads(index: Index) -> tuple[Mapping[int, None], Mapping[Top
     """Return the values that the final polls with read_committed returned, and their end offset in each partition."""
     values: dict[int, None] = {}
     reach: dict[TopicPartition, int] = {}
-    for operation in index.polls:
+    for operation in index.of(Poll):
         poll = operation.action
         if poll.committed_only and index.history.final is not None and operation.begun > index.history.final:
             values.update(dict.fromkeys(read.value for read in poll.reads))
@@ -145,14 +143,12 @@ def _should_be_there(
     partition: PartitionIndex, operation: OperationOf[Send], reach: Mapping[TopicPartition, int]
 ) -> bool:
     """Return whether a batch must be present if any other batch of its transaction is."""
-    send = operation.action
-    if operation.outcome is not Outcome.OK or send.base_offset is None:
-        return False
-    last = send.base_offset + len(send.values) - 1
+    base, last = operation.action.base_offset, end_offset(operation) - 1
     return (
-        last < reach.get(partition.tp, 0)
+        base is not None
+        and 0 <= last < reach.get(partition.tp, 0)
         and not partition.may_have_lost(last, operation.begun, NEVER)
-        and not partition.may_be_deleted(send.base_offset, operation.begun)
+        and not partition.may_be_deleted(base, operation.begun)
     )
 
 
@@ -220,7 +216,7 @@ def exactly_once_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
 
     `durable`: a Loss does not remove acknowledged records.
     """
-    if index.history.final is None or (index.losses and not durable):
+    if index.history.final is None or (index.of(Loss) and not durable):
         return
     results = _results(index)
     if not results:
@@ -252,7 +248,7 @@ def _committed(index: Index, groups: Mapping[str, object]) -> dict[str, Operatio
     final = NEVER if index.history.final is None else index.history.final
     return {
         operation.action.group: operation
-        for operation in index.offset_fetches
+        for operation in index.of(OffsetFetch)
         if operation.action.group in groups
         if operation.begun > final and operation.outcome is Outcome.OK
     }

@@ -4,13 +4,12 @@ If an attempt's response was lost, the error of a repeated request (such as TOPI
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from kbroker.simulation.checker.history import DeleteRecords, History, Outcome, TopicPartition
-from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.connections.connection import ConnectionLostError
-from kbroker.simulation.clients.group_offsets import RefusedError
+from kbroker.simulation.clients.cluster import Cluster, RefusedError
+from kbroker.simulation.clients.connection import ConnectionLostError, SimClientConnection
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -39,26 +38,25 @@ from protocol.messages.k44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from protocol.messages.k45_alter_partition_reassignments import (
+from protocol.messages.k45_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignableTopic,
 )
 from protocol.messages.k64_unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from protocol.messages.k10000_create_reassignment_plan import (
-    CreateReassignmentPlanRequest,
-    CreateReassignmentPlanResponse,
-    PlannedMove,
-)
-from protocol.messages.k10001_describe_reassignment_plan import (
-    DescribeReassignmentPlanRequest,
-    DescribeReassignmentPlanResponse,
-)
-from protocol.messages.k10002_cancel_reassignment_plan import (
+from protocol.messages.k10000_reassignment_plans import (
     CancelReassignmentPlanRequest,
     CancelReassignmentPlanResponse,
+    CreateReassignmentPlanRequest,
+    CreateReassignmentPlanResponse,
+    DescribeReassignmentPlanRequest,
+    DescribeReassignmentPlanResponse,
+    PlannedMove,
 )
+from protocol.schema.message import Message
+
+M = TypeVar("M", bound=Message)
 
 TOPIC, BROKER = 2, 4
 SET, DELETE = 0, 1
@@ -83,7 +81,7 @@ class TopicDescription(NamedTuple):
 
 
 class Admin:
-    """`timeout_s`: how long each operation is retried."""
+    """`timeout_s`: how long each operation is retried. All operations raise RefusedError, TimeoutError."""
 
     def __init__(self, cluster: Cluster, history: History, process: str, timeout_s: float = 30.0) -> None:
         self.cluster = cluster
@@ -102,96 +100,79 @@ class Admin:
         *,
         replication_factor: int = 1,
     ) -> None:
-        """Create a topic. Raises RefusedError, TimeoutError."""
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
             replication_factor=replication_factor,
             configs=[CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
         )
-        request = CreateTopicsRequest(topics=[topic], timeout_ms=BROKER_TIMEOUT_MS)
-
-        async def attempt() -> int:
-            connection = await self.cluster.any_node()
-            return (await connection.request(request, CreateTopicsResponse)).topics[0].error_code
-
-        await self._retry_until_done(attempt, error_if_repeated=ErrorCode.TOPIC_ALREADY_EXISTS)
-        self._history.note(self._process, f"topic {name} with {partitions} partitions created")
+        await self._request(
+            CreateTopicsRequest(topics=[topic], timeout_ms=BROKER_TIMEOUT_MS),
+            CreateTopicsResponse,
+            lambda response: response.topics[0].error_code,
+            error_if_repeated=ErrorCode.TOPIC_ALREADY_EXISTS,
+        )
+        self._note(f"topic {name} with {partitions} partitions created")
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic. Raises RefusedError, TimeoutError."""
+        def request(connection: SimClientConnection) -> DeleteTopicsRequest:
+            has_states = connection.version(ApiKey.DELETE_TOPICS) >= FIRST_DELETE_WITH_STATES
+            names = {"topics": [DeleteTopicState(name=name)]} if has_states else {"topic_names": [name]}
+            return DeleteTopicsRequest(timeout_ms=BROKER_TIMEOUT_MS, **names)
 
-        async def attempt() -> int:
-            connection = await self.cluster.any_node()
-            request = DeleteTopicsRequest(timeout_ms=BROKER_TIMEOUT_MS)
-            if connection.version(ApiKey.DELETE_TOPICS) >= FIRST_DELETE_WITH_STATES:
-                request.topics = [DeleteTopicState(name=name)]
-            else:
-                request.topic_names = [name]
-            return (await connection.request(request, DeleteTopicsResponse)).responses[0].error_code
-
-        await self._retry_until_done(attempt, error_if_repeated=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        self._history.note(self._process, f"topic {name} deleted")
+        await self._request(
+            request,
+            DeleteTopicsResponse,
+            lambda response: response.responses[0].error_code,
+            error_if_repeated=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        )
+        self._note(f"topic {name} deleted")
 
     async def create_partitions(self, name: str, count: int) -> None:
-        """Increase the number of partitions to `count`. Raises RefusedError, TimeoutError."""
+        """Increase the number of partitions to `count`."""
         topic = CreatePartitionsTopic(name=name, count=count, assignments=None)
-        request = CreatePartitionsRequest(topics=[topic], timeout_ms=BROKER_TIMEOUT_MS)
-
-        async def attempt() -> int:
-            connection = await self.cluster.any_node()
-            return (await connection.request(request, CreatePartitionsResponse)).results[0].error_code
-
-        await self._retry_until_done(attempt, error_if_repeated=ErrorCode.INVALID_PARTITIONS)
-        self._history.note(self._process, f"topic {name} has {count} partitions now")
+        await self._request(
+            CreatePartitionsRequest(topics=[topic], timeout_ms=BROKER_TIMEOUT_MS),
+            CreatePartitionsResponse,
+            lambda response: response.results[0].error_code,
+            error_if_repeated=ErrorCode.INVALID_PARTITIONS,
+        )
+        self._note(f"topic {name} has {count} partitions now")
 
     async def alter_configs(
         self, name: str, configs: Mapping[str, str | None], *, kind: int = TOPIC, node: int | None = None
     ) -> None:
-        """Set configs; None resets a config to its default. Raises RefusedError, TimeoutError.
-
-        `node`: the broker that gets the request, None for any.
-        """
+        """Set configs; None resets a config to its default. `node`: the broker that gets the request, None for any."""
         changes = [
             AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
             for key, value in configs.items()
         ]
         resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
-        request = IncrementalAlterConfigsRequest(resources=[resource])
-
-        async def attempt() -> int:
-            connection = await (self.cluster.any_node() if node is None else self.cluster.node(node))
-            return (await connection.request(request, IncrementalAlterConfigsResponse)).responses[0].error_code
-
-        await self._retry_until_done(attempt)
-        self._history.note(self._process, f"configs of {name}: {dict(configs)}")
+        await self._request(
+            IncrementalAlterConfigsRequest(resources=[resource]),
+            IncrementalAlterConfigsResponse,
+            lambda response: response.responses[0].error_code,
+            node=node,
+        )
+        self._note(f"configs of {name}: {dict(configs)}")
 
     async def elect_preferred_leaders(self) -> None:
-        """Elect the preferred leaders of all partitions where they can lead. Raises RefusedError, TimeoutError."""
-
-        async def attempt() -> int:
-            connection = await self.cluster.any_node()
-            request = ElectLeadersRequest(topic_partitions=None, timeout_ms=BROKER_TIMEOUT_MS)
-            response = await connection.request(request, ElectLeadersResponse)
-            self._history.note(self._process, f"elections: {len(response.replica_election_results)} topics")
-            return response.error_code
-
-        await self._retry_until_done(attempt)
+        """Elect the preferred leaders of all partitions where they can lead."""
+        request = ElectLeadersRequest(topic_partitions=None, timeout_ms=BROKER_TIMEOUT_MS)
+        response = await self._request(request, ElectLeadersResponse, _error_code)
+        self._note(f"elections: {len(response.replica_election_results)} topics")
 
     async def reassign(self, name: str, index: int, target: Sequence[int] | None) -> None:
-        """Begin to move a partition to other brokers; None cancels that. Raises RefusedError, TimeoutError."""
+        """Begin to move a partition to other brokers; None cancels that."""
         partition = ReassignablePartition(partition_index=index, replicas=None if target is None else list(target))
-        request = AlterPartitionReassignmentsRequest(
-            timeout_ms=BROKER_TIMEOUT_MS, topics=[ReassignableTopic(name=name, partitions=[partition])]
+        topic = ReassignableTopic(name=name, partitions=[partition])
+        await self._request(
+            AlterPartitionReassignmentsRequest(timeout_ms=BROKER_TIMEOUT_MS, topics=[topic]),
+            AlterPartitionReassignmentsResponse,
+            lambda response: response.responses[0].partitions[0].error_code,
+            error_if_repeated=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
         )
-
-        async def attempt() -> int:
-            connection = await self.cluster.any_node()
-            response = await connection.request(request, AlterPartitionReassignmentsResponse)
-            return response.responses[0].partitions[0].error_code
-
-        await self._retry_until_done(attempt, error_if_repeated=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-        self._history.note(self._process, f"reassignment of {name}-{index}: {target}")
+        self._note(f"reassignment of {name}-{index}: {target}")
 
     async def replicas(self, topics: Sequence[str]) -> dict[TopicPartition, list[int]]:
         """Return the replicas of all partitions of topics. Raises OSError."""
@@ -206,7 +187,7 @@ class Admin:
         }
 
     async def create_plan(self, moves: Sequence[PlannedMove], max_concurrent_moves: int, throttle: int) -> None:
-        """Let the controller run a plan of reassignments. Raises RefusedError, TimeoutError."""
+        """Let the controller run a plan of reassignments."""
         request = CreateReassignmentPlanRequest(
             description=self._process,
             throttle_bytes_per_second=throttle,
@@ -214,16 +195,12 @@ class Admin:
             moves=list(moves),
             allow_fewer_racks=True,  # the planner has checked what was wanted
         )
-
-        async def attempt() -> int:
-            connection = await self.cluster.any_node()
-            return (await connection.request(request, CreateReassignmentPlanResponse, version=0)).error_code
-
-        await self._retry_until_done(attempt, error_if_repeated=ErrorCode.REASSIGNMENT_IN_PROGRESS)
-        self._history.note(self._process, f"plan with {len(moves)} moves created")
+        repeated = ErrorCode.REASSIGNMENT_IN_PROGRESS
+        await self._request(request, CreateReassignmentPlanResponse, _error_code, error_if_repeated=repeated, version=0)
+        self._note(f"plan with {len(moves)} moves created")
 
     async def cancel_plan(self) -> None:
-        """Cancel the plan that runs, if there is one. Raises RefusedError, TimeoutError, OSError."""
+        """Cancel the plan that runs, if there is one. Raises OSError, too."""
         connection = await self.cluster.any_node()
         described = await connection.request(
             DescribeReassignmentPlanRequest(), DescribeReassignmentPlanResponse, version=0
@@ -231,24 +208,15 @@ class Admin:
         if described.plan is None or described.plan.ended_ms >= 0:
             return
         request = CancelReassignmentPlanRequest(plan_id=described.plan.plan_id)
-
-        async def attempt() -> int:
-            connection = await self.cluster.any_node()
-            return (await connection.request(request, CancelReassignmentPlanResponse, version=0)).error_code
-
-        await self._retry_until_done(attempt, error_if_repeated=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-        self._history.note(self._process, f"plan {request.plan_id} is cancelled")
+        repeated = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        await self._request(request, CancelReassignmentPlanResponse, _error_code, error_if_repeated=repeated, version=0)
+        self._note(f"plan {request.plan_id} is cancelled")
 
     async def unregister_broker(self, broker: int) -> None:
-        """Remove the registration of a broker. Raises RefusedError, TimeoutError."""
-
-        async def attempt() -> int:
-            connection = await self.cluster.any_node()
-            request = UnregisterBrokerRequest(broker_id=broker)
-            return (await connection.request(request, UnregisterBrokerResponse)).error_code
-
-        await self._retry_until_done(attempt, error_if_repeated=ErrorCode.BROKER_ID_NOT_REGISTERED)
-        self._history.note(self._process, f"broker {broker} unregistered")
+        """Remove the registration of a broker."""
+        request, repeated = UnregisterBrokerRequest(broker_id=broker), ErrorCode.BROKER_ID_NOT_REGISTERED
+        await self._request(request, UnregisterBrokerResponse, _error_code, error_if_repeated=repeated)
+        self._note(f"broker {broker} unregistered")
 
     async def delete_records(self, tp: TopicPartition, before: int) -> int:
         """Make one attempt to delete records below an offset. Returns the log start offset, -1 if unknown."""
@@ -280,26 +248,45 @@ class Admin:
             return None
         return TopicDescription(self.cluster.topic_ids.get(name, b""), self.cluster.partition_counts[name])
 
-    async def _retry_until_done(
-        self, attempt: Callable[[], Awaitable[int]], error_if_repeated: ErrorCode = ErrorCode.NONE
-    ) -> None:
-        """Retry retriable errors.
+    def _note(self, text: str) -> None:
+        self._history.note(self._process, text)
 
-        `error_if_repeated`: the error of a repeated request whose first attempt succeeded.
+    async def _request(
+        self,
+        request: Message | Callable[[SimClientConnection], Message],
+        response_class: type[M],
+        code_of: Callable[[M], int],
+        *,
+        error_if_repeated: ErrorCode = ErrorCode.NONE,
+        node: int | None = None,
+        version: int | None = None,
+    ) -> M:
+        """Repeat a request until it is done, and return the response. `code_of` returns the error of a response.
+
+        `request` may depend on the connection. `error_if_repeated`: the error of a repeated request whose first attempt
+        succeeded. `node`: the broker that gets the request, None for any.
         """
         maybe_applied = False
         async with asyncio.timeout(self._timeout_s):
             while True:
                 try:
-                    code = ErrorCode(await attempt())
+                    connection = await (self.cluster.any_node() if node is None else self.cluster.node(node))
+                    message = request if isinstance(request, Message) else request(connection)
+                    response = await connection.request(message, response_class, version=version)
                 except ConnectionLostError:
                     maybe_applied = True
                 except OSError:
                     pass
                 else:
+                    code = ErrorCode(code_of(response))
                     if not code or (maybe_applied and code is error_if_repeated):
-                        return
+                        return response
                     if not code.retriable or code is error_if_repeated:
                         raise RefusedError(code)
                     maybe_applied = True
                 await self.cluster.backoff()
+
+
+def _error_code(response: Any) -> int:
+    code: int = response.error_code
+    return code

@@ -6,20 +6,29 @@
 - A batch with a wrong CRC is never skipped: `poll` raises CorruptRecordError and the position does not change.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
+from typing import NamedTuple
 
 from kbroker.simulation.checker.history import Assign, History, Outcome, Poll, Read, TopicPartition
-from kbroker.simulation.clients.connections.cluster import NO_EPOCH, NO_ID, Cluster, UnavailableError
-from kbroker.simulation.clients.fetch_session import FetchSessionHandler, PartitionFetch
+from kbroker.simulation.clients.cluster import NO_EPOCH, NO_ID, Cluster, UnavailableError
 from kbroker.simulation.clients.group_offsets import EARLIEST, epoch_end_offset, list_offset
 from kbroker.simulation.clients.records import CorruptRecordError, read_batches
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FIRST_TOPIC_ID_VERSION
-from protocol.messages.k01_fetch import FetchRequest, FetchResponse, PartitionData
+from protocol.messages.k01_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
 
 FIRST_WITH_LAST_EPOCH = 12
 # After an empty poll with a shorter wait than this, the consumer backs off.
@@ -51,7 +60,7 @@ class ConsumerConfig:
     rack: str = ""
 
     @classmethod
-    def draw(cls, random: Random, *, committed_only: bool = False, rack: str = "") -> "ConsumerConfig":
+    def draw(cls, random: Random, *, committed_only: bool = False, rack: str = "") -> ConsumerConfig:
         """Draw a configuration."""
         return cls(
             committed_only=committed_only,
@@ -340,3 +349,98 @@ def _diverging_position(position: Position, epoch: int, end_offset: int, validat
     if end_offset >= position.offset:
         return Position(position.offset, NO_EPOCH, validated_epoch)
     return Position(end_offset, epoch, validated_epoch)
+
+
+# The consumer's side of a fetch session (KIP-227): it sends only changes of the session's partitions.
+
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+MAX_EPOCH = 2**31 - 1
+NO_SESSION = 0
+
+
+class PartitionFetch(NamedTuple):
+    """The fetch parameters of one partition. An epoch is -1 if it is not sent."""
+
+    topic_id: bytes
+    offset: int
+    leader_epoch: int
+    last_epoch: int
+    max_bytes: int
+
+
+class FetchSessionHandler:
+    """The fetch session with one node. `used`: whether this client uses fetch sessions."""
+
+    def __init__(self, used: bool) -> None:
+        self._used = used
+        self._id = NO_SESSION
+        self._epoch = INITIAL_EPOCH if used else FINAL_EPOCH
+        self._session_partitions: dict[TopicPartition, PartitionFetch] = {}
+        self._requested_partitions: dict[TopicPartition, PartitionFetch] = {}
+
+    @property
+    def is_incremental(self) -> bool:
+        return self._id != NO_SESSION and self._epoch > INITIAL_EPOCH
+
+    def fill_request(self, request: FetchRequest, partitions: dict[TopicPartition, PartitionFetch]) -> None:
+        """Set the request's session fields and the partitions that changed since the session's last request."""
+        self._requested_partitions = partitions
+        request.session_id, request.session_epoch = self._id, self._epoch
+        changed = partitions
+        if self.is_incremental:
+            changed = {
+                tp: partition for tp, partition in partitions.items() if self._session_partitions.get(tp) != partition
+            }
+            # A recreated topic has another id: the partitions of the old id are forgotten.
+            gone = {
+                tp: partition
+                for tp, partition in self._session_partitions.items()
+                if tp not in partitions or partitions[tp].topic_id != partition.topic_id
+            }
+            request.forgotten_topics_data = _forgotten(gone)
+        request.topics = _topics(changed)
+
+    def handle_response(self, response: FetchResponse) -> None:
+        """Update the session from a response."""
+        if response.error_code:
+            if response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+                self._id = NO_SESSION
+            self.handle_error()
+        elif not self._used or response.session_id == NO_SESSION:
+            self._id = NO_SESSION
+            self._epoch = INITIAL_EPOCH if self._used else FINAL_EPOCH
+        else:
+            self._epoch = 1 if self._epoch == MAX_EPOCH else self._epoch + 1
+            self._id = response.session_id
+            self._session_partitions = self._requested_partitions
+
+    def handle_error(self) -> None:
+        """Make the next request a full one, which closes the session: its state on the broker is unknown."""
+        self._epoch = INITIAL_EPOCH if self._used else FINAL_EPOCH
+
+
+def _topics(partitions: dict[TopicPartition, PartitionFetch]) -> list[FetchTopic]:
+    topics: dict[str, FetchTopic] = {}
+    for (name, index), partition in partitions.items():
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = FetchTopic(topic=name, topic_id=partition.topic_id)
+        topic.partitions.append(
+            FetchPartition(
+                partition=index,
+                current_leader_epoch=partition.leader_epoch,
+                fetch_offset=partition.offset,
+                last_fetched_epoch=partition.last_epoch,
+                partition_max_bytes=partition.max_bytes,
+            )
+        )
+    return list(topics.values())
+
+
+def _forgotten(gone: dict[TopicPartition, PartitionFetch]) -> list[ForgottenTopic]:
+    topics: dict[tuple[str, bytes], ForgottenTopic] = {}
+    for (name, index), partition in gone.items():
+        topic = topics.setdefault((name, partition.topic_id), ForgottenTopic(topic=name, topic_id=partition.topic_id))
+        topic.partitions.append(index)
+    return list(topics.values())

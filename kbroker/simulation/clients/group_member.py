@@ -7,14 +7,14 @@ coordinator. Only a fenced static member (KIP-345) cannot continue: FencedError.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
+from kbroker.client.requests import by_topic
 from kbroker.simulation.checker.history import History, Join, Outcome, Read, TopicPartition
-from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.connections.connection import SimClientConnection
-from kbroker.simulation.clients.connections.coordinator import COORDINATOR_MOVED
-from kbroker.simulation.clients.connections.versions import STATIC_MEMBERS
+from kbroker.simulation.clients.cluster import COORDINATOR_MOVED, Cluster, RefusedError
+from kbroker.simulation.clients.connection import STATIC_MEMBERS, SimClientConnection
 from kbroker.simulation.clients.consumer import Consumer, Position
 from kbroker.simulation.clients.group_offsets import (
     EARLIEST,
@@ -22,16 +22,24 @@ from kbroker.simulation.clients.group_offsets import (
     GroupOffsets,
     Membership,
     OffsetAndEpoch,
-    RefusedError,
     list_offset,
 )
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.consumer_protocol import AssignedTopic, ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from protocol.messages.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
-from protocol.messages.k13_leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from protocol.messages.k11_classic_groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
 from protocol.schema.codec import decode, encode
 
 PROTOCOL_TYPE = "consumer"
@@ -89,8 +97,6 @@ class Member:
         # Whether the consumer's positions are those of partitions assigned in the current generation.
         self._owns_partitions = False
         self._counts: dict[str, int] = {}
-        self._coordinator: SimClientConnection | None = None
-        self._coordinator_lock = asyncio.Lock()
         self._heartbeat_task: asyncio.Task[None] | None = None
 
     # Called by the application.
@@ -110,16 +116,9 @@ class Member:
             return False
         # Taken before the coordinator lookup, during which a heartbeat may end the generation.
         membership = Membership(self.generation, self.member_id, self.config.instance_id)
-        try:
-            coordinator = await self._find_coordinator()
-        except OSError:
-            return False
-        try:
-            error = await self._offsets.commit(coordinator, membership, positions)
-        except OSError:
-            self._lose_coordinator()
-            return False
-        self._handle_error(error)
+        error = await self._offsets.commit(positions, membership)
+        if error is not None:
+            self._handle_error(error)
         return error is ErrorCode.NONE
 
     def membership_and_positions(self) -> tuple[Membership, dict[TopicPartition, OffsetAndEpoch]]:
@@ -139,9 +138,9 @@ class Member:
         A static member calls this only if it will not return.
         """
         self._stop_heartbeats()
-        try:
+        with suppress(OSError):
             if self.member_id != UNKNOWN_MEMBER:
-                coordinator = await self._find_coordinator()
+                coordinator = await self._offsets.coordinator()
                 request = LeaveGroupRequest(group_id=self._group)
                 if coordinator.version(ApiKey.LEAVE_GROUP) >= FIRST_LEAVE_WITH_MEMBERS:
                     identity = MemberIdentity(member_id=self.member_id, group_instance_id=self.config.instance_id)
@@ -149,8 +148,6 @@ class Member:
                 else:
                     request.member_id = self.member_id
                 await coordinator.request(request, LeaveGroupResponse)
-        except OSError:
-            pass
         self.close_without_leaving()
 
     def close_without_leaving(self) -> None:
@@ -171,7 +168,7 @@ class Member:
             await self.commit()
         self._owns_partitions = False
         try:
-            coordinator = await self._find_coordinator()
+            coordinator = await self._offsets.coordinator()
         except OSError:
             await self._cluster.backoff()
             return False
@@ -186,7 +183,7 @@ class Member:
             self._handle_error(error.code)
             detail = error.code.name
         except OSError as error:
-            self._lose_coordinator()
+            self._offsets.disconnect()
             detail = type(error).__name__
         finally:
             self._history.end(operation, outcome, detail)
@@ -264,7 +261,7 @@ class Member:
             except RefusedError as error:
                 self._handle_error(error.code)
             except OSError:
-                self._lose_coordinator()
+                self._offsets.disconnect()
             else:
                 self.consumer.assign(starts, "rebalance")
                 self._owns_partitions = self.generation != NO_GENERATION
@@ -277,8 +274,7 @@ class Member:
         if not partitions:
             return {}
         await self._cluster.refresh_metadata(list(dict.fromkeys(topic for topic, _ in partitions)))
-        coordinator = await self._find_coordinator()
-        committed = await self._offsets.committed(coordinator, partitions)
+        committed = await self._offsets.committed(partitions)
         starts = {}
         for tp in partitions:
             offset, epoch = committed.get(tp, (NO_OFFSET, -1))
@@ -286,20 +282,6 @@ class Member:
                 offset, epoch = (await list_offset(self._cluster, tp, EARLIEST))[0], -1
             starts[tp] = Position(offset, epoch)
         return starts
-
-    # The coordinator and its errors.
-
-    async def _find_coordinator(self) -> SimClientConnection:
-        """Return a connection to the coordinator. Raises OSError."""
-        async with self._coordinator_lock:
-            if self._coordinator is None or self._coordinator.lost:
-                self._coordinator = await self._cluster.coordinator(self._group)
-            return self._coordinator
-
-    def _lose_coordinator(self) -> None:
-        if self._coordinator is not None:
-            self._coordinator.close()
-            self._coordinator = None
 
     def _handle_error(self, code: ErrorCode) -> None:
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
@@ -313,7 +295,7 @@ class Member:
         elif code is ErrorCode.FENCED_INSTANCE_ID:
             self.fenced = True
         elif code in COORDINATOR_MOVED:
-            self._lose_coordinator()
+            self._offsets.disconnect()
 
     # In the background.
 
@@ -329,7 +311,7 @@ class Member:
         while not self._must_join and not self.fenced:
             await asyncio.sleep(self.config.heartbeat_s * self._random.uniform(0.8, 1.0))
             try:
-                coordinator = await self._find_coordinator()
+                coordinator = await self._offsets.coordinator()
                 timeout_s = self.config.session_timeout_ms / 2000
                 response = await coordinator.request(request, HeartbeatResponse, timeout_s=timeout_s)
                 if response.error_code:
@@ -338,7 +320,7 @@ class Member:
                     checked_at = self._cluster.loop.time()
                     await self._check_partition_counts()
             except OSError:
-                self._lose_coordinator()
+                self._offsets.disconnect()
 
     async def _check_partition_counts(self) -> None:
         await self._cluster.refresh_metadata(sorted(self._counts))
@@ -406,13 +388,8 @@ def decode_subscription(data: bytes) -> list[str]:
 
 
 def encode_assignment(partitions: Sequence[TopicPartition]) -> bytes:
-    topics: dict[str, list[int]] = {}
-    for topic, index in partitions:
-        topics.setdefault(topic, []).append(index)
-    by_topic = [AssignedTopic(topic=topic, partitions=indexes) for topic, indexes in topics.items()]
-    return VERSION.to_bytes(VERSION_SIZE, "big") + encode(
-        ConsumerProtocolAssignment(assigned_partitions=by_topic), VERSION
-    )
+    topics = [AssignedTopic(topic=topic, partitions=indexes) for topic, indexes in by_topic(partitions).items()]
+    return PREFIX + encode(ConsumerProtocolAssignment(assigned_partitions=topics), VERSION)
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:

@@ -1,12 +1,28 @@
-"""Offsets: those that a group commits, with or without being a member of it, and those of logs."""
+"""Offsets: those that a group commits, with or without being a member of it or in a transaction, and those of logs."""
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from kbroker.client.requests import GROUP, by_topic
 from kbroker.simulation.checker.history import Commit, History, OffsetFetch, Outcome, TopicPartition
-from kbroker.simulation.clients.connections.cluster import GROUP, NO_ID, Cluster, UnavailableError
-from kbroker.simulation.clients.connections.connection import SimClientConnection
-from kbroker.simulation.clients.connections.coordinator import COORDINATOR_MOVED, CoordinatorClient
+from kbroker.simulation.clients.cluster import (
+    COORDINATOR_MOVED,
+    NO_ID,
+    Attempts,
+    Cluster,
+    CoordinatorClient,
+    RefusedError,
+    UnavailableError,
+)
+from kbroker.simulation.clients.connection import SimClientConnection
+from kbroker.simulation.clients.transactional import (
+    VERSION_2,
+    AbortableError,
+    TransactionalProducer,
+    first_error,
+    transaction_error,
+)
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k02_list_offsets import (
@@ -15,11 +31,15 @@ from protocol.messages.k02_list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from protocol.messages.k08_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
 )
 from protocol.messages.k09_offset_fetch import (
     OffsetFetchRequest,
@@ -28,6 +48,7 @@ from protocol.messages.k09_offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
+from protocol.messages.k22_transactions import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from protocol.messages.k23_offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -65,82 +86,81 @@ class Membership(NamedTuple):
     instance_id: str | None = None
 
 
+NO_MEMBER = Membership()
+
+
 class GroupOffsets:
-    """The committed offsets of a group. Commits and fetches are recorded in the history."""
+    """The committed offsets of a group, for a member of it or another client, with the connection to the coordinator.
+
+    Commits and fetches are recorded in the history.
+    """
 
     def __init__(self, cluster: Cluster, history: History, process: str, group: str) -> None:
+        self._coordinator = CoordinatorClient(cluster, group, GROUP)
+        # The heartbeats and the commits of a member share the connection.
+        self._lock = asyncio.Lock()
         self._cluster = cluster
         self._history = history
         self._process = process
         self._group = group
 
+    async def coordinator(self) -> SimClientConnection:
+        """Return a connection to the coordinator. Raises OSError."""
+        async with self._lock:
+            return await self._coordinator.find()
+
+    def disconnect(self) -> None:
+        """Close the connection to the coordinator. The next request looks it up again."""
+        self._coordinator.disconnect()
+
     async def commit(
-        self,
-        coordinator: SimClientConnection,
-        membership: Membership,
-        positions: Mapping[TopicPartition, OffsetAndEpoch],
-    ) -> ErrorCode:
-        """Make one attempt to commit. Returns the first error of any partition. Raises ConnectionLostError."""
+        self, positions: Mapping[TopicPartition, OffsetAndEpoch], membership: Membership = NO_MEMBER
+    ) -> ErrorCode | None:
+        """Make one attempt to commit. Returns the first error of any partition, None without a response."""
+        try:
+            connection = await self.coordinator()
+        except OSError:
+            return None
         offsets = {tp: offset for tp, (offset, _) in positions.items()}
         action = Commit(self._group, membership.member_id, membership.generation, offsets)
         operation = self._history.begin(self._process, action)
         outcome, detail = Outcome.UNKNOWN, "ConnectionLostError"
         try:
-            codes = await _commit(self._cluster, coordinator, self._group, membership, positions)
+            codes = await _commit(self._cluster, connection, self._group, membership, positions)
             error = next((code for code in codes if code), ErrorCode.NONE)
             detail = error.name if error else ""
             if not error:
                 outcome = Outcome.OK
             elif COMMIT_REFUSED.issuperset(codes):
                 outcome = Outcome.FAILED
+        except OSError:
+            return None
         finally:
             self._history.end(operation, outcome, detail)
+        self._handle_error(error)
         return error
 
-    async def committed(
-        self, coordinator: SimClientConnection, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndEpoch]:
-        """Return the committed offsets, -1 for none. Raises ConnectionLostError, RefusedError."""
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndEpoch]:
+        """Return the committed offsets, -1 for none. Raises OSError, RefusedError."""
+        connection = await self.coordinator()
         action = OffsetFetch(self._group)
         operation = self._history.begin(self._process, action)
         outcome = Outcome.FAILED
         try:
-            found = await committed(self._cluster, coordinator, self._group, partitions)
+            found = await _committed(self._cluster, connection, self._group, partitions)
             action.offsets = {tp: offset for tp, (offset, _) in found.items()}
             outcome = Outcome.OK
+        except RefusedError as error:
+            self._handle_error(error.code)
+            raise
         finally:
             self._history.end(operation, outcome)
         return found
 
-
-class StandaloneGroupOffsets:
-    """The committed offsets of a group without members, for a standalone consumer."""
-
-    def __init__(self, cluster: Cluster, history: History, process: str, group: str) -> None:
-        self._offsets = GroupOffsets(cluster, history, process, group)
-        self._coordinator = CoordinatorClient(cluster, group, GROUP)
-
-    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndEpoch]:
-        """Return the committed offsets, -1 for none. Raises OSError, RefusedError."""
-        try:
-            return await self._offsets.committed(await self._coordinator.find(), partitions)
-        except RefusedError as error:
-            self._handle_error(error.code)
-            raise
-
-    async def commit(self, positions: Mapping[TopicPartition, OffsetAndEpoch]) -> bool:
-        """Make one attempt to commit. Returns whether it is known to have succeeded."""
-        try:
-            error = await self._offsets.commit(await self._coordinator.find(), Membership(), positions)
-        except OSError:
-            return False
-        self._handle_error(error)
-        return error is ErrorCode.NONE
-
     def _handle_error(self, code: ErrorCode) -> None:
         # After an election the former coordinator is up, and its connection is open.
         if code in COORDINATOR_MOVED:
-            self._coordinator.disconnect()
+            self.disconnect()
 
 
 async def _commit(
@@ -174,14 +194,12 @@ async def _commit(
     return [ErrorCode(partition.error_code) for topic in response.topics for partition in topic.partitions]
 
 
-async def committed(
+async def _committed(
     cluster: Cluster, coordinator: SimClientConnection, group: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, OffsetAndEpoch]:
     """Fetch committed offsets, -1 for none. Raises ConnectionLostError, RefusedError."""
     version = coordinator.version(ApiKey.OFFSET_FETCH)
-    indexes: dict[str, list[int]] = {}
-    for name, index in partitions:
-        indexes.setdefault(name, []).append(index)
+    indexes = by_topic(partitions)
     request = OffsetFetchRequest(require_stable=version >= FIRST_STABLE)
     if version >= FIRST_WITH_GROUPS:
         topics = [
@@ -212,17 +230,11 @@ async def committed(
     return found_offsets
 
 
+# Offsets of logs.
+
 LATEST, EARLIEST = -1, -2
 CONSUMER = -1
 NO_OFFSET = -1
-
-
-class RefusedError(Exception):
-    """The broker responded with an error."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(ErrorCode(code).name)
-        self.code = ErrorCode(code)
 
 
 async def list_offset(
@@ -258,3 +270,101 @@ async def epoch_end_offset(cluster: Cluster, tp: TopicPartition, leader_epoch: i
         cluster.forget_leader(tp)
         raise UnavailableError(ErrorCode(response.error_code).name)
     return response.leader_epoch, response.end_offset
+
+
+# Offsets that are committed in a transaction, with the group's generation (KIP-447).
+
+
+async def send_offsets(
+    producer: TransactionalProducer,
+    group: str,
+    membership: Membership,
+    positions: Mapping[TopicPartition, OffsetAndEpoch],
+) -> None:
+    """Commit offsets with the transaction. Raises AbortableError, FatalError; both also fail the transaction."""
+    offsets = {tp: offset for tp, (offset, _) in positions.items()}
+    action = Commit(group, membership.member_id, membership.generation, offsets, producer.transaction)
+    operation = producer.history.begin(producer.process, action)
+    attempts = Attempts()
+    outcome, detail = Outcome.UNKNOWN, "cancelled"
+    try:
+        code = ErrorCode.NONE
+        if producer.version < VERSION_2:
+            code = await _add_offsets(producer, group)
+        if not code:
+            producer.started = True
+            code = await _commit_in_transaction(producer, group, membership, positions, attempts)
+        outcome, detail = attempts.outcome(code), code.name if code else ""
+    except TimeoutError:
+        outcome, detail = attempts.outcome(ErrorCode.REQUEST_TIMED_OUT), "TimeoutError"
+        producer.fail(AbortableError("offsets not committed in time"))
+        raise AbortableError("offsets not committed in time") from None
+    finally:
+        producer.history.end(operation, outcome, detail)
+    if code:
+        producer.fail(transaction_error(code))
+        raise transaction_error(code)
+
+
+async def _add_offsets(producer: TransactionalProducer, group: str) -> ErrorCode:
+    """Add the group's partition of __consumer_offsets to the transaction (version 1)."""
+    producer_id, epoch = producer.identity
+    request = AddOffsetsToTxnRequest(
+        transactional_id=producer.transactional_id, producer_id=producer_id, producer_epoch=epoch, group_id=group
+    )
+
+    async def attempt(connection: SimClientConnection) -> ErrorCode:
+        return ErrorCode((await connection.request(request, AddOffsetsToTxnResponse)).error_code)
+
+    return await producer.request(producer.coordinator, attempt, Attempts())
+
+
+async def _commit_in_transaction(
+    producer: TransactionalProducer,
+    group: str,
+    membership: Membership,
+    positions: Mapping[TopicPartition, OffsetAndEpoch],
+    attempts: Attempts,
+) -> ErrorCode:
+    async def attempt(connection: SimClientConnection) -> ErrorCode:
+        version = producer.request_version(connection, ApiKey.TXN_OFFSET_COMMIT)
+        request = _transactional_commit(producer, group, membership, positions)
+        response = await connection.request(request, TxnOffsetCommitResponse, version=version)
+        return first_error(
+            ErrorCode(partition.error_code) for topic in response.topics for partition in topic.partitions
+        )
+
+    coordinator = CoordinatorClient(producer.cluster, group, GROUP)
+    try:
+        return await producer.request(coordinator, attempt, attempts)
+    finally:
+        coordinator.disconnect()
+
+
+def _transactional_commit(
+    producer: TransactionalProducer,
+    group: str,
+    membership: Membership,
+    positions: Mapping[TopicPartition, OffsetAndEpoch],
+) -> TxnOffsetCommitRequest:
+    topics: dict[str, TxnOffsetCommitRequestTopic] = {}
+    for (name, index), (offset, leader_epoch) in positions.items():
+        topic = topics.setdefault(name, TxnOffsetCommitRequestTopic(name=name))
+        topic.partitions.append(
+            TxnOffsetCommitRequestPartition(
+                partition_index=index,
+                committed_offset=offset,
+                committed_leader_epoch=leader_epoch,
+                committed_metadata="",
+            )
+        )
+    return TxnOffsetCommitRequest(
+        transactional_id=producer.transactional_id,
+        group_id=group,
+        producer_id=producer.identity[0],
+        producer_epoch=producer.identity[1],
+        generation_id=membership.generation,
+        member_id=membership.member_id,
+        group_instance_id=membership.instance_id,
+        topics=list(topics.values()),
+    )

@@ -10,8 +10,8 @@ from functools import partial
 from random import Random
 
 from kbroker.simulation.checker.history import History, Operation, Outcome, Send, TopicPartition
-from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.connections.connection import ConnectionLostError, SimClientConnection
+from kbroker.simulation.clients.cluster import Cluster
+from kbroker.simulation.clients.connection import ConnectionLostError, SimClientConnection
 from kbroker.simulation.clients.partition_queue import NO_IDENTITY, Identity, PartitionQueue, QueuedBatch
 from kbroker.simulation.clients.records import RecordShape, build_records
 from kbroker.simulation.runtime.environment import EPOCH_MS
@@ -26,7 +26,7 @@ from protocol.messages.k00_produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.k22_transactions import InitProducerIdRequest, InitProducerIdResponse
 
 ACKS_NONE, ACKS_ALL = 0, -1
 MAX_EPOCH = 2**15 - 1

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from kbroker.simulation.checker.compaction import key_of
 from kbroker.simulation.checker.history import TopicPartition
+from kbroker.simulation.checker.index import key_of
 from protocol.errors import MalformedError
 from protocol.records.batch import BatchHeader, Buffer, NewRecord, body_of, crc_of, iter_headers
 from protocol.records.compression import decompress

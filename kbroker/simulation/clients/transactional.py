@@ -11,36 +11,29 @@ its epoch.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
+from kbroker.client.requests import TRANSACTION, by_topic
 from kbroker.simulation.checker.history import EndTransaction, History, Operation, Outcome, Send, TopicPartition
-from kbroker.simulation.clients.connections.cluster import TRANSACTION, Cluster
-from kbroker.simulation.clients.connections.connection import SimClientConnection
-from kbroker.simulation.clients.connections.coordinator import (
-    FATAL_TO_PRODUCE,
-    AbortableError,
-    Attempts,
-    CoordinatorClient,
-    FatalError,
-    TransactionError,
-    first_error,
-    transaction_error,
-)
+from kbroker.simulation.clients.cluster import Attempt, Attempts, Cluster, CoordinatorClient
+from kbroker.simulation.clients.connection import SimClientConnection
 from kbroker.simulation.clients.partition_queue import NO_IDENTITY, Identity, PartitionQueue, QueuedBatch
 from kbroker.simulation.clients.producer import FIRST_RESUMING_VERSION, WITHOUT_EFFECT, Producer, ProducerConfig
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import PartitionProduceResponse
-from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.k24_add_partitions_to_txn import (
+from protocol.messages.k22_transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
 )
-from protocol.messages.k26_end_txn import EndTxnRequest, EndTxnResponse
 from protocol.records.batch import TRANSACTIONAL
 
 FEATURE = "transaction.version"
@@ -51,6 +44,50 @@ FIRST_OF_VERSION_2 = {ApiKey.PRODUCE: 12, ApiKey.END_TXN: 5, ApiKey.TXN_OFFSET_C
 LAST_ADD_PARTITIONS = 3
 # At most this many batches of each transaction are kept for stale clients.
 KEPT_BATCHES = 3
+
+
+class TransactionError(Exception):
+    """A transactional request failed."""
+
+
+class AbortableError(TransactionError):
+    """The transaction can only be aborted. The producer may begin the next one."""
+
+
+class FatalError(TransactionError):
+    """The producer cannot continue: it is fenced, or the outcome of its transaction is unknown."""
+
+
+# Fatal errors of requests other than Produce, as in the Java client.
+FATAL = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+        ErrorCode.INVALID_REQUEST,
+    }
+)
+# Fatal errors of Produce: a fenced producer gets the fatal error when it aborts.
+FATAL_TO_PRODUCE = FATAL - {
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+}
+
+
+def transaction_error(code: ErrorCode, fatal: frozenset[ErrorCode] = FATAL) -> TransactionError:
+    return FatalError(code.name) if code in fatal else AbortableError(code.name)
+
+
+def first_error(codes: Iterable[ErrorCode]) -> ErrorCode:
+    """Return the error to handle: a non-retriable one before a retriable one."""
+    errors = [code for code in codes if code]
+    return next((code for code in errors if not code.retriable), errors[0] if errors else ErrorCode.NONE)
 
 
 class EndedTransaction(NamedTuple):
@@ -140,7 +177,7 @@ class TransactionalProducer(Producer):
             return ErrorCode(response.error_code)
 
         try:
-            code = await self.coordinator.request(attempt, self.deadline(), Attempts(), is_cancelled)
+            code = await self.coordinator.request(attempt, self._deadline(), Attempts(), is_cancelled)
         except TimeoutError:
             raise FatalError("no producer id in time") from None
         if code:
@@ -194,7 +231,14 @@ class TransactionalProducer(Producer):
             self.failure = error
         self._give_up_pending()
 
-    def deadline(self) -> float:
+    async def request(self, coordinator: CoordinatorClient, attempt: Attempt, attempts: Attempts) -> ErrorCode:
+        """Repeat a request until its error is not retriable, and return that. Raises TimeoutError."""
+        try:
+            return await coordinator.request(attempt, self._deadline(), attempts)
+        finally:
+            self.response_lost = self.response_lost or attempts.response_lost
+
+    def _deadline(self) -> float:
         """Return the deadline of a coordinator request that starts now."""
         return self._loop.time() + self.config.coordinator_timeout_s
 
@@ -222,9 +266,8 @@ class TransactionalProducer(Producer):
         )
 
         async def attempt(connection: SimClientConnection) -> ErrorCode:
-            response = await connection.request(
-                request, EndTxnResponse, version=self._request_version(connection, ApiKey.END_TXN)
-            )
+            version = self.request_version(connection, ApiKey.END_TXN)
+            response = await connection.request(request, EndTxnResponse, version=version)
             if not response.error_code and response.producer_id >= 0:
                 self._set_identity((response.producer_id, response.producer_epoch))
             return ErrorCode(response.error_code)
@@ -233,14 +276,12 @@ class TransactionalProducer(Producer):
         attempts = Attempts()
         outcome, detail = Outcome.UNKNOWN, "cancelled"
         try:
-            code = await self.coordinator.request(attempt, self.deadline(), attempts)
-            outcome = Outcome.UNKNOWN if code and attempts.maybe_applied else Outcome.FAILED if code else Outcome.OK
-            detail = code.name if code else ""
+            code = await self.request(self.coordinator, attempt, attempts)
+            outcome, detail = attempts.outcome(code), code.name if code else ""
         except TimeoutError:
-            outcome, detail = Outcome.UNKNOWN if attempts.maybe_applied else Outcome.FAILED, "TimeoutError"
+            outcome, detail = attempts.outcome(ErrorCode.REQUEST_TIMED_OUT), "TimeoutError"
             raise FatalError("the transaction's end is not known") from None
         finally:
-            self.response_lost = self.response_lost or attempts.response_lost
             self._history.end(operation, outcome, detail)
         if code:
             self.fail(transaction_error(code))
@@ -260,12 +301,13 @@ class TransactionalProducer(Producer):
         queue.restart(self.identity)
         return queue
 
-    def _request_version(self, connection: SimClientConnection, key: ApiKey) -> int:
+    def request_version(self, connection: SimClientConnection, key: ApiKey) -> int:
+        """Return the version of an API to use, according to the version of the transactions."""
         version = connection.version(key)
         return version if self.version >= VERSION_2 else min(version, FIRST_OF_VERSION_2[key] - 1)
 
     def _version(self, connection: SimClientConnection) -> int:
-        return self._request_version(connection, ApiKey.PRODUCE)
+        return self.request_version(connection, ApiKey.PRODUCE)
 
     def _may_send(self, queue: PartitionQueue) -> bool:
         if self.failure is not None or self.identity == NO_IDENTITY:
@@ -292,15 +334,12 @@ class TransactionalProducer(Producer):
         self._schedule_send()
 
     async def _request_add_partitions(self, partitions: list[TopicPartition]) -> None:
-        topics: dict[str, list[int]] = {}
-        for name, index in partitions:
-            topics.setdefault(name, []).append(index)
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.identity[0],
             v3_and_below_producer_epoch=self.identity[1],
             v3_and_below_topics=[
-                AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()
+                AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in by_topic(partitions).items()
             ],
         )
 
@@ -314,13 +353,10 @@ class TransactionalProducer(Producer):
             ]
             return first_error(codes)
 
-        attempts = Attempts()
         try:
-            code = await self.coordinator.request(attempt, self.deadline(), attempts)
+            code = await self.request(self.coordinator, attempt, Attempts())
         except TimeoutError:
             raise AbortableError("partitions not added in time") from None
-        finally:
-            self.response_lost = self.response_lost or attempts.response_lost
         if code:
             raise transaction_error(code)
         self.started = True

@@ -64,31 +64,17 @@ class DiskFaults:
         self.leftover = 0.0
         self._planned = []
 
-    def before_open(self, path: str) -> None:
-        if self._planned or self.open:
-            self._maybe_fail("open", path, self.open, errno.EMFILE)
-
-    def before_read(self, path: str) -> None:
-        if self._planned or self.read:
-            self._maybe_fail("read", path, self.read)
-
-    def before_write(self, path: str) -> None:
-        if self._planned or self.write:
-            self._maybe_fail("write", path, self.write)
-
-    def before_sync(self, path: str) -> None:
-        if self._planned or self.sync:
-            self._maybe_fail("sync", path, self.sync)
-
-    def _maybe_fail(self, operation: Operation, path: str, chance: float, code: int = errno.EIO) -> None:
+    def before(self, operation: Operation, path: str) -> None:
+        """Raise the OSError of an operation that fails."""
         for plan in self._planned:
             if plan[0] == operation and plan[1](path):
                 self._planned.remove(plan)
                 self.injected[f"{operation} error"] += 1
                 raise_os_error(plan[2], path)
+        chance: float = getattr(self, operation)
         if chance and self._random.random() < chance:
             self.injected[f"{operation} error"] += 1
-            raise_os_error(code, path)
+            raise_os_error(errno.EMFILE if operation == "open" else errno.EIO, path)
 
     def part_of(self, size: int) -> int:
         """Return how many bytes of a write of `size` bytes are written."""

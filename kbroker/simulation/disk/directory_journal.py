@@ -160,19 +160,6 @@ class DirectoryJournal:
         named = {change.target or change.path for change in self.pending if change.kind in ("create", "rename")}
         return sorted({*self.durable.files, *named} - {*self.current.files, *self.current.directories})
 
-    def durable_paths(self) -> list[str]:
-        """Return the files and directories whose names survive any power loss, sorted."""
-        state = self.durable.copy(_same)
-        surviving = dict.fromkeys([*state.files, *state.directories])
-        for change in self.pending:
-            if change.kind == "rename":
-                for path in state.walk_bottom_up(change.path):
-                    surviving.pop(path, None)
-            elif change.kind in ("unlink", "rmdir"):
-                surviving.pop(change.path, None)
-            state.apply(change)
-        return sorted(surviving)
-
 
 def _same(inode: Inode) -> Inode:
     return inode

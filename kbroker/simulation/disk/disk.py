@@ -75,10 +75,6 @@ class SimDisk(Device):
         """Return the files with pages that a failed sync has marked clean although the disk lacks them, sorted."""
         return sorted(path for path, inode in self._journal.current.files.items() if inode.has_unwritten_clean_pages)
 
-    def durable_paths(self) -> list[str]:
-        """Return the files and directories whose names survive any power loss, sorted."""
-        return self._journal.durable_paths()
-
     def removed_files(self) -> list[str]:
         """Return the former names of files that a power loss may bring back, sorted."""
         return self._journal.removed_files()
@@ -104,7 +100,7 @@ class SimDisk(Device):
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> SimFile:
         self.check_alive()
-        self.faults.before_open(path)
+        self.faults.before("open", path)
         path = normalized(path)
         if write and self.read_only:
             raise_os_error(errno.EROFS, path)
@@ -120,8 +116,8 @@ class SimDisk(Device):
     def read(self, path: str) -> bytes:
         self.check_alive()
         inode = self._inode(path)
-        self.faults.before_open(path)
-        self.faults.before_read(path)
+        self.faults.before("open", path)
+        self.faults.before("read", path)
         self.busy_ns += self.faults.read_ns()
         return bytes(inode.data)
 
@@ -155,7 +151,7 @@ class SimDisk(Device):
 
     def listdir(self, path: str) -> list[str]:
         """Return the names in a random order."""
-        self.faults.before_open(path)
+        self.faults.before("open", path)
         return self.entries(path)
 
     def entries(self, path: str) -> list[str]:
@@ -223,7 +219,7 @@ class SimDisk(Device):
             raise_os_error(errno.ENOTDIR, path)
         if path not in tree.directories:
             return
-        self.faults.before_open(path)
+        self.faults.before("open", path)
         for each in list(tree.walk_bottom_up(path)):
             if each in tree.files:
                 self.unlink(each)
@@ -234,10 +230,10 @@ class SimDisk(Device):
         self.check_alive()
         if not self.isdir(path):
             raise_os_error(errno.ENOENT, path)
-        self.faults.before_open(path)
+        self.faults.before("open", path)
         self.begin_change("sync_dir", path)
         self.count_sync()
-        self.faults.before_sync(path)
+        self.faults.before("sync", path)
         self._journal.sync(normalized(path))
 
     def _change(self, kind: Kind, path: str, target: str = "", inode: Inode | None = None) -> None:

@@ -204,7 +204,7 @@ class SimFile:
         inode, device = self._open_inode(writing=True), self._device
         size = len(data)
         if size:
-            device.faults.before_write(self._path)
+            device.faults.before("write", self._path)
             size = device.writable_bytes(device.faults.part_of(size), self._path)
         if device.crashes_next:
             # The machine crashes in the middle of the write.
@@ -221,7 +221,7 @@ class SimFile:
 
     def pread(self, size: int, offset: int, /) -> bytes:
         inode, device = self._open_inode(), self._device
-        device.faults.before_read(self._path)
+        device.faults.before("read", self._path)
         if device.cold and device.random.random() < device.cold:
             device.busy_ns += device.faults.read_ns()
         return bytes(memoryview(inode.data)[offset : offset + size])
@@ -267,7 +267,7 @@ class SimFile:
         device.count_sync()
         device.syncs[self._path] += 1
         try:
-            device.faults.before_sync(self._path)
+            device.faults.before("sync", self._path)
         except OSError:
             inode.fail_sync()
             raise

@@ -7,7 +7,11 @@ from typing import NamedTuple
 
 from kbroker.coordinator.group.kinds import RECORD_CODEC
 from kbroker.coordinator.group.records import OffsetRecord
-from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata, TransactionState
+from kbroker.coordinator.transaction.transaction_metadata import (
+    TransactionMetadata,
+    TransactionState,
+    TransactionTombstone,
+)
 from kbroker.coordinator.transaction.transaction_metadata import decode_record as decode_transaction_record
 from kbroker.simulation.checker.history import TopicPartition
 from kbroker.simulation.disk.disk import SimDisk
@@ -20,8 +24,8 @@ from protocol.records.control import COMMIT, parse_control_type
 from protocol.records.record import Record, iter_records
 
 Commits = dict[tuple[str, TopicPartition], int]
-# Offsets committed in open transactions, by producer id.
-_Pending = dict[int, Commits]
+# A group, topic and partition.
+OffsetKey = tuple[str, str, int]
 
 GROUPS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
@@ -49,6 +53,12 @@ def read_batches(data: bytes | bytearray, position: int = 0) -> Iterator[StoredB
             return
         yield StoredBatch(header, position, end)
         position = end
+
+
+def records_of(data: bytes | bytearray, batch: StoredBatch) -> list[Record]:
+    header = batch.header
+    body = decompress(header.codec, body_of(data, batch.start, header.size), _MAX_RECORDS_BYTES)
+    return list(iter_records(body, header.count, header.base_timestamp))
 
 
 def partition_directories(disk: SimDisk, directory: str) -> dict[TopicPartition, str]:
@@ -116,28 +126,24 @@ def readable_commits(disk: SimDisk, directory: str) -> Commits:
 
 def _commits(disk: SimDisk, directory: str, read: Callable[[str], bytes | bytearray]) -> Commits:
     commits: Commits = {}
-    prepared = _prepared_producer_ids(disk, directory, read)
-    for tp, path in partition_directories(disk, directory).items():
-        if tp[0] == GROUPS_TOPIC:
-            pending: _Pending = {}
-            for header, records in _batches_of(disk, path, read):
-                _apply_batch(header, records, commits, pending)
-            for producer_id in prepared:
-                commits.update(pending.get(producer_id, {}))
+    transactions = ReplayedTransactions()
+    for path in _paths(disk, directory, TRANSACTIONS_TOPIC):
+        for header, records in _batches_of(disk, path, read):
+            transactions.add(header, records)
+    for path in _paths(disk, directory, GROUPS_TOPIC):
+        offsets = ReplayedOffsets()
+        for header, records in _batches_of(disk, path, read):
+            offsets.add(header, records)
+        for metadata in transactions.last.values():
+            if metadata.state is TransactionState.PREPARE_COMMIT:
+                offsets.end_transaction(metadata.producer_id, committed=True)
+        for (group, topic, index), offset in offsets.offsets().items():
+            commits[group, (topic, index)] = offset
     return commits
 
 
-def _prepared_producer_ids(disk: SimDisk, directory: str, read: Callable[[str], bytes | bytearray]) -> list[int]:
-    """Return the producer ids whose transactions are in PrepareCommit in __transaction_state."""
-    last: dict[str, TransactionMetadata] = {}
-    for tp, path in partition_directories(disk, directory).items():
-        if tp[0] == TRANSACTIONS_TOPIC:
-            for _, records in _batches_of(disk, path, read):
-                for record in records:
-                    decoded = decode_transaction_record(record.key, record.value)
-                    if isinstance(decoded, TransactionMetadata):
-                        last[decoded.transactional_id] = decoded
-    return [each.producer_id for each in last.values() if each.state is TransactionState.PREPARE_COMMIT]
+def _paths(disk: SimDisk, directory: str, topic: str) -> list[str]:
+    return [path for tp, path in partition_directories(disk, directory).items() if tp[0] == topic]
 
 
 def _batches_of(
@@ -151,32 +157,60 @@ def _batches_of(
             header = batch.header
             if header.next_offset > end:
                 break
-            body = decompress(header.codec, body_of(data, batch.start, header.size), _MAX_RECORDS_BYTES)
-            yield header, list(iter_records(body, header.count, header.base_timestamp))
+            yield header, records_of(data, batch)
 
 
-def _apply_batch(header: BatchHeader, records: list[Record], commits: Commits, pending: _Pending) -> None:
-    if header.is_control:
-        written = pending.pop(header.producer_id, {})
-        if records and parse_control_type(records[0].key) == COMMIT:
-            commits.update(written)
-    elif header.is_transactional:
-        pending.setdefault(header.producer_id, {}).update(_committed_by(records))
-    else:
-        commits.update(_committed_by(records))
+class ReplayedOffsets:
+    """The committed offsets in the log of a partition of __consumer_offsets."""
+
+    def __init__(self) -> None:
+        # With the offset of the record: the last record of a partition counts, not the last marker.
+        self._committed: dict[OffsetKey, tuple[int, int]] = {}
+        self._pending: dict[int, dict[OffsetKey, tuple[int, int]]] = {}
+
+    def add(self, header: BatchHeader, records: Iterable[Record]) -> None:
+        if header.is_control:
+            types = [parse_control_type(record.key) for record in records]
+            self.end_transaction(header.producer_id, committed=COMMIT in types)
+            return
+        target = self._pending.setdefault(header.producer_id, {}) if header.is_transactional else self._committed
+        for record in records:
+            try:
+                decoded = RECORD_CODEC.decode(record.key, record.value)
+            except MalformedError:
+                continue
+            if not isinstance(decoded, OffsetRecord):
+                continue
+            key = decoded.key.group_id, decoded.key.topic, decoded.key.partition
+            if decoded.value is not None:
+                target[key] = header.base_offset + record.offset_delta, decoded.value.offset
+                continue
+            self._committed.pop(key, None)
+            for pending in self._pending.values():
+                pending.pop(key, None)
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        for key, written in self._pending.pop(producer_id, {}).items():
+            if committed and self._committed.get(key, (-1, 0)) < written:
+                self._committed[key] = written
+
+    def offsets(self) -> dict[OffsetKey, int]:
+        return {key: offset for key, (_, offset) in self._committed.items()}
 
 
-def _committed_by(records: Iterable[Record]) -> Commits:
-    commits: Commits = {}
-    for record in records:
-        try:
-            decoded = RECORD_CODEC.decode(record.key, record.value)
-        except MalformedError:
-            continue
-        if isinstance(decoded, OffsetRecord):
-            key = (decoded.key.group_id, (decoded.key.topic, decoded.key.partition))
-            commits[key] = -1 if decoded.value is None else decoded.value.offset
-    return commits
+class ReplayedTransactions:
+    """The last record of each transactional id in the log of a partition of __transaction_state."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, TransactionMetadata] = {}
+
+    def add(self, header: BatchHeader, records: Iterable[Record]) -> None:
+        for record in records:
+            decoded = decode_transaction_record(record.key, record.value)
+            if isinstance(decoded, TransactionMetadata):
+                self.last[decoded.transactional_id] = decoded
+            elif isinstance(decoded, TransactionTombstone):
+                self.last.pop(decoded.transactional_id, None)
 
 
 # The bytes of a batch header; with its CRC they identify the batch.

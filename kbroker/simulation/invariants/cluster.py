@@ -6,15 +6,15 @@
 - StrongIsr: below the high watermark of any broker that is or believes to be the leader, the logs of all replicas in
   the stored ISR have the same batches. A machine that lost power, or its disk, is exempt until it registers again.
 - Two logs with a batch of the same offset and leader epoch have the same batch.
-- Reassignments lose no replica before their end, and add none that is not in sync (reassignments.py).
-- A plan of reassignments ends when all of its moves are done (plans.py).
+- Reassignments lose no replica before their end, and add none that is not in sync (controller_state.py).
+- A plan of reassignments ends when all of its moves are done (controller_state.py).
 - A new partition has no replica on a broker that is cordoned.
 - A broker that cannot write to its disk neither joins an ISR nor is elected instead of one that can.
-- No broker is in an ISR while it is fenced, or since before it registered again (memberships.py).
-- No log of a replica is deleted while the broker is among the stored replicas (kept_logs.py). Logs that are set aside
+- No broker is in an ISR while it is fenced, or since before it registered again (replicas.py).
+- No log of a replica is deleted while the broker is among the stored replicas (replicas.py). Logs that are set aside
   count as what they are: the data of the replica.
 - What clients received, as an acknowledgement or as a record, is in the log of every replica that may be elected, and
-  records that they have deleted are not (promises.py). Under flush.before.ack it is synced on every replica in the ISR.
+  records that they have deleted are not (replicas.py). Under flush.before.ack it is synced on every replica in the ISR.
 
 Compacted logs are compared in their last segment only.
 """

@@ -160,15 +160,11 @@ class SimNetwork(Fabric):
     def _all_endpoints(self) -> Iterator[TcpEndpoint]:
         return (endpoint for endpoints in self._endpoints.values() for endpoint in endpoints)
 
-    def bind(
-        self, factory: ProtocolFactory, host: Hosts, port: int, loop: asyncio.AbstractEventLoop | None = None
-    ) -> SimServer:
+    def bind(self, factory: ProtocolFactory, host: Hosts, port: int, loop: asyncio.AbstractEventLoop) -> SimServer:
         """Listen on each of the hosts, or on all if `host` is None. Raises OSError(EADDRINUSE).
 
-        The protocols that `factory` returns belong to `loop`, by default the network's. The `host` attribute of the
-        loop names its host.
+        The protocols that `factory` returns belong to `loop`, whose `host` attribute names its host.
         """
-        loop = loop or self.loop
         own = host_of(loop)
         names = [host] if isinstance(host, str) else list(host or [ANY_HOST])
         port = port or self._free_port()
@@ -191,14 +187,13 @@ class SimNetwork(Fabric):
         self,
         factory: Callable[[], P],
         target: Address,
-        source: Address | None = None,
-        loop: asyncio.AbstractEventLoop | None = None,
+        source: Address | None,
+        loop: asyncio.AbstractEventLoop,
     ) -> tuple[SimTransport, P]:
         """Open a connection from `source`, by default the host of `loop`; its protocol belongs to `loop`.
 
         Raises ConnectionRefusedError if nothing listens at `target`, TimeoutError if its host is unreachable.
         """
-        loop = loop or self.loop
         own = host_of(loop)
         target = (_resolve(target[0], own), target[1])
         host = _resolve(source[0], own) if source else own

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import cast
 
 from kbroker.common import Buffer
 from kbroker.simulation.network.link import Fabric
@@ -43,7 +43,6 @@ class SimTransport(TcpEndpoint, asyncio.Transport):
         TcpEndpoint.__init__(self, fabric, loop, local, remote, on_closed)
         asyncio.Transport.__init__(self, {"sockname": local, "peername": remote})
         self._protocol: asyncio.BaseProtocol | None = None
-        self._eof_written = False
         self._writing_paused = False
         self.set_write_buffer_limits()
 
@@ -53,9 +52,6 @@ class SimTransport(TcpEndpoint, asyncio.Transport):
         protocol.connection_made(self)
         self.peer._transmit()
 
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = protocol
-
     def get_protocol(self) -> asyncio.BaseProtocol:
         assert self._protocol is not None
         return self._protocol
@@ -63,8 +59,6 @@ class SimTransport(TcpEndpoint, asyncio.Transport):
     # Writing.
 
     def write(self, data: Buffer) -> None:
-        if self._eof_written:
-            raise RuntimeError("write after write_eof")
         if self._closing or not data:
             return
         piece = bytes(data)
@@ -89,13 +83,6 @@ class SimTransport(TcpEndpoint, asyncio.Transport):
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         self.write(b"".join(list_of_data))
 
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        self._eof_written = self._eof_queued = True
-        self._transmit()
-
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         if high is None:
             high = DEFAULT_HIGH_WATER if low is None else 4 * low
@@ -107,9 +94,6 @@ class SimTransport(TcpEndpoint, asyncio.Transport):
         if not self._writing_paused and self.get_write_buffer_size() > self._high_water:
             self._writing_paused = True
             self.get_protocol().pause_writing()
-
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._low_water, self._high_water
 
     def get_write_buffer_size(self) -> int:
         return max(0, self._queued_bytes - SOCKET_BUFFER)
@@ -248,26 +232,13 @@ class SimServer(asyncio.AbstractServer):
         self._unbind = unbind
         self._serving = False
 
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        return self.loop
-
     def is_serving(self) -> bool:
         return self._serving
 
     async def start_serving(self) -> None:
         self._serving = True
 
-    async def serve_forever(self) -> None:
-        self._serving = True
-        await self.loop.create_future()
-
     def close(self) -> None:
         self._serving = False
         self.sockets = ()
         self._unbind(self)
-
-    async def wait_closed(self) -> None:
-        pass
-
-    async def __aexit__(self, *details: Any) -> None:
-        self.close()

@@ -15,16 +15,14 @@ from contextvars import Context
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
-from kbroker.simulation.runtime.loop import discard_tasks, no_disk_time, run_in_simulated_thread
+from kbroker.simulation.runtime.loop import NetworkLoop, discard_tasks, no_disk_time, run_in_simulated_thread
 
 if TYPE_CHECKING:
-    from kbroker.simulation.network.network import Hosts
-    from kbroker.simulation.network.transport import SimServer
+    from kbroker.simulation.network.network import SimNetwork
     from kbroker.simulation.runtime.loop import SimLoop
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class HostCrashed(Exception):
@@ -62,7 +60,7 @@ def _run_on(loop: HostLoop, handle: asyncio.Handle, run: Callable[[], None]) -> 
         _set_running_loop(loop.sim_loop)
 
 
-class HostLoop(asyncio.BaseEventLoop):
+class HostLoop(NetworkLoop):
     """The loop of a process on the host `host`.
 
     `busy_ns` returns the disk time of the function that a thread has just run, in steps. `paused_callbacks` are the
@@ -208,32 +206,6 @@ class HostLoop(asyncio.BaseEventLoop):
             context["message"] = f"on {self.host}: {context.get('message')}"
             self.sim_loop.call_exception_handler(context)
 
-    # Sockets.
-
-    async def create_server(  # type: ignore[override]
-        self,
-        protocol_factory: Callable[[], asyncio.BaseProtocol],
-        host: Hosts = None,
-        port: int | None = None,
-        *,
-        start_serving: bool = True,
-        **options: object,
-    ) -> SimServer:
-        """Listen on the simulated network. Options of real sockets are ignored."""
-        server = self.sim_loop.network.bind(protocol_factory, host, port or 0, loop=self)
-        if start_serving:
-            await server.start_serving()
-        return server
-
-    async def create_connection(  # type: ignore[override]
-        self,
-        protocol_factory: Callable[[], P],
-        host: str = "127.0.0.1",
-        port: int = 0,
-        *,
-        local_addr: tuple[str, int] | None = None,
-        **options: object,
-    ) -> tuple[asyncio.Transport, P]:
-        """Connect from this host, or from that of `local_addr`."""
-        source = local_addr or (self.host, 0)
-        return await self.sim_loop.network.connect(protocol_factory, (host, port), source, loop=self)
+    @property
+    def network(self) -> SimNetwork:
+        return self.sim_loop.network

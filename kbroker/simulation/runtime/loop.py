@@ -47,7 +47,42 @@ class UnhandledError(RuntimeError):
     """A callback or a task raised an exception that nothing handled; see `__cause__`."""
 
 
-class SimLoop(asyncio.BaseEventLoop):
+class NetworkLoop(asyncio.BaseEventLoop):
+    """A loop whose sockets belong to the simulated network."""
+
+    @property
+    def network(self) -> SimNetwork:
+        raise NotImplementedError
+
+    async def create_server(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: Hosts = None,
+        port: int | None = None,
+        *,
+        start_serving: bool = True,
+        **options: object,
+    ) -> SimServer:
+        """Listen on the simulated network. Options of real sockets are ignored."""
+        server = self.network.bind(protocol_factory, host, port or 0, self)
+        if start_serving:
+            await server.start_serving()
+        return server
+
+    async def create_connection(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], P],
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        local_addr: tuple[str, int] | None = None,
+        **options: object,
+    ) -> tuple[asyncio.Transport, P]:
+        """Connect from the host of this loop, or from that of `local_addr`."""
+        return await self.network.connect(protocol_factory, (host, port), local_addr, self)
+
+
+class SimLoop(NetworkLoop):
     """The loop on which a whole simulation runs.
 
     `elapsed_ns` is the virtual time since its creation, `iterations` the number of its iterations. Programs on hosts
@@ -65,11 +100,15 @@ class SimLoop(asyncio.BaseEventLoop):
         self.elapsed_ns = 0
         self.iterations = 0
         self.trace = Trace(lambda: self.elapsed_ns)
-        self.network = SimNetwork(self, Random(f"{seed}/network"))
+        self._network = SimNetwork(self, Random(f"{seed}/network"))
         self._random = Random(f"{seed}/loop")
         self._thread_random = Random(f"{seed}/threads")
         self._unhandled: list[dict[str, Any]] = []
         self._idle_iterations = 0
+
+    @property
+    def network(self) -> SimNetwork:
+        return self._network
 
     def time(self) -> float:
         return self.elapsed_ns / NANOSECONDS
@@ -182,35 +221,6 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Future[T]:
         """Run a blocking function after a seeded delay; its result arrives after another."""
         return run_in_simulated_thread(self, self._thread_random, func, *args)
-
-    # Sockets.
-
-    async def create_server(  # type: ignore[override]
-        self,
-        protocol_factory: Callable[[], asyncio.BaseProtocol],
-        host: Hosts = None,
-        port: int | None = None,
-        *,
-        start_serving: bool = True,
-        **options: object,
-    ) -> SimServer:
-        """Listen on the simulated network. Options of real sockets are ignored."""
-        server = self.network.bind(protocol_factory, host, port or 0)
-        if start_serving:
-            await server.start_serving()
-        return server
-
-    async def create_connection(  # type: ignore[override]
-        self,
-        protocol_factory: Callable[[], P],
-        host: str = "127.0.0.1",
-        port: int = 0,
-        *,
-        local_addr: tuple[str, int] | None = None,
-        **options: object,
-    ) -> tuple[asyncio.Transport, P]:
-        """Connect to a listener of the simulated network, from the host of `local_addr`."""
-        return await self.network.connect(protocol_factory, (host, port), local_addr)
 
 
 class Trace:

@@ -19,7 +19,6 @@ from kbroker.simulation.disk.log_files import (
 )
 from kbroker.simulation.network.link import ANY
 from kbroker.simulation.runtime.machine import DATA
-from kbroker.simulation.scenarios.coordination_faults import coordination
 from kbroker.storage.file_names import INDEX, TIME_INDEX, TRANSACTION_INDEXES, TXN_INDEX
 from protocol.records.batch import LENGTH_OVERHEAD, MAGIC_POS
 
@@ -383,4 +382,3 @@ LOST_FILES: dict[str, Fault] = {"lost_files": lost_files}
 POWER: dict[str, Fault] = {"power": power}
 ROT: dict[str, Fault] = {"rot": rot}
 CLOCK: dict[str, Fault] = {"clock": clock}
-COORDINATION: dict[str, Fault] = {"coordination": coordination}

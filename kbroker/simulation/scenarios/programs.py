@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from kbroker.client.requests import GROUP as GROUP_KEY_TYPE
+from kbroker.client.requests import TRANSACTION
 from kbroker.simulation.checker.history import Join, Outcome, TopicPartition
 from kbroker.simulation.clients.admin import Admin
-from kbroker.simulation.clients.connections.cluster import GROUP as GROUP_KEY_TYPE
-from kbroker.simulation.clients.connections.cluster import TRANSACTION, Cluster
-from kbroker.simulation.clients.group_offsets import RefusedError, StandaloneGroupOffsets
+from kbroker.simulation.clients.cluster import Cluster
+from kbroker.simulation.clients.group_offsets import GroupOffsets
 from kbroker.simulation.clients.records import ValueSource
 from kbroker.simulation.clients.workloads.administration import administrate, cordon_brokers
 from kbroker.simulation.clients.workloads.consumers import consume_assigned, consume_group, final_reads
@@ -33,18 +34,19 @@ from kbroker.simulation.clients.workloads.transactions import (
     produce_in_transactions,
 )
 from kbroker.simulation.disk.log_files import GROUPS_TOPIC, TRANSACTIONS_TOPIC
-from kbroker.simulation.runtime.host_loop import HostLoop
-from kbroker.simulation.scenarios.configs import RACKS, draw_internal_topic_configs, draw_topic_configs
-from kbroker.simulation.scenarios.plan import LOSSY_FAULTS, OUTPUT
+from kbroker.simulation.scenarios.plan import (
+    LOSSY_FAULTS,
+    OUTPUT,
+    draw_internal_topic_configs,
+    draw_topic_configs,
+)
+from kbroker.simulation.scenarios.simulation import RACKS, Simulation
 
 if TYPE_CHECKING:
     from kbroker.simulation.scenarios.plan import Plan
-    from kbroker.simulation.scenarios.simulation import Simulation
 
 # The group of the members, and that of the transformers.
 GROUP, TRANSFORMERS_GROUP = "group", "pipeline"
-# The number of batches or polls of a program that runs until it is stopped.
-UNLIMITED = 1 << 60
 CHECK_INTERVAL_S = 0.2
 
 
@@ -63,8 +65,8 @@ class Programs:
         self._running_transformers: list[asyncio.Future[Any]] = []
         # The group members by name, each with its stop signal.
         self._members: dict[str, tuple[StopSignal, asyncio.Future[Any]]] = {}
-        self._recreated: tuple[HostLoop, RecreatedTopic] | None = None
-        self._queues: tuple[HostLoop, QueueTopics] | None = None
+        self._recreated: RecreatedTopic | None = None
+        self._queues: QueueTopics | None = None
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -85,20 +87,20 @@ class Programs:
 
     async def set_up(self) -> None:
         """Create the topics, and configure the internal topics."""
-        host = self._simulation.client("admin")
-        await host.run(self._set_up(host))
+        _, context, random = self._client("admin")
+        await context.loop.run(self._set_up(context, random))
 
-    async def _set_up(self, host: HostLoop) -> None:
-        context = self._context(host)
-        cluster = Cluster(host, context.bootstrap, self._simulation.random_for("admin"), "admin")
-        admin = Admin(cluster, context.history, "admin")
+    async def _set_up(self, context: WorkloadContext, random: Random) -> None:
+        admin = Admin(Cluster(context.loop, context.bootstrap, random, "admin"), context.history, "admin")
         for name, topic in self._plan.topics.items():
             await admin.create_topic(
                 name, topic.partitions, topic.configs, replication_factor=self._plan.replication_factor
             )
         if self._plan.queues:
-            self._queues = self._queue_topics()
-            await self._queues[1].create(admin)
+            _, queues_context, queues_random = self._client("queues")
+            configs = self._lossless_configs(queues_random)
+            self._queues = QueueTopics(queues_context, queues_random, configs, self._plan.replication_factor)
+            await self._queues.create(admin)
         if self._plan.members or self._plan.transformers:
             await self._create_internal_topic(admin, GROUP_KEY_TYPE, GROUPS_TOPIC, self._plan.groups_topic)
         if self._plan.transactional:
@@ -110,92 +112,63 @@ class Programs:
 
     async def _create_internal_topic(self, admin: Admin, key_type: int, topic: str, configs: dict[str, str]) -> None:
         """Create an internal topic with a FindCoordinator request, and set its configs."""
-        while True:
-            try:
-                await admin.cluster.coordinator("anybody", key_type)
-                break
-            except OSError:
-                await admin.cluster.backoff()
+        await admin.cluster.retry(lambda: admin.cluster.coordinator("anybody", key_type))
         if configs:
             await admin.alter_configs(topic, configs)
 
     def start(self) -> None:
         plan = self._plan
-        for number in range(plan.producers):
-            name = f"producer{number}"
-            host, random = self._simulation.client(name), self._simulation.random_for(name)
+        for name, context, random in self._clients("producer", plan.producers):
             idempotent = random.random() < 0.7
             # With replicas, a change of the leader may lose a batch that was acknowledged to acks=1.
             weak_acks = (1, 0) if plan.brokers == 1 or plan.weak_acks else (0,)
-            acks = -1 if idempotent else random.choice((-1, *weak_acks))
-            self._run(
-                host,
-                produce(
-                    self._context(host),
-                    name,
-                    random,
-                    self._values,
-                    self.partitions,
-                    UNLIMITED,
-                    idempotent=idempotent,
-                    acks=acks,
-                    replicated=plan.brokers > 1,
-                    keys=max(topic.keys for topic in plan.topics.values()),
-                    pause_s=plan.pause_between_sends_s,
-                ),
-            )
-        for number in range(plan.readers):
-            name = f"reader{number}"
-            host, random = self._simulation.client(name), self._simulation.random_for(name)
-            # Some commit offsets to a group of which they are not members.
-            group = f"{name}-offsets" if plan.members and random.random() < 0.5 else None
-            committed_only = plan.transactional and random.random() < 0.6
-            reading = consume_assigned(
-                self._context(host),
+            producing = produce(
+                context,
                 name,
                 random,
-                self._all_partitions,
-                UNLIMITED,
-                group=group,
-                committed_only=committed_only,
+                self._values,
+                self.partitions,
+                idempotent=idempotent,
+                acks=-1 if idempotent else random.choice((-1, *weak_acks)),
+                replicated=plan.brokers > 1,
+                keys=max(topic.keys for topic in plan.topics.values()),
+                pause_s=plan.pause_between_sends_s,
             )
-            self._run(host, reading)
-        for number in range(plan.members):
-            name = f"member{number}"
-            host, random = self._simulation.client(name), self._simulation.random_for(name)
-            stop = StopSignal()
-            context = self._context(host, stop)
+            self._run(context, producing)
+        for name, context, random in self._clients("reader", plan.readers):
+            # Some commit offsets to a group of which they are not members.
+            group = f"{name}-offsets" if plan.members and random.random() < 0.5 else None
+            partitions, committed_only = self._all_partitions, plan.transactional and random.random() < 0.6
+            reading = consume_assigned(context, name, random, partitions, group=group, committed_only=committed_only)
+            self._run(context, reading)
+        for name, context, random in self._clients("member", plan.members):
+            context.stop = StopSignal()
             committed_only = plan.transactional and random.random() < 0.6
-            work = consume_group(context, name, random, GROUP, self._inputs, UNLIMITED, committed_only=committed_only)
-            self._members[name] = stop, host.run(work)
-        for number in range(plan.deleters):
-            name = f"deleter{number}"
-            host, random = self._simulation.client(name), self._simulation.random_for(name)
-            self._run(host, delete_records(self._context(host), name, random, self.partitions))
+            work = consume_group(context, name, random, GROUP, self._inputs, committed_only=committed_only)
+            self._members[name] = context.stop, context.loop.run(work)
+        for name, context, random in self._clients("deleter", plan.deleters):
+            self._run(context, delete_records(context, name, random, self.partitions))
         self._start_transactions()
         if plan.administration:
-            host, random = self._simulation.client("administrator"), self._simulation.random_for("administrator")
+            name, context, random = self._client("administrator")
             topics = list(plan.topics)
             moved = [*topics, GROUPS_TOPIC, TRANSACTIONS_TOPIC, *([RECREATED_TOPIC] if plan.recreation else [])]
             cluster = self._simulation.cluster
             assert cluster is not None
-            administrator = administrate(
-                self._context(host), "administrator", random, topics, moved, lambda: cluster.has_lossy_replica
-            )
-            self._run(host, administrator)
+            work = administrate(context, name, random, topics, moved, lambda: cluster.has_lossy_replica)
+            self._run(context, work)
         if plan.cordoning:
-            host, random = self._simulation.client("cordons"), self._simulation.random_for("cordons")
-            self._run(host, cordon_brokers(self._context(host), "cordons", random, plan.replication_factor))
+            name, context, random = self._client("cordons")
+            self._run(context, cordon_brokers(context, name, random, plan.replication_factor))
         if plan.recreation:
-            self._start_recreation()
+            _, context, random = self._client("recreation")
+            # Coordinators of a cluster remove the offsets of a deleted topic when they see the deletion, as in Kafka.
+            commits = plan.members > 0 and plan.replication_factor == 1
+            configs, replicas = self._lossless_configs(random), plan.replication_factor
+            self._recreated = RecreatedTopic(context, random, configs, commits=commits, replication_factor=replicas)
+            self._run(context, self._recreated.run())
         if self._queues is not None:
-            host, queues = self._queues
-            self._run(host, queues.run())
-
-    def _queue_topics(self) -> tuple[HostLoop, QueueTopics]:
-        host, random = self._simulation.client("queues"), self._simulation.random_for("queues")
-        configs = self._lossless_configs(random)
-        return host, QueueTopics(self._context(host), random, configs, self._plan.replication_factor)
+            self._run(self._queues.context, self._queues.run())
 
     def _lossless_configs(self, random: Random) -> dict[str, str]:
         """Draw the configs of a topic that loses no acknowledged records: its clients do not allow for that."""
@@ -206,48 +179,21 @@ class Programs:
         """Whether faults of the run lose what is not synced."""
         return self._plan.durable or any(name in self._plan.faults for name in LOSSY_FAULTS)
 
-    def _start_recreation(self) -> None:
-        host, random = self._simulation.client("recreation"), self._simulation.random_for("recreation")
-        configs = self._lossless_configs(random)
-        replication_factor = self._plan.replication_factor
-        # Coordinators of a cluster remove the offsets of a deleted topic when they see the deletion, as in Kafka.
-        commits = self._plan.members > 0 and replication_factor == 1
-        recreated = RecreatedTopic(
-            self._context(host), random, configs, commits=commits, replication_factor=replication_factor
-        )
-        self._recreated = host, recreated
-        self._run(host, recreated.run())
-
     def _start_transactions(self) -> None:
-        plan = self._plan
-        for number in range(plan.transactors):
-            name = f"transactor{number}"
-            host, random = self._simulation.client(name), self._simulation.random_for(name)
-            transactional_id = f"id{number % plan.transactional_ids}"
-            context = self._context(host)
-            work = produce_in_transactions(
-                context,
-                name,
-                random,
-                self._transaction_state,
-                self.partitions,
-                transactional_id,
-                pause_s=plan.pause_between_sends_s,
-            )
-            self._run(host, work)
-        for number in range(plan.transformers):
-            name = f"transformer{number}"
-            host, random = self._simulation.client(name), self._simulation.random_for(name)
-            context = self._context(host, self._transformers_stop)
+        plan, state = self._plan, self._transaction_state
+        for number, (name, context, random) in enumerate(self._clients("transactor", plan.transactors)):
+            id, pause_s = f"id{number % plan.transactional_ids}", plan.pause_between_sends_s
+            work = produce_in_transactions(context, name, random, state, self.partitions, id, pause_s=pause_s)
+            self._run(context, work)
+        for name, context, random in self._clients("transformer", plan.transformers):
+            context.stop = self._transformers_stop
             work = consume_transform_produce(
-                context, name, random, self._transaction_state, TRANSFORMERS_GROUP, self._inputs, self._outputs
+                context, name, random, state, TRANSFORMERS_GROUP, self._inputs, self._outputs
             )
-            self._running_transformers.append(host.run(work))
-        for number in range(plan.stale_clients):
-            name = f"stale-client{number}"
-            host, random = self._simulation.client(name), self._simulation.random_for(name)
-            groups = [TRANSFORMERS_GROUP] * bool(plan.transformers) + [GROUP] * bool(plan.members)
-            self._run(host, send_stale_requests(self._context(host), name, random, self._transaction_state, groups))
+            self._running_transformers.append(context.loop.run(work))
+        groups = [TRANSFORMERS_GROUP] * bool(plan.transformers) + [GROUP] * bool(plan.members)
+        for name, context, random in self._clients("stale-client", plan.stale_clients):
+            self._run(context, send_stale_requests(context, name, random, state, groups))
 
     async def finish(self) -> None:
         """Stop the programs and wait for them. The group stops after it has recovered from the loss of a member."""
@@ -262,15 +208,16 @@ class Programs:
 
     async def _wait_for_quiescence(self) -> None:
         """Wait until all input is transformed and no transaction is open."""
-        host = self._simulation.client("settling")
-        cluster = Cluster(host, self._simulation.bootstrap, self._simulation.random_for("settling"), "settling")
-        history = self._simulation.history
+        _, context, random = self._client("settling")
+        cluster = Cluster(context.loop, context.bootstrap, random, "settling")
         self._transformers_stop.draining = True
         if self._running_transformers:
-            await host.run(wait_until_all_transformed(cluster, history, TRANSFORMERS_GROUP, self.partitions))
+            await context.loop.run(
+                wait_until_all_transformed(cluster, context.history, TRANSFORMERS_GROUP, self.partitions)
+            )
         self._transformers_stop.request()
         await asyncio.gather(*self._running_transformers)
-        await host.run(wait_until_no_open_transaction(cluster, self._all_partitions))
+        await context.loop.run(wait_until_no_open_transaction(cluster, self._all_partitions))
         cluster.close()
 
     async def _end_one_member(self) -> None:
@@ -301,49 +248,48 @@ class Programs:
 
     async def fetch_on_idle_broker(self) -> None:
         """Run fetches that only the broker's timers complete."""
-        host = self._simulation.client("waiter")
-        await host.run(
-            fetch_on_idle_broker(self._context(host), self._simulation.random_for("waiter"), self.partitions[0])
-        )
+        _, context, random = self._client("waiter")
+        await context.loop.run(fetch_on_idle_broker(context, random, self.partitions[0]))
 
     async def read_all(self) -> None:
         """Read all records, and the committed offsets of the groups."""
-        host = self._simulation.client("final")
-        if self._recreated is not None:
-            await self._recreated[0].run(self._recreated[1].check_at_the_end())
-        if self._queues is not None:
-            await self._queues[0].run(self._queues[1].check_at_the_end())
+        _, context, _ = self._client("final")
+        for topics in (self._recreated, self._queues):
+            if topics is not None:
+                await topics.context.loop.run(topics.check_at_the_end())
         if self._plan.members:
-            await host.run(self._read_commits(host, GROUP))
+            await context.loop.run(self._read_commits(context, GROUP))
         if self._plan.transformers:
-            await host.run(self._read_commits(host, TRANSFORMERS_GROUP))
+            await context.loop.run(self._read_commits(context, TRANSFORMERS_GROUP))
         for committed_only in (False, True) if self._plan.transactional else (False,):
-            reading = final_reads(
-                self._context(host),
-                self._simulation.random_for("final"),
-                self._all_partitions,
-                committed_only=committed_only,
-            )
-            late = await host.run(reading)
+            random = self._simulation.random_for("final")
+            reading = final_reads(context, random, self._all_partitions, committed_only=committed_only)
+            late = await context.loop.run(reading)
             assert not late, f"these partitions were not read to the end: {late}"
 
-    async def _read_commits(self, host: HostLoop, group: str) -> None:
-        context = self._context(host)
-        cluster = Cluster(host, context.bootstrap, self._simulation.random_for("final commits"), "final")
-        group_offsets = StandaloneGroupOffsets(cluster, context.history, "final", group)
-        while True:
-            try:
-                await cluster.refresh_metadata(self._inputs)
-                await group_offsets.committed(self.partitions)
-                break
-            except (OSError, RefusedError):
-                await cluster.backoff()
+    async def _read_commits(self, context: WorkloadContext, group: str) -> None:
+        random = self._simulation.random_for("final commits")
+        cluster = Cluster(context.loop, context.bootstrap, random, "final")
+        group_offsets = GroupOffsets(cluster, context.history, "final", group)
+
+        async def read() -> None:
+            await cluster.refresh_metadata(self._inputs)
+            await group_offsets.committed(self.partitions)
+
+        await cluster.retry(read)
         cluster.close()
 
-    def _run(self, host: HostLoop, program: Coroutine[Any, Any, None]) -> None:
-        self._running.append(host.run(program))
+    def _run(self, context: WorkloadContext, program: Coroutine[Any, Any, None]) -> None:
+        self._running.append(context.loop.run(program))
 
-    def _context(self, host: HostLoop, stop: StopSignal | None = None) -> WorkloadContext:
+    def _client(self, name: str) -> tuple[str, WorkloadContext, Random]:
+        """Return a new client host: its name, its context and its source of randomness."""
         simulation = self._simulation
-        rack = simulation.random_for(f"rack of {host.host}").choice(RACKS) if self._plan.has_racks else ""
-        return WorkloadContext(host, simulation.history, simulation.bootstrap, stop or self._stop, rack=rack)
+        rack = simulation.random_for(f"rack of {name}").choice(RACKS) if self._plan.has_racks else ""
+        context = WorkloadContext(
+            simulation.client(name), simulation.history, simulation.bootstrap, self._stop, rack=rack
+        )
+        return name, context, simulation.random_for(name)
+
+    def _clients(self, kind: str, count: int) -> Iterator[tuple[str, WorkloadContext, Random]]:
+        return (self._client(f"{kind}{number}") for number in range(count))

@@ -19,9 +19,8 @@ from typing import NamedTuple
 from kbroker.simulation.checker import Anomaly, check, render
 from kbroker.simulation.checker.history import History, show
 from kbroker.simulation.invariants.cluster import ClusterInvariants
-from kbroker.simulation.scenarios.configs import draw_queue_configs, small_limits
 from kbroker.simulation.scenarios.faults import Fault
-from kbroker.simulation.scenarios.plan import Plan
+from kbroker.simulation.scenarios.plan import Plan, draw_queue_configs, small_limits
 from kbroker.simulation.scenarios.programs import Programs
 from kbroker.simulation.scenarios.scenarios import SCENARIOS
 from kbroker.simulation.scenarios.simulation import Simulation
@@ -33,8 +32,8 @@ STEP_TIMEOUT_S = 120.0
 LOAD_TIMEOUT_S = 20.0
 # Limit for the brokers to load all metadata after the faults, in virtual seconds: two session timeouts and more.
 METADATA_TIMEOUT_S = 20.0
-# The share of the runs in which almost all requests are handled in slices, as otherwise only large ones are.
-SMALL_SLICES = 0.2
+# The share of the runs in which almost all requests are handled in turns, as otherwise only large ones are.
+SMALL_TURNS = 0.2
 
 
 # Disk faults that take a log offline until a restart. A full disk or missing file descriptors must not.
@@ -108,7 +107,8 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
     cordoning = Random(f"{seed}/{scenario}/cordoning").random()
     plan.cordoning = plan.brokers > plan.replication_factor and cordoning < SCENARIOS[scenario].cordoning
     plan.add_recurring_faults(SCENARIOS[scenario].recurring)
-    plan.small_slices = Random(f"{seed}/{scenario}/slices").random() < SMALL_SLICES
+    # The name of this draw is older than turns; another name would change the runs of all seeds.
+    plan.small_turns = Random(f"{seed}/{scenario}/slices").random() < SMALL_TURNS
     if SCENARIOS[scenario].progress:
         plan.expect_progress()
     if shape is not None:
@@ -126,7 +126,7 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
     if trace:
         simulation.sim_loop.trace.lines = []
     failure = ""
-    with _record_broker_log(simulation), small_limits(small_slices=plan.small_slices):
+    with _record_broker_log(simulation), small_limits(small_turns=plan.small_turns):
         try:
             simulation.run(Run(simulation, plan).execute())
         except Exception as error:

@@ -1,12 +1,19 @@
 """The scenarios: which faults each seed may draw, and how often it draws transactions, compaction and recreation."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from kbroker.simulation.scenarios.cluster_faults import CLUSTER, DISK_SPACE, OUTAGE, POWER_OF_SEVERAL, controller
-from kbroker.simulation.scenarios.coordination_faults import METADATA, OLDER_METADATA
+from kbroker.simulation.scenarios.cluster_faults import (
+    CLUSTER,
+    COORDINATION,
+    DISK_SPACE,
+    METADATA,
+    OLDER_METADATA,
+    OUTAGE,
+    POWER_OF_SEVERAL,
+    controller,
+)
 from kbroker.simulation.scenarios.faults import (
     CLOCK,
-    COORDINATION,
     DISK,
     LOSSLESS_DISK,
     LOST_FILES,
@@ -36,7 +43,7 @@ class Scenario:
     share of runs in which replicas of brokers that stay away are rebuilt. `cordoning`: the share of runs with more
     brokers than replicas in which brokers are cordoned and drained. `queues`: all runs have
     topics with delayed delivery, idempotency keys, views, and partitions that close. `progress`: writes must go on
-    while enough brokers can write (invariants/write_progress.py).
+    while enough brokers can write (supervisor.py).
     """
 
     name: str
@@ -173,62 +180,54 @@ _CLUSTER_SCENARIOS = (
         brokers=3,
         queues=True,
     ),
-    Scenario(
-        "cluster-everything",
-        "three to five brokers, some join: also compaction, deletion of records and topics, elections, moves, acks=1",
-        {**_CLUSTER, **OUTAGE},
-        coordination=True,
-        transactions=0.4,
-        compaction=0.3,
-        recreation=0.3,
-        brokers=3,
-        many_brokers=5,
-        administration=0.7,
-        healing=0.3,
-        cordoning=0.3,
-    ),
-    Scenario(
-        "cluster-everything-durable",
-        "the same, disks fail, and several machines lose power at once; what is acknowledged has been synced",
-        {**_CLUSTER, **DISK, **OUTAGE, **POWER, **POWER_OF_SEVERAL},
+)
+_EVERYTHING = Scenario(
+    "cluster-everything",
+    "three to five brokers, some join: also compaction, deletion of records and topics, elections, moves, acks=1",
+    {**_CLUSTER, **OUTAGE},
+    coordination=True,
+    transactions=0.4,
+    compaction=0.3,
+    recreation=0.3,
+    brokers=3,
+    many_brokers=5,
+    administration=0.7,
+    healing=0.3,
+    cordoning=0.3,
+)
+_EVERYTHING_SCENARIOS = (
+    _EVERYTHING,
+    replace(
+        _EVERYTHING,
+        name="cluster-everything-durable",
+        text="the same, disks fail, and several machines lose power at once; what is acknowledged has been synced",
+        faults={**_EVERYTHING.faults, **DISK, **POWER, **POWER_OF_SEVERAL},
         durable=True,
-        coordination=True,
-        transactions=0.4,
-        compaction=0.3,
-        recreation=0.3,
-        brokers=3,
-        many_brokers=5,
-        administration=0.7,
-        healing=0.3,
-        cordoning=0.3,
     ),
-    Scenario(
-        "cluster-metadata",
-        "the faults of cluster-everything, and the coordination service loses its data, until it is put back",
-        {**_CLUSTER, **OUTAGE},
-        coordination=True,
+    replace(
+        _EVERYTHING,
+        name="cluster-metadata",
+        text="the faults of cluster-everything, and the coordination service loses its data, until it is put back",
         transactions=0.3,
-        compaction=0.3,
         recreation=0.4,
-        brokers=3,
-        many_brokers=5,
-        administration=0.7,
+        healing=0.0,
         cordoning=0.2,
-        recurring={**METADATA},
+        recurring=METADATA,
     ),
-    Scenario(
-        "cluster-restore",
-        "the faults of cluster-everything, and the data of the coordination service is restored from an older copy",
-        {**_CLUSTER, **OUTAGE},
-        coordination=True,
-        transactions=0.4,
-        compaction=0.3,
-        brokers=3,
-        many_brokers=5,
+    replace(
+        _EVERYTHING,
+        name="cluster-restore",
+        text="the faults of cluster-everything, and the data of the coordination service is restored from an older "
+        "copy",
+        recreation=0.0,
         administration=0.1,
+        healing=0.0,
+        cordoning=0.0,
         recurring=OLDER_METADATA,
     ),
 )
 # Those of a lone broker, from which `any` draws, and all.
 LONE_BROKER_SCENARIOS = {scenario.name: scenario for scenario in _SCENARIOS}
-SCENARIOS = {**LONE_BROKER_SCENARIOS, **{scenario.name: scenario for scenario in _CLUSTER_SCENARIOS}}
+SCENARIOS = LONE_BROKER_SCENARIOS | {
+    scenario.name: scenario for scenario in (*_CLUSTER_SCENARIOS, *_EVERYTHING_SCENARIOS)
+}

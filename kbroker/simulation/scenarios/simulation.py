@@ -15,17 +15,16 @@ from kbroker.simulation.coordination.service import SESSION_MS, SimCoordination
 from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.invariants.cluster import ClusterInvariants
 from kbroker.simulation.invariants.controller_state import ControllerState
-from kbroker.simulation.invariants.write_progress import WriteProgress
 from kbroker.simulation.network.link import ANY
 from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.runtime.loop import WAKEUP_DELAYS_NS, SimLoop
 from kbroker.simulation.runtime.machine import DATA, PORT, Machine
-from kbroker.simulation.scenarios.configs import RACK_AWARE, RACKS
 from kbroker.simulation.scenarios.supervisor import (
     START_TIMEOUT_S,
     SUPERVISION_INTERVAL_S,
     BrokerSupervisor,
     NotServing,
+    WriteProgress,
     loss_of,
 )
 from kbroker.storage.file_names import META_PROPERTIES
@@ -36,6 +35,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# The racks of brokers and clients.
+RACKS = ("a", "b")
+RACK_AWARE = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
 # The interval of the checks of invariants, in seconds.
 INVARIANT_CHECK_INTERVAL_S = 0.05
 # Every n-th check includes durability.

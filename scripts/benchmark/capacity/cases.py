@@ -9,24 +9,30 @@ from protocol.apis import ApiKey
 from protocol.messages.k01_fetch import FetchResponse
 from protocol.messages.k02_list_offsets import ListOffsetsRequest
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.k08_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest
-from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from protocol.messages.k12_heartbeat import HeartbeatRequest
-from protocol.messages.k13_leave_group import LeaveGroupRequest
-from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from protocol.messages.k11_classic_groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
 from protocol.messages.k18_api_versions import ApiVersionsRequest
-from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.k24_add_partitions_to_txn import (
+from protocol.messages.k22_transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
 )
-from protocol.messages.k26_end_txn import EndTxnRequest
 from protocol.messages.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from protocol.schema.codec import encode
 from protocol.schema.message import Message

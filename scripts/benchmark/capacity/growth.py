@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from protocol.apis import ApiKey
-from protocol.messages.k08_offset_commit import OffsetCommitResponse, OffsetCommitResponsePartition
+from protocol.messages.k08_offset_commits import OffsetCommitResponse, OffsetCommitResponsePartition
 from scripts.benchmark.capacity import requests
 from scripts.benchmark.capacity.cases import (
     Case,

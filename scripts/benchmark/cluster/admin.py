@@ -13,15 +13,13 @@ from protocol.messages.k02_list_offsets import (
 )
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.messages.k19_create_topics import CreatableReplicaAssignment, CreatableTopic
-from protocol.messages.k45_alter_partition_reassignments import (
+from protocol.messages.k45_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from protocol.messages.k46_list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
 )
 from protocol.messages.k55_describe_quorum import (
     DescribeQuorumRequest,

@@ -21,7 +21,7 @@ from kafka import KafkaAdminClient
 
 from protocol.apis import ApiKey
 from protocol.framing import encode_frame, encode_request_header
-from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.k22_transactions import InitProducerIdRequest, InitProducerIdResponse
 from protocol.schema.codec import decode, encode
 from tests.compat.crash.conftest import admin_client, create_topic
 from tests.compat.support import DEADLINE_S, BrokerProcess, eventually

@@ -11,7 +11,7 @@ import pytest
 from scripts.benchmark.peers import kafka_classpath
 from tests.compat import toolchains
 from tests.compat.java_programs import QUICK_JVM
-from tests.compat.spark.session import CONNECTOR, IVY, PROVIDED, ivy_lock
+from tests.compat.spark.session import CONNECTOR, IVY, PROVIDED, ivy_lock, jvm_options
 from tests.compat.spark.session import HERE as SPARK_TESTS
 from tests.compat.toolchains import GO_ENVIRONMENT, ROOT, javascript_directory, need
 
@@ -53,7 +53,7 @@ def spark(bootstrap: str, topic: str) -> str:
         "spark.jars.ivy": IVY,
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": " ".join(QUICK_JVM),
+        "spark.driver.extraJavaOptions": jvm_options(),
         "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
     }

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Any, NamedTuple
 
-from kbroker.api.dispatch import CLIENT_LISTENER_APIS, FIRST_SUPPORTED_VERSION
-from protocol.apis import ApiKey
+from protocol.apis import CLIENT_LISTENER_APIS, ApiKey
 from protocol.framing import encode_frame, encode_request_header
 from protocol.messages import message_classes
 from protocol.schema.message import Message, Row, StructType
@@ -93,7 +92,7 @@ class RequestTemplate:
 
 def all_request_templates() -> Iterator[RequestTemplate]:
     for api in CLIENT_LISTENER_APIS.values():
-        for version in range(FIRST_SUPPORTED_VERSION.get(api.key, api.min_version), api.max_version + 1):
+        for version in filter(api.serves, range(api.max_version + 1)):
             yield RequestTemplate(api.key, version)
 
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kbroker.api.dispatch import CLIENT_LISTENER_APIS, FIRST_SUPPORTED_VERSION
-from protocol.apis import APIS, ApiKey
+from protocol.apis import APIS, CLIENT_LISTENER_APIS, ApiKey
 from protocol.framing import encode_request_header
 from protocol.varints import encode_uvarint
 from tests.compat.hostile.raw_client import RawClient
@@ -121,7 +120,7 @@ def nested(template: RequestTemplate) -> Iterator[bytes]:
 def test_nested_arrays_with_a_huge_product(target: Target) -> None:
     frames = [
         frame for api in CLIENT_LISTENER_APIS.values() for version in {api.max_version, api.flexible_from - 1}
-        if FIRST_SUPPORTED_VERSION.get(api.key, api.min_version) <= version <= api.max_version
+        if api.serves(version)
         for frame in nested(RequestTemplate(api.key, version))
     ]  # fmt: skip
     assert len(frames) > 30

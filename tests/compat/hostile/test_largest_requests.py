@@ -6,14 +6,14 @@ import pytest
 
 from protocol.messages.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.k08_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest
-from protocol.messages.k13_leave_group import LeaveGroupRequest, MemberIdentity
-from protocol.messages.k15_describe_groups import DescribeGroupsRequest
+from protocol.messages.k11_classic_groups import LeaveGroupRequest, MemberIdentity
+from protocol.messages.k15_groups import DescribeGroupsRequest
 from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.schema.message import Message
 from tests.compat.hostile.raw_client import RawClient, framed

@@ -2,11 +2,15 @@
 
 import fcntl
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.compat.java_programs import QUICK_JVM, class_archive
 
 HERE = Path(__file__).parent
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
@@ -14,8 +18,30 @@ IVY = HERE.parents[2] / ".cache" / "ivy"
 
 # Dependencies of the connector that are part of pyspark.
 PROVIDED = "org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-runtime"
-# For many small jobs on two cores: no optimizing compiler, no threads for garbage collection.
-JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
+# A session that loads the classes of most tests: a job with a shuffle, and files.
+TRAINING = """
+import sys
+from pyspark.sql import SparkSession
+conf = {"spark.driver.extraJavaOptions": sys.argv[1], "spark.sql.shuffle.partitions": 2, "spark.ui.enabled": False}
+spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
+rows = spark.range(100).selectExpr("id % 7 AS k", "CAST(id AS STRING) AS v").groupBy("k").count()
+rows.write.parquet(sys.argv[2] + "/rows")
+spark.read.parquet(sys.argv[2] + "/rows").orderBy("count").collect()
+spark.stop()
+"""
+
+
+def jvm_options() -> str:
+    """Return the options of a driver's JVM."""
+    import pyspark
+
+    def train(option: str) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            command = [sys.executable, "-c", TRAINING, " ".join([*QUICK_JVM, "-Xlog:disable", option]), directory]
+            environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+            subprocess.run(command, cwd=directory, env=environment, capture_output=True, check=True)
+
+    return " ".join([*QUICK_JVM, *class_archive("spark", Path(pyspark.__file__).with_name("jars"), train)])
 
 
 @contextmanager
@@ -40,7 +66,7 @@ def new_session(directory: Path) -> Any:
         "spark.jars.ivy": IVY,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": JVM_OPTIONS,
+        "spark.driver.extraJavaOptions": jvm_options(),
         "spark.local.dir": directory / "local",
         "spark.log.level": "ERROR",
         # Compiling a query takes longer than interpreting it for a few hundred rows.

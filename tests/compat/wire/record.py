@@ -12,8 +12,9 @@ from pathlib import Path
 
 from tests.compat.wire import kio_messages, malformed_frames
 from tests.compat.wire.recorded_responses import FRAMES_FILE, RESPONSES_FILE, RecordedResponses, Steps
-from tests.compat.wire.story import Cluster, Story
-from tests.compat.wire.story_table import STORIES
+from tests.compat.wire.story import Cluster, Story, load_stories
+
+STORIES = load_stories()
 
 
 def main(bootstrap: str, *apis: str) -> None:

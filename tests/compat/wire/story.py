@@ -7,12 +7,14 @@ recorded, and what they create is deleted at the end.
 import secrets
 import time
 from collections.abc import Callable
-from typing import Any
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from tests.compat.broker_connection import ConnectionClosedError
 from tests.compat.support import eventually
-from tests.compat.wire import kio_messages
+from tests.compat.wire import kio_messages, stories
 from tests.compat.wire.client import Client
 from tests.compat.wire.normalizer import ResponseNormalizer
 
@@ -315,3 +317,30 @@ def error_codes(response: Any) -> list[str]:
         codes = [value for name, value in response.items() if name in ("error_code", "partition_error_code")]
         return codes + [code for value in response.values() for code in error_codes(value)]
     return [code for item in response for code in error_codes(item)] if isinstance(response, list) else []
+
+
+class StoryEntry(NamedTuple):
+    """The story of an API. `feature`: the feature of the test matrix that it belongs to."""
+
+    feature: str
+    run: Callable[[Story], None]
+
+
+_stories: dict[str, StoryEntry] = {}
+
+
+def of_api(api: str, feature: str) -> Callable[[Callable[[Story], None]], Callable[[Story], None]]:
+    """Register the function as the story of an API."""
+
+    def register(run: Callable[[Story], None]) -> Callable[[Story], None]:
+        _stories[api] = StoryEntry(feature, run)
+        return run
+
+    return register
+
+
+def load_stories() -> dict[str, StoryEntry]:
+    """Return the stories of all APIs, by the name of the API."""
+    for module in iter_modules(stories.__path__):
+        import_module(f"{stories.__name__}.{module.name}")
+    return _stories

@@ -21,9 +21,9 @@ from tests.compat.wire.batches import CODECS, HEADER, T0, modify, values
 from tests.compat.wire.client import Client
 from tests.compat.wire.record import steps_of
 from tests.compat.wire.recorded_responses import FRAMES_FILE, RecordedResponses
-from tests.compat.wire.story import Cluster, Story, error_codes
-from tests.compat.wire.story_table import STORIES
+from tests.compat.wire.story import Cluster, Story, error_codes, load_stories
 
+STORIES = load_stories()
 RECORDED = RecordedResponses.load(FRAMES_FILE)
 MB = 1 << 20
 # The error codes for bytes that are no records: not success, and not an error after which clients retry.

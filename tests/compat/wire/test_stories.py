@@ -12,9 +12,9 @@ from tests.compat.wire import kio_messages
 from tests.compat.wire.differences import ABSENT, DIFFERENCES, Difference
 from tests.compat.wire.record import steps_of
 from tests.compat.wire.recorded_responses import RESPONSES_FILE, RecordedResponses, Steps
-from tests.compat.wire.story import Cluster
-from tests.compat.wire.story_table import STORIES
+from tests.compat.wire.story import Cluster, load_stories
 
+STORIES = load_stories()
 RECORDED = RecordedResponses.load(RESPONSES_FILE)
 
 

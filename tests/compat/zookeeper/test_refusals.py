@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from kbroker.cli.doctor.cluster_reader import ForeignNodes, read_cluster
+from kbroker.cli.doctor.host import ForeignNodes, read_cluster
 from kbroker.config import BrokerConfig
 from kbroker.config.broker.zookeeper_settings import zookeeper_settings
 from protocol.apis import ApiKey

@@ -4,12 +4,12 @@ import pytest
 
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from protocol.errors import ErrorCode
-from protocol.messages.k08_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.messages.k14_sync_group import SyncGroupRequest
+from protocol.messages.k11_classic_groups import SyncGroupRequest
 from tests.unit.support.group_coordinator import Harness
 
 

@@ -7,8 +7,7 @@ import pytest
 from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages.k10000_create_reassignment_plan import PlannedMove
-from protocol.messages.k10001_describe_reassignment_plan import DescribedMove
+from protocol.messages.k10000_reassignment_plans import DescribedMove, PlannedMove
 from tests.unit.support.async_test import async_test
 from tests.unit.support.handlers import Handlers, start_handlers
 from tests.unit.support.memory_disk import settle

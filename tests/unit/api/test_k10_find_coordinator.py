@@ -6,7 +6,7 @@ from kbroker.common import KafkaError
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest
-from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.messages.k11_classic_groups import JoinGroupRequest, JoinGroupRequestProtocol
 from tests.unit.support.group_coordinator import NODE, Harness
 from tests.unit.support.simulated_broker import Machine, broker_test
 from tests.unit.support.transactional_producer import Producer

@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.common import TopicPartition
 from protocol.errors import ErrorCode
-from protocol.messages.k24_add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from protocol.messages.k22_transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from protocol.records.batch import parse_header
 from tests.unit.support.simulated_broker import Machine, broker_test
 from tests.unit.support.transactional_producer import codes, init_producer

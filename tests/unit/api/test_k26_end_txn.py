@@ -3,7 +3,7 @@
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages.k26_end_txn import EndTxnRequest, EndTxnResponse
+from protocol.messages.k22_transactions import EndTxnRequest, EndTxnResponse
 from tests.unit.support.simulated_broker import Machine, broker_test
 from tests.unit.support.transactional_producer import init_producer
 

@@ -2,16 +2,15 @@
 
 import pytest
 
-from kbroker.api.k28_txn_offset_commit import error_for_client
+from kbroker.api.k08_offset_commits import transactional_commit_error
 from protocol.errors import ErrorCode
-from protocol.messages.k14_sync_group import SyncGroupRequest
-from protocol.messages.k22_init_producer_id import InitProducerIdRequest
-from protocol.messages.k25_add_offsets_to_txn import AddOffsetsToTxnRequest
-from protocol.messages.k28_txn_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from protocol.messages.k11_classic_groups import SyncGroupRequest
+from protocol.messages.k22_transactions import AddOffsetsToTxnRequest, InitProducerIdRequest
 from tests.unit.support.group_coordinator import Harness
 
 
@@ -105,7 +104,7 @@ def test_a_group_of_another_broker(group_broker: Harness) -> None:
     ],
 )
 def test_errors_by_version(error: ErrorCode, version: int, returned: ErrorCode) -> None:
-    assert error_for_client(error, version) is returned
+    assert transactional_commit_error(error, version) is returned
 
 
 def test_offsets_of_removed_partitions_are_accepted_from_members(group_broker: Harness) -> None:

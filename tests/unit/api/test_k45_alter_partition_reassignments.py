@@ -7,7 +7,7 @@ import pytest
 from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages.k45_alter_partition_reassignments import ReassignablePartition, ReassignableTopic
+from protocol.messages.k45_partition_reassignments import ReassignablePartition, ReassignableTopic
 from tests.unit.support.async_test import async_test
 from tests.unit.support.handlers import Handlers, start_handlers
 from tests.unit.support.memory_disk import settle

@@ -6,7 +6,7 @@ from kbroker.metadata.reassignments.alter_reassignments import RequestedReassign
 from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages.k46_list_partition_reassignments import ListPartitionReassignmentsTopics
+from protocol.messages.k45_partition_reassignments import ListPartitionReassignmentsTopics
 from tests.unit.support.async_test import async_test
 from tests.unit.support.handlers import start_handlers
 from tests.unit.support.memory_disk import settle

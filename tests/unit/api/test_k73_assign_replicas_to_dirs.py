@@ -75,8 +75,6 @@ async def test_a_repeated_report_and_other_directories_change_nothing():
 async def test_errors():
     handlers = await two_brokers()
     assert (await report(handlers, 2, "led", epoch=9)).error_code == ErrorCode.STALE_BROKER_EPOCH
-    response = await handlers.request(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, peer_broker=None, broker_id=2, broker_epoch=2)
-    assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     handlers.member.controller.resign()
     assert (await report(handlers, 2, "led")).error_code == ErrorCode.NOT_CONTROLLER
     assert state(handlers, "led") == (2, 0, [2, 1], [])

@@ -7,7 +7,7 @@ import pytest
 
 from kbroker.server.connection import Connection
 from protocol.messages.k00_produce import ProduceRequest, ProduceResponse
-from protocol.messages.k26_end_txn import EndTxnRequest, EndTxnResponse
+from protocol.messages.k22_transactions import EndTxnRequest, EndTxnResponse
 from protocol.schema.message import Message
 from tests.unit.support.client import Client
 from tests.unit.support.simulated_broker import Machine, broker_test

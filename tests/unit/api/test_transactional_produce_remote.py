@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from kbroker.api import k24_add_partitions_to_txn as k24
 from kbroker.common import KafkaError
 from protocol.errors import ErrorCode
-from protocol.messages.k24_add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
-from protocol.schema.codec import decode, encode
+from protocol.messages.k22_transactions import AddPartitionsToTxnRequest
+from tests.unit.support.handlers import respond
 from tests.unit.support.simulated_broker import Machine, broker_test
 from tests.unit.support.transactional_producer import init_producer
 
@@ -35,10 +34,7 @@ class RemoteCoordinator:
         await asyncio.sleep(0.001)
         self.requests.append(request)
         self.fault()
-        context: Any = SimpleNamespace(version=version, in_turns=False)
-        request = decode(AddPartitionsToTxnRequest, encode(request, version), version)
-        response = await k24.handle(self._services, context, request)
-        return decode(AddPartitionsToTxnResponse, encode(response, version), version)
+        return await respond(self._services, request, version)
 
 
 def unreachable() -> None:

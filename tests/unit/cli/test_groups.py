@@ -8,7 +8,7 @@ from kbroker.cli.common.errors import CliError
 from kbroker.cli.groups.app import lag_table, member_summary
 from kbroker.cli.groups.reset_offsets import OffsetReset, PlanLine, ResetTarget, format_plan, parse_plan, plan_reset
 from protocol.messages.consumer_protocol import AssignedTopic, ConsumerProtocolAssignment
-from protocol.messages.k15_describe_groups import DescribedGroupMember
+from protocol.messages.k15_groups import DescribedGroupMember
 from protocol.schema.codec import encode
 
 A, B = ("t", 0), ("t", 1)

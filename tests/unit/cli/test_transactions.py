@@ -5,18 +5,19 @@ import pytest
 from kbroker.cli import main
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.transactions.app import description_json
-from kbroker.cli.transactions.hanging import abort_marker, unknown_to_coordinators, with_old_transaction
+from kbroker.cli.transactions.hanging import abort_marker
 from kbroker.cli.transactions.requests import (
     PartitionProducer,
-    TransactionDescription,
-    TransactionFilter,
     list_transactions,
+    unknown_to_coordinators,
+    with_old_transaction,
 )
 from kbroker.client.cluster import ClusterClient
 from protocol.apis import ApiKey
 from protocol.client import UnsupportedVersionError
 from protocol.messages.k60_describe_cluster import DescribeClusterBroker, DescribeClusterResponse
-from protocol.messages.k66_list_transactions import ListTransactionsResponse
+from protocol.messages.k65_describe_transactions import TopicData, TransactionState
+from protocol.messages.k66_list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from tests.unit.support.socket_broker import SocketBroker, metadata
 
 
@@ -25,19 +26,18 @@ def producer(partition: int = 0, **changes: int | None) -> PartitionProducer:
     return row._replace(**changes)  # type: ignore[arg-type]
 
 
-def described(
-    *partitions: tuple[str, int], producer_id: int = 7, start_ms: int | None = 1_000
-) -> TransactionDescription:
-    return TransactionDescription("id", "Ongoing", producer_id, 2, 60_000, start_ms, frozenset(partitions), 1)
+def described(*, producer_id: int = 7, start_ms: int = 1_000, **partitions: list[int]) -> TransactionState:
+    topics = [TopicData(topic=topic, partitions=indexes) for topic, indexes in partitions.items()]
+    return TransactionState(producer_id=producer_id, transaction_start_time_ms=start_ms, topics=topics)
 
 
 def test_json_has_partitions_by_topic_and_the_duration() -> None:
-    fields = description_json(described(("b", 0), ("a", 2), ("a", 0)), now_ms=4_500)
+    fields = description_json(described(b=[0], a=[2, 0]), 1, now_ms=4_500)
     assert fields["partitions"] == {"a": [0, 2], "b": [0]}
     assert fields["duration_ms"] == 3_500
-    assert description_json(described(start_ms=None), now_ms=4_500)["duration_ms"] is None
+    assert description_json(described(start_ms=-1), 1, now_ms=4_500)["duration_ms"] is None
     # The broker's clock may be ahead of ours.
-    assert description_json(described(), now_ms=900)["duration_ms"] == 0
+    assert description_json(described(), 1, now_ms=900)["duration_ms"] == 0
 
 
 def test_only_open_transactions_of_idle_producers_are_candidates() -> None:
@@ -49,21 +49,21 @@ def test_only_open_transactions_of_idle_producers_are_candidates() -> None:
 @pytest.mark.parametrize(
     ("known", "hangs"),
     [
-        (described(("t", 0)), False),
-        (described(("t", 1), ("other", 0)), True),
-        (described(("t", 0), producer_id=8), True),
+        (described(t=[0]), False),
+        (described(t=[1], other=[0]), True),
+        (described(producer_id=8, t=[0]), True),
         (None, True),
     ],
 )
-def test_a_transaction_that_no_coordinator_knows_hangs(known: TransactionDescription | None, hangs: bool) -> None:
+def test_a_transaction_that_no_coordinator_knows_hangs(known: TransactionState | None, hangs: bool) -> None:
     hanging = unknown_to_coordinators([producer()], [] if known is None else [known])
     assert hanging == ([producer()] if hangs else [])
 
 
 def test_the_abort_marker_is_for_the_transaction_that_begins_at_the_offset() -> None:
     producers = [producer(producer_id=1, start_offset=None), producer(coordinator_epoch=3), producer(start_offset=41)]
-    assert abort_marker(producers, ("t", 0), 40) == (7, 2, 3)
-    assert abort_marker(producers, ("t", 0), 41) == (7, 2, 0)
+    assert abort_marker(producers, ("t", 0), 40).coordinator_epoch == 3
+    assert abort_marker(producers, ("t", 0), 41).coordinator_epoch == 0
     with pytest.raises(CliError, match="t-0 has no open transaction that begins at offset 39"):
         abort_marker(producers, ("t", 0), 39)
 
@@ -71,12 +71,12 @@ def test_the_abort_marker_is_for_the_transaction_that_begins_at_the_offset() -> 
 @pytest.mark.parametrize(
     ("selection", "first"),
     [
-        (TransactionFilter(["Ongoing"], [1]), 0),
-        (TransactionFilter(longer_than_ms=0), 1),
-        (TransactionFilter(pattern=""), 2),
+        (ListTransactionsRequest(state_filters=["Ongoing"], producer_id_filters=[1]), 0),
+        (ListTransactionsRequest(duration_filter=0), 1),
+        (ListTransactionsRequest(transactional_id_pattern=""), 2),
     ],
 )
-def test_a_filter_requires_the_version_that_introduced_it(selection: TransactionFilter, first: int) -> None:
+def test_a_filter_requires_the_version_that_introduced_it(selection: ListTransactionsRequest, first: int) -> None:
     for version in range(3):
         broker = SocketBroker(max_versions={ApiKey.LIST_TRANSACTIONS: version})
         broker.handlers |= {

@@ -10,9 +10,9 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from kbroker.api.dispatch import CLIENT_LISTENER_APIS
 from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.storage.log.log_reads import read_blocking
+from protocol.apis import CLIENT_LISTENER_APIS
 from protocol.framing import encode_request_header
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records.batch import crc_of, iter_headers

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.log.segments import decode_internal
+from kbroker.cli.log.items import decode_internal
 from kbroker.cli.records.formats import record_from_json
 from kbroker.config.sources.files import parse_config_file
 from kbroker.config.values import ConfigError

@@ -2,7 +2,15 @@
 
 from kafka.protocol.api_key import ApiKey as KafkaPythonApiKey
 
-from protocol.apis import ALL_APIS, APIS, INTER_BROKER_APIS, NEVER, ApiKey
+from protocol.apis import (
+    ALL_APIS,
+    APIS,
+    BROKER_LISTENER_APIS,
+    CLIENT_LISTENER_APIS,
+    INTER_BROKER_APIS,
+    NEVER,
+    ApiKey,
+)
 from protocol.messages import message_classes
 from protocol.schema.message import message_info
 
@@ -31,6 +39,15 @@ def test_advertised_versions_that_differ_from_those_of_the_messages() -> None:
     assert all(key == api.key for key, api in APIS.items())
 
 
-def test_apis_between_brokers_are_not_among_those_for_clients() -> None:
-    assert not APIS.keys() & INTER_BROKER_APIS.keys()
-    assert all(key == api.key for key, api in INTER_BROKER_APIS.items())
+def test_clients_cannot_send_apis_between_brokers() -> None:
+    assert not CLIENT_LISTENER_APIS.keys() & INTER_BROKER_APIS.keys()
+    assert INTER_BROKER_APIS.keys() < BROKER_LISTENER_APIS.keys()
+    assert all(key == api.key for key, api in BROKER_LISTENER_APIS.items())
+
+
+def test_versions_on_each_listener() -> None:
+    produce, fetch = CLIENT_LISTENER_APIS[ApiKey.PRODUCE], ApiKey.FETCH
+    assert [version for version in range(15) if produce.serves(version)] == list(range(3, 14))
+    assert [version for version in range(20) if BROKER_LISTENER_APIS[fetch].serves(version)] == [17, 18]
+    assert CLIENT_LISTENER_APIS[fetch].serves(4)
+    assert ApiKey.PRODUCE not in BROKER_LISTENER_APIS

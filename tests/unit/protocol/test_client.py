@@ -17,7 +17,7 @@ from protocol.errors import ErrorCode, MalformedError
 from protocol.framing import decode_request_header, encode_frame, encode_response_header
 from protocol.messages.k00_produce import ProduceRequest
 from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
-from protocol.messages.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
+from protocol.messages.k11_classic_groups import HeartbeatRequest, HeartbeatResponse
 from protocol.messages.k18_api_versions import (
     ApiVersion,
     ApiVersionsRequest,

@@ -6,19 +6,15 @@ from collections.abc import Sequence
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.topics.delete_topics import TopicNameOrId
 from protocol.errors import ErrorCode
-from protocol.messages.k10000_create_reassignment_plan import (
+from protocol.messages.k10000_reassignment_plans import (
+    CancelReassignmentPlanRequest,
+    CancelReassignmentPlanResponse,
     CreateReassignmentPlanRequest,
     CreateReassignmentPlanResponse,
-    PlannedMove,
-)
-from protocol.messages.k10001_describe_reassignment_plan import (
     DescribedPlan,
     DescribeReassignmentPlanRequest,
     DescribeReassignmentPlanResponse,
-)
-from protocol.messages.k10002_cancel_reassignment_plan import (
-    CancelReassignmentPlanRequest,
-    CancelReassignmentPlanResponse,
+    PlannedMove,
 )
 from tests.unit.support.client import batch
 from tests.unit.support.simulated_cluster import SimulatedCluster

@@ -1,9 +1,11 @@
 """Large responses on real sockets, which are sent from the page cache."""
 
 import asyncio
+import inspect
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable
+from functools import wraps
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -27,9 +29,6 @@ COUNT = 80
 VALUES = [b"%02d" % number for number in range(COUNT)]
 LENGTH = Struct(">i")
 HOST = "127.0.0.1"
-
-Story = Callable[["RealBroker"], Coroutine[Any, Any, None]]
-Run = Callable[[Story], None]
 
 
 class RealBroker:
@@ -70,25 +69,32 @@ class RealBroker:
                 await asyncio.sleep(0.005)
 
 
-@pytest.fixture(params=["uvloop", "asyncio"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
-    """Runs a story with a broker, on the same event loop."""
-    loop = new_event_loop() if request.param == "uvloop" else asyncio.new_event_loop()
-    if request.param == "uvloop" and type(loop).__module__ == "asyncio.unix_events":
-        pytest.skip("uvloop is not installed")
-    asyncio.set_event_loop(loop)
+def real_broker_test(story: Callable[..., Awaitable[None]]) -> Any:
+    """Make a test from a coroutine whose first argument is a RealBroker, on the same event loop of each kind."""
 
-    async def run_story(story: Story) -> None:
-        real = RealBroker(loop, tmp_path / "data")
-        await real.start()
-        try:
-            async with asyncio.timeout(60):
-                await story(real)
-        finally:
-            await real.broker.stop()
+    @wraps(story)
+    def run(loop_name: str, tmp_path: Path, **fixtures: object) -> None:
+        loop = new_event_loop() if loop_name == "uvloop" else asyncio.new_event_loop()
+        if loop_name == "uvloop" and type(loop).__module__ == "asyncio.unix_events":
+            pytest.skip("uvloop is not installed")
+        asyncio.set_event_loop(loop)
 
-    yield lambda story: loop.run_until_complete(run_story(story))
-    loop.close()
+        async def run_story() -> None:
+            real = RealBroker(loop, tmp_path / "data")
+            await real.start()
+            try:
+                async with asyncio.timeout(60):
+                    await story(real, **fixtures)
+            finally:
+                await real.broker.stop()
+
+        loop.run_until_complete(run_story())
+        loop.close()
+
+    own = inspect.signature(run, follow_wrapped=False).parameters
+    others = list(inspect.signature(story).parameters.values())[1:]
+    run.__signature__ = inspect.Signature([own["loop_name"], own["tmp_path"], *others])  # type: ignore[attr-defined]
+    return pytest.mark.parametrize("loop_name", ["uvloop", "asyncio"])(run)
 
 
 class DirectSends:
@@ -145,112 +151,101 @@ def records_in(response: FetchResponse) -> bytes:
 
 
 @pytest.mark.parametrize("version", [11, 12])
-def test_the_response_is_sent_from_the_page_cache(run: Run, sent: DirectSends, version: int) -> None:
-    async def story(real: RealBroker) -> None:
-        client = await real.client()
-        for size in (250_000, 350_000, MIB, 5 * MIB):
-            before = sent.size
-            response = await client.send(everything(client, 0, size), version, FetchResponse)
-            records = records_in(response)
-            assert records == real.log[: len(records)]
-            assert size - SIZE - 100 < len(records) <= size
-            assert sent.size - before > len(records) / 2
-
-    run(story)
+@real_broker_test
+async def test_the_response_is_sent_from_the_page_cache(real: RealBroker, sent: DirectSends, version: int) -> None:
+    client = await real.client()
+    for size in (250_000, 350_000, MIB, 5 * MIB):
+        before = sent.size
+        response = await client.send(everything(client, 0, size), version, FetchResponse)
+        records = records_in(response)
+        assert records == real.log[: len(records)]
+        assert size - SIZE - 100 < len(records) <= size
+        assert sent.size - before > len(records) / 2
 
 
-def test_a_slow_reader_gets_all_responses_in_order(run: Run, sent: DirectSends) -> None:
-    async def story(real: RealBroker) -> None:
-        helper, slow = await real.client(), SlowReader(real)
-        offsets = (0, 30, 7, 55)
-        await slow.send_fetches(*(everything(helper, offset) for offset in offsets))
-        await real.until(lambda: real.broker._server.context.unsent_bytes > 0)
-        # Other clients are served meanwhile, and hardly anything is copied for the slow one.
-        assert (await helper.request(ApiVersionsRequest(), 0, ApiVersionsResponse)).error_code == 0
-        assert real.broker._server.context.unsent_bytes < 100_000
-        for offset in offsets:
-            response = await slow.next_fetch()
-            partition = response.responses[0].partitions[0]
-            assert [value[:2] for value in values_of(partition)] == VALUES[offset:]
-        await real.until(lambda: real.broker._server.context.unsent_bytes == 0)
-        assert sent.size > 5 * MIB
+@real_broker_test
+async def test_a_slow_reader_gets_all_responses_in_order(real: RealBroker, sent: DirectSends) -> None:
+    helper, slow = await real.client(), SlowReader(real)
+    offsets = (0, 30, 7, 55)
+    await slow.send_fetches(*(everything(helper, offset) for offset in offsets))
+    await real.until(lambda: real.broker._server.context.unsent_bytes > 0)
+    # Other clients are served meanwhile, and hardly anything is copied for the slow one.
+    assert (await helper.request(ApiVersionsRequest(), 0, ApiVersionsResponse)).error_code == 0
+    assert real.broker._server.context.unsent_bytes < 100_000
+    for offset in offsets:
+        response = await slow.next_fetch()
+        partition = response.responses[0].partitions[0]
+        assert [value[:2] for value in values_of(partition)] == VALUES[offset:]
+    await real.until(lambda: real.broker._server.context.unsent_bytes == 0)
+    assert sent.size > 5 * MIB
+    slow.socket.close()
+
+
+@real_broker_test
+async def test_responses_before_and_after_a_large_one_keep_their_order(real: RealBroker) -> None:
+    client = await real.client()
+    order: list[int] = []
+    responses: list[asyncio.Future[Any]] = []
+    for number in range(12):
+        response: asyncio.Future[Any]
+        if number % 3 == 1:
+            response = client.send(everything(client, number, 150_000 * number), 12, FetchResponse)
+        else:
+            response = client.send(ApiVersionsRequest(), 0, ApiVersionsResponse)
+        response.add_done_callback(lambda _, number=number: order.append(number))  # type: ignore[misc]
+        responses.append(response)
+    await asyncio.gather(*responses)
+    assert order == list(range(12))
+
+
+@real_broker_test
+async def test_many_connections(real: RealBroker) -> None:
+    clients = [await real.client() for _ in range(50)]
+    for client in clients[::2]:
+        client.transport.pause_reading()
+    waiting = [client.send_fetch({("t", 0): 0}, partition_max_bytes=2 * MIB) for client in clients]
+    await asyncio.gather(*waiting[1::2])
+    for client in clients[::2]:
+        client.transport.resume_reading()
+    expected = real.log[: 20 * (SIZE + 100)]
+    for response in await asyncio.gather(*waiting):
+        records = records_in(response)
+        assert len(records) > MIB
+        assert records[:MIB] == expected[:MIB]
+
+
+@real_broker_test
+async def test_a_client_that_closes_in_the_middle(real: RealBroker) -> None:
+    helper = await real.client()
+    server = real.broker._server
+    for reset in (False, True):
+        slow = SlowReader(real)
+        await slow.send_fetches(everything(helper), everything(helper))
+        await real.until(lambda: server.context.unsent_bytes > 0)
+        assert await real.loop.sock_recv(slow.socket, 1000)
+        if reset:
+            slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, Struct("ii").pack(1, 0))
         slow.socket.close()
-
-    run(story)
-
-
-def test_responses_before_and_after_a_large_one_keep_their_order(run: Run) -> None:
-    async def story(real: RealBroker) -> None:
-        client = await real.client()
-        order: list[int] = []
-        responses: list[asyncio.Future[Any]] = []
-        for number in range(12):
-            response: asyncio.Future[Any]
-            if number % 3 == 1:
-                response = client.send(everything(client, number, 150_000 * number), 12, FetchResponse)
-            else:
-                response = client.send(ApiVersionsRequest(), 0, ApiVersionsResponse)
-            response.add_done_callback(lambda _, number=number: order.append(number))  # type: ignore[misc]
-            responses.append(response)
-        await asyncio.gather(*responses)
-        assert order == list(range(12))
-
-    run(story)
+        await real.until(lambda: len(server.connections) == 1)
+        assert server.context.unsent_bytes == 0
+    assert records_in(await helper.send(everything(helper), 12, FetchResponse)) == real.log
 
 
-def test_many_connections(run: Run) -> None:
-    async def story(real: RealBroker) -> None:
-        clients = [await real.client() for _ in range(50)]
-        for client in clients[::2]:
-            client.transport.pause_reading()
-        waiting = [client.send_fetch({("t", 0): 0}, partition_max_bytes=2 * MIB) for client in clients]
-        await asyncio.gather(*waiting[1::2])
-        for client in clients[::2]:
-            client.transport.resume_reading()
-        expected = real.log[: 20 * (SIZE + 100)]
-        for response in await asyncio.gather(*waiting):
-            records = records_in(response)
-            assert len(records) > MIB
-            assert records[:MIB] == expected[:MIB]
-
-    run(story)
+@real_broker_test
+async def test_a_topic_that_is_deleted_while_it_is_sent_arrives_complete(real: RealBroker) -> None:
+    helper, slow = await real.client(), SlowReader(real)
+    await slow.send_fetches(everything(helper))
+    await real.until(lambda: real.broker._server.context.unsent_bytes > 0)
+    log = real.log
+    await helper.delete_topic("t")
+    await real.until(lambda: not (real.path / "t-0").exists())
+    assert records_in(await slow.next_fetch()) == log
+    slow.socket.close()
 
 
-def test_a_client_that_closes_in_the_middle(run: Run) -> None:
-    async def story(real: RealBroker) -> None:
-        helper = await real.client()
-        server = real.broker._server
-        for reset in (False, True):
-            slow = SlowReader(real)
-            await slow.send_fetches(everything(helper), everything(helper))
-            await real.until(lambda: server.context.unsent_bytes > 0)
-            assert await real.loop.sock_recv(slow.socket, 1000)
-            if reset:
-                slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, Struct("ii").pack(1, 0))
-            slow.socket.close()
-            await real.until(lambda: len(server.connections) == 1)
-            assert server.context.unsent_bytes == 0
-        assert records_in(await helper.send(everything(helper), 12, FetchResponse)) == real.log
-
-    run(story)
-
-
-def test_a_topic_that_is_deleted_while_it_is_sent_arrives_complete(run: Run) -> None:
-    async def story(real: RealBroker) -> None:
-        helper, slow = await real.client(), SlowReader(real)
-        await slow.send_fetches(everything(helper))
-        await real.until(lambda: real.broker._server.context.unsent_bytes > 0)
-        log = real.log
-        await helper.delete_topic("t")
-        await real.until(lambda: not (real.path / "t-0").exists())
-        assert records_in(await slow.next_fetch()) == log
-        slow.socket.close()
-
-    run(story)
-
-
-def test_pages_that_are_not_in_memory_are_read_in_a_thread(
-    run: Run, sent: DirectSends, monkeypatch: pytest.MonkeyPatch
+@real_broker_test
+async def test_pages_that_are_not_in_memory_are_read_in_a_thread(
+    real: RealBroker, sent: DirectSends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every third MiB is reported as not in memory; a sendfile of it would wait for the disk."""
     resident_bytes, pread_nowait = FileMapping.resident_bytes, RealFile.pread_nowait
@@ -264,52 +259,45 @@ def test_pages_that_are_not_in_memory_are_read_in_a_thread(
     def read_others(self: RealFile, size: int, offset: int) -> memoryview | None:
         return None if is_missing(offset) else pread_nowait(self, size, offset)
 
-    async def story(real: RealBroker) -> None:
-        client = await real.client()
-        monkeypatch.setattr(FileMapping, "resident_bytes", resident_of_others)
-        monkeypatch.setattr(RealFile, "pread_nowait", read_others)
-        for offset in (0, 1, 25):
-            records = records_in(await client.send(everything(client, offset), 12, FetchResponse))
-            assert records == real.log[-len(records) :]
-            assert len(records) > 5 * MIB
-        assert 10 * MIB < sent.size < 18 * MIB
-
-    run(story)
+    client = await real.client()
+    monkeypatch.setattr(FileMapping, "resident_bytes", resident_of_others)
+    monkeypatch.setattr(RealFile, "pread_nowait", read_others)
+    for offset in (0, 1, 25):
+        records = records_in(await client.send(everything(client, offset), 12, FetchResponse))
+        assert records == real.log[-len(records) :]
+        assert len(records) > 5 * MIB
+    assert 10 * MIB < sent.size < 18 * MIB
 
 
-def test_a_transport_that_encrypts_gets_the_response_itself(
-    run: Run, sent: DirectSends, monkeypatch: pytest.MonkeyPatch
+@real_broker_test
+async def test_a_transport_that_encrypts_gets_the_response_itself(
+    real: RealBroker, sent: DirectSends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(real: RealBroker) -> None:
-        monkeypatch.setattr(real.broker._server.context, "direct_socket", lambda transport: None)
-        client = await real.client()
-        assert records_in(await client.send(everything(client), 12, FetchResponse)) == real.log
-        assert sent.size == 0
-
-    run(story)
+    monkeypatch.setattr(real.broker._server.context, "direct_socket", lambda transport: None)
+    client = await real.client()
+    assert records_in(await client.send(everything(client), 12, FetchResponse)) == real.log
+    assert sent.size == 0
 
 
-def test_a_broker_that_stops_does_not_reset_connections_with_unread_requests(run: Run) -> None:
-    async def story(real: RealBroker) -> None:
-        helper, slow = await real.client(), SlowReader(real)
-        await slow.send_fetches(helper.fetch_request({("t", 0): COUNT}, max_wait_ms=30_000))
-        await real.until(lambda: len(real.broker.services.replicas.purgatory) == 1)
-        (waiting,) = (connection for connection in real.broker._server.connections if connection.is_waiting)
-        frames = slow.connection.send(ApiVersionsRequest(), 0).frame * 1000
+@real_broker_test
+async def test_a_broker_that_stops_does_not_reset_connections_with_unread_requests(real: RealBroker) -> None:
+    helper, slow = await real.client(), SlowReader(real)
+    await slow.send_fetches(helper.fetch_request({("t", 0): COUNT}, max_wait_ms=30_000))
+    await real.until(lambda: len(real.broker.services.replicas.purgatory) == 1)
+    (waiting,) = (connection for connection in real.broker._server.connections if connection.is_waiting)
+    frames = slow.connection.send(ApiVersionsRequest(), 0).frame * 1000
 
-        def is_full() -> bool:
-            """Whether the broker has stopped reading, and the buffers of both kernels are full."""
-            has_stopped = not waiting._backlog.is_reading
-            try:
-                slow.socket.send(frames)
-            except BlockingIOError:
-                return has_stopped
-            return False
+    def is_full() -> bool:
+        """Whether the broker has stopped reading, and the buffers of both kernels are full."""
+        has_stopped = not waiting._backlog.is_reading
+        try:
+            slow.socket.send(frames)
+        except BlockingIOError:
+            return has_stopped
+        return False
 
-        await real.until(is_full)
-        await real.broker.stop()
-        while await real.loop.sock_recv(slow.socket, 1 << 16):
-            pass
-        slow.socket.close()
-
-    run(story)
+    await real.until(is_full)
+    await real.broker.stop()
+    while await real.loop.sock_recv(slow.socket, 1 << 16):
+        pass
+    slow.socket.close()

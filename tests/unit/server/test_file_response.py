@@ -40,18 +40,15 @@ async def test_the_response_has_the_bytes_of_the_log(m: Machine) -> None:
     assert numbers(values_of(cut)) == VALUES[3:8], "complete batches only"
 
 
+@broker_test
 @pytest.mark.parametrize("cold", [0.3, 1.0])
-def test_pieces_that_are_not_in_memory_are_read_in_a_thread(cold: float) -> None:
-    @broker_test
-    async def read_all(m: Machine) -> None:
-        client = await m.client()
-        await fill(client)
-        m.disk.cold = cold
-        for offset in range(COUNT):
-            response = await client.fetch_partition("t", offset, partition_max_bytes=20 * MIB)
-            assert numbers(values_of(response)) == VALUES[offset:]
-
-    read_all()
+async def test_pieces_that_are_not_in_memory_are_read_in_a_thread(m: Machine, cold: float) -> None:
+    client = await m.client()
+    await fill(client)
+    m.disk.cold = cold
+    for offset in range(COUNT):
+        response = await client.fetch_partition("t", offset, partition_max_bytes=20 * MIB)
+        assert numbers(values_of(response)) == VALUES[offset:]
 
 
 @broker_test

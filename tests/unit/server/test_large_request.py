@@ -27,7 +27,7 @@ from protocol.messages.k03_metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from protocol.messages.k08_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -35,8 +35,7 @@ from protocol.messages.k08_offset_commit import (
 )
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from protocol.messages.k15_describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from protocol.messages.k16_list_groups import ListGroupsRequest
+from protocol.messages.k15_groups import DescribeGroupsRequest, DescribeGroupsResponse, ListGroupsRequest
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.k32_describe_configs import (
@@ -50,7 +49,7 @@ from protocol.messages.k37_create_partitions import CreatePartitionsRequest, Cre
 from protocol.messages.k43_elect_leaders import ElectLeadersRequest
 from protocol.messages.k44_incremental_alter_configs import AlterConfigsResource as IncrementallyAltered
 from protocol.messages.k44_incremental_alter_configs import IncrementalAlterConfigsRequest
-from protocol.messages.k46_list_partition_reassignments import ListPartitionReassignmentsRequest
+from protocol.messages.k45_partition_reassignments import ListPartitionReassignmentsRequest
 from protocol.messages.k61_describe_producers import DescribeProducersRequest, DescribeProducersResponse, TopicRequest
 from protocol.messages.k65_describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from protocol.messages.k66_list_transactions import ListTransactionsRequest
@@ -146,7 +145,7 @@ async def test_what_a_request_names_twice_is_described_once(m: Machine, monkeypa
     three_times: list[tuple[str, Message, int, type[Message], str]] = [
         ("k09_offset_fetch._fetch", OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)] * 3),
          8, OffsetFetchResponse, "groups"),
-        ("k15_describe_groups._describe", DescribeGroupsRequest(groups=["g"] * 3), 5, DescribeGroupsResponse, "groups"),
+        ("k15_groups._describe", DescribeGroupsRequest(groups=["g"] * 3), 5, DescribeGroupsResponse, "groups"),
         ("k32_describe_configs._result",
          DescribeConfigsRequest(resources=[DescribeConfigsResource(resource_type=2, resource_name="t")] * 3), 4,
          DescribeConfigsResponse, "results"),

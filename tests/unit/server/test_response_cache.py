@@ -1,7 +1,6 @@
 """A cached response is always equal to the handler's, after any change of metadata or configs."""
 
 import asyncio
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta, PartitionRegistration, TopicImage
 from kbroker.server import response_cache
 from kbroker.server.response_cache import ENTRY_OVERHEAD, MAX_BYTES, MAX_RESPONSE_BYTES, ResponseCache
-from protocol.apis import APIS, ApiKey
+from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import message_classes
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -33,9 +32,9 @@ from protocol.messages.k44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from protocol.schema.codec import decode, encode
 from protocol.schema.message import Message
 from tests.unit.support.client import Client
+from tests.unit.support.handlers import respond
 from tests.unit.support.simulated_broker import Machine, broker_test
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
@@ -80,23 +79,12 @@ def cache_of(m: Machine) -> ResponseCache:
     return m.broker._server.context.cached_responses
 
 
-async def handled(m: Machine, request: Message, version: int) -> Message:
-    """Return what the handler returns now, as a client decodes it."""
-    key = ApiKey(type(request).__options__["key"])
-    handler = import_module(f"kbroker.api.{APIS[key].module}").handle
-    request = decode(type(request), encode(request, version), version)
-    connection = SimpleNamespace(producer_since=None)
-    context = SimpleNamespace(version=version, in_turns=False, peer_broker=None, connection=connection)
-    response = handler(m.broker.services, context, request)
-    return decode(message_classes(key)[1], encode(response, version), version)
-
-
 async def check(m: Machine, client: Client) -> None:
     """Send each request three times, so that the last response at least is cached if it may be."""
     for request, version in REQUESTS:
         key = type(request).__options__["key"]
         response_class = message_classes(key)[1]
-        expected = await handled(m, request, version)
+        expected = await respond(m.broker.services, request, version)
         for _ in range(3):
             assert await client.request(request, version, response_class) == expected, (request, version)
 
@@ -291,5 +279,5 @@ async def test_a_long_request_is_not_cached(m: Machine) -> None:
     await client.create_topic("t", 1)
     before = len(cache_of(m))
     request = metadata(*["t"] * (response_cache.MAX_REQUEST_BYTES // 3))
-    assert await client.request(request, 4, MetadataResponse) == await handled(m, request, 4)
+    assert await client.request(request, 4, MetadataResponse) == await respond(m.broker.services, request, 4)
     assert len(cache_of(m)) == before

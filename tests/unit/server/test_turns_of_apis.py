@@ -9,10 +9,13 @@ from kbroker.runtime.turns import TURN_ELEMENTS
 from protocol.messages import message_classes
 from protocol.messages.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.k08_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
 )
 from protocol.messages.k09_offset_fetch import (
     OffsetFetchRequest,
@@ -21,30 +24,25 @@ from protocol.messages.k09_offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from protocol.messages.k13_leave_group import LeaveGroupRequest, MemberIdentity
-from protocol.messages.k15_describe_groups import DescribeGroupsRequest
+from protocol.messages.k11_classic_groups import LeaveGroupRequest, MemberIdentity
+from protocol.messages.k15_groups import DescribeGroupsRequest
 from protocol.messages.k19_create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.messages.k21_delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from protocol.messages.k22_transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from protocol.messages.k23_offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from protocol.messages.k24_add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction,
-)
 from protocol.messages.k27_write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
-)
-from protocol.messages.k28_txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
 )
 from protocol.messages.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from protocol.messages.k33_alter_configs import AlterConfigsRequest, AlterConfigsResource
@@ -55,14 +53,12 @@ from protocol.messages.k42_delete_groups import DeleteGroupsRequest
 from protocol.messages.k43_elect_leaders import ElectLeadersRequest, TopicPartitions
 from protocol.messages.k44_incremental_alter_configs import AlterConfigsResource as IncrementallyAltered
 from protocol.messages.k44_incremental_alter_configs import IncrementalAlterConfigsRequest
-from protocol.messages.k45_alter_partition_reassignments import (
+from protocol.messages.k45_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from protocol.messages.k46_list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
+    ReassignablePartition,
+    ReassignableTopic,
 )
 from protocol.messages.k47_offset_delete import (
     OffsetDeleteRequest,
@@ -79,7 +75,7 @@ from protocol.messages.k75_describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
 )
 from protocol.messages.k75_describe_topic_partitions import TopicRequest as DescribedTopic
-from protocol.messages.k10000_create_reassignment_plan import CreateReassignmentPlanRequest, PlannedMove
+from protocol.messages.k10000_reassignment_plans import CreateReassignmentPlanRequest, PlannedMove
 from protocol.schema.message import Message, message_info
 from tests.unit.support.simulated_broker import Machine, broker_test
 from tests.unit.support.turns import count_turns

@@ -9,7 +9,7 @@ from kbroker.simulation.coordination.service import SimCoordination
 from kbroker.simulation.runtime.machine import PORT, Machine
 from protocol.errors import ErrorCode
 from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.k22_transactions import InitProducerIdRequest, InitProducerIdResponse
 from tests.unit.support.client import Client, batch
 from tests.unit.support.simulated_hosts import SimulatedHosts
 

@@ -6,8 +6,6 @@ at once; `Cluster.held` lets a test decide which replica gets it when.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from importlib import import_module
-from inspect import isawaitable
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -28,13 +26,11 @@ from kbroker.metadata.image import (
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.producers.transactions import TransactionMarker, VerificationGuard
-from protocol.apis import APIS
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, build_batch, parse_header
 from protocol.records.control import find_end_marker
-from protocol.schema.codec import decode, encode
-from protocol.schema.message import message_info
 from tests.unit.support.group_coordinator import DEFAULTS, FakeProducerIds
+from tests.unit.support.handlers import respond
 from tests.unit.support.internal_log import MemoryLog, VirtualLoop, virtual_environment
 
 T = TypeVar("T")
@@ -154,14 +150,7 @@ class Node:
 
     async def serve(self, request: Any, version: int) -> Any:
         """Return the response of a request's handler. All is encoded and decoded, as on the wire."""
-        module = import_module(f"kbroker.api.{APIS[message_info(type(request)).key].module}")
-        context = SimpleNamespace(
-            version=version, client_id="client", client_host="/127.0.0.1", peer="127.0.0.1:5", in_turns=False
-        )
-        response = module.handle(self.services, context, decode(type(request), encode(request, version), version))
-        if isawaitable(response):
-            response = await response
-        return decode(type(response), encode(response, version), version)
+        return await respond(self.services, request, version)
 
 
 class Peers:

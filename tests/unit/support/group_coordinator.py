@@ -2,8 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from importlib import import_module
-from inspect import isawaitable
 from itertools import count
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -30,9 +28,9 @@ from kbroker.metadata.image import (
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from protocol.apis import APIS
 from protocol.messages import message_classes
-from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.schema.codec import decode, encode
-from protocol.schema.message import Struct, StructType, message_info
+from protocol.messages.k11_classic_groups import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.schema.message import Struct, StructType
+from tests.unit.support.handlers import respond
 from tests.unit.support.internal_log import MemoryLog, VirtualLoop, virtual_environment
 
 T = TypeVar("T")
@@ -232,14 +230,7 @@ class Harness:
 
     async def serve(self, request: Any, version: int, client: str = "client") -> Any:
         """Return the response of a request's handler."""
-        module = import_module(f"kbroker.api.{APIS[message_info(type(request)).key].module}")
-        context = SimpleNamespace(
-            version=version, client_id=client, client_host="/127.0.0.1", peer="127.0.0.1:5", in_turns=False
-        )
-        response = module.handle(self.services, context, decode(type(request), encode(request, version), version))
-        if isawaitable(response):
-            response = await response
-        return decode(type(response), encode(response, version), version)
+        return await respond(self.services, request, version, client)
 
     def call(self, request: Any, version: int, client: str = "client") -> Any:
         """Return the response to a request that needs no time to pass."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from inspect import isawaitable
 from types import SimpleNamespace
 from typing import Any
 
+from kbroker.api.context import RequestContext, awaited
+from kbroker.api.dispatch import load_handler
+from kbroker.api.local_requests import DetachedConnection
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.config.topic_config import TopicConfig
@@ -17,10 +18,11 @@ from kbroker.metadata.image import BrokerRegistration, WriteHealth
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.log.log_health import LogHealth
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
-from protocol.apis import ALL_APIS, ApiKey
+from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import message_classes
 from protocol.schema.codec import decode, encode
+from protocol.schema.message import message_info
 from tests.unit.support.memory_disk import MemoryDisk, make_environment
 from tests.unit.support.metadata_cluster import join_cluster
 
@@ -172,26 +174,22 @@ class Handlers:
     async def request(
         self, key: ApiKey, version: int, *, peer_broker: tuple[int, int] | None = None, **fields: Any
     ) -> Any:
-        """Encode and decode a request, handle it, and return the response, encoded and decoded too.
+        """Return the response to a request. `peer_broker`: the broker that has sent it, None for a client."""
+        return await respond(self.services, message_classes(key)[0](**fields), version, peer_broker=peer_broker)
 
-        `peer_broker`: the broker that has sent it, None for a client.
-        """
-        request_class, response_class = message_classes(key)
-        request = decode(request_class, encode(request_class(**fields), version), version)
-        handler = import_module(f"kbroker.api.{ALL_APIS[key].module}")
-        response = handler.handle(
-            self.services,
-            SimpleNamespace(
-                version=version,
-                in_turns=False,
-                peer_broker=peer_broker,
-                connection=SimpleNamespace(producer_since=None),
-            ),
-            request,
-        )
-        if isawaitable(response):
-            response = await response
-        return decode(response_class, encode(response, version), version)
+
+async def respond(
+    services: Any, request: Any, version: int, client: str = "client", peer_broker: tuple[int, int] | None = None
+) -> Any:
+    """Return the response of a request's handler. Both are encoded and decoded."""
+    key = message_info(type(request)).key
+    assert key is not None
+    handler = load_handler(ApiKey(key), version, forwards=False)
+    context = RequestContext(DetachedConnection("127.0.0.1:5", peer_broker), handler, version, 0, client, 0)
+    response = await awaited(
+        handler.handle(services, context, decode(type(request), encode(request, version), version))
+    )
+    return decode(type(response), encode(response, version), version)
 
 
 def raise_failure(error: BaseException) -> None:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from kbroker.api.context import ApiHandler, Overlap, RequestContext, Services
-from kbroker.api.dispatch import BROKER_LISTENER_APIS, Dispatch, UnsupportedRequest, load_handler, message_codec
+from kbroker.api.dispatch import Dispatch, UnsupportedRequest, load_handler, message_codec
 from kbroker.api.local_requests import DetachedConnection, awaited, handle_locally
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
@@ -32,7 +32,7 @@ from kbroker.runtime.metrics import RequestStats
 from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
 from kbroker.simulation.network.transport import direct_socket
 from kbroker.simulation.runtime.environment import SimClock
-from protocol.apis import ApiKey
+from protocol.apis import BROKER_LISTENER_APIS, ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from protocol.schema.message import Message, message_info

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kbroker.common import TopicPartition
-from protocol.messages.k24_add_partitions_to_txn import (
+from protocol.messages.k22_transactions import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,

@@ -1,7 +1,9 @@
 """Hosts on a simulated network, for tests of the simulation itself. A test is a coroutine that runs once per seed."""
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from functools import wraps
 from random import Random
 from typing import Any, TypeVar
 
@@ -54,14 +56,20 @@ class SimulatedHosts:
             self.loop.close()
 
 
-def simulated(make: Callable[[int], S], seeds: Sequence[int]) -> Callable[[Callable[[S], Awaitable[None]]], Any]:
-    """Turn a coroutine function into a test that runs once per seed, of which a normal run has a third."""
+def simulated(make: Callable[[int], S], seeds: Sequence[int]) -> Callable[[Callable[..., Awaitable[None]]], Any]:
+    """Turn a coroutine function into a test that runs once per seed, of which a normal run has a third.
 
-    def decorate(test: Callable[[S], Awaitable[None]]) -> Any:
-        @pytest.mark.parametrize("seed", third_of(seeds))
-        def run(seed: int) -> None:
-            make(seed).run(test)
+    The arguments after the first are fixtures and parameters.
+    """
 
-        return run
+    def decorate(test: Callable[..., Awaitable[None]]) -> Any:
+        @wraps(test)
+        def run(seed: int, **fixtures: object) -> None:
+            make(seed).run(lambda hosts: test(hosts, **fixtures))
+
+        parameters = list(inspect.signature(test).parameters.values())
+        seed = inspect.Parameter("seed", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        run.__signature__ = inspect.Signature([seed, *parameters[1:]])  # type: ignore[attr-defined]
+        return pytest.mark.parametrize("seed", third_of(seeds))(run)
 
     return decorate

@@ -18,9 +18,8 @@ from kbroker.coordinator.group.records import NO_TIMESTAMP, OffsetRecord
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.group_records import GroupMetadataMember, GroupMetadataValue
-from protocol.messages.k11_join_group import JoinGroupResponse
-from protocol.messages.k14_sync_group import SyncGroupResponse
-from protocol.messages.k15_describe_groups import DescribedGroup
+from protocol.messages.k11_classic_groups import JoinGroupResponse, SyncGroupResponse
+from protocol.messages.k15_groups import DescribedGroup
 
 # Keys of a group's deadlines; a member's session is ("session", member id).
 JOIN_DEADLINE = ("join", "")

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from protocol.errors import MalformedError
 from protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from protocol.messages.group_records import GroupMetadataMember
-from protocol.messages.k11_join_group import JoinGroupResponse
-from protocol.messages.k14_sync_group import SyncGroupResponse
-from protocol.messages.k15_describe_groups import DescribedGroupMember
+from protocol.messages.k11_classic_groups import JoinGroupResponse, SyncGroupResponse
+from protocol.messages.k15_groups import DescribedGroupMember
 from protocol.schema.codec import decoder
 
 CONSUMER_PROTOCOL_TYPE = "consumer"

@@ -20,8 +20,7 @@ from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.group_records import GroupMetadataMember, GroupMetadataValue
-from protocol.messages.k13_leave_group import MemberIdentity
-from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupResponse
+from protocol.messages.k11_classic_groups import MemberIdentity, SyncGroupRequest, SyncGroupResponse
 
 T = TypeVar("T")
 log = EventLogger("kbroker.groups")

@@ -16,8 +16,7 @@ from kbroker.coordinator.group.classic.records import PendingRecord
 from kbroker.coordinator.group.group import Now
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
-from protocol.messages.k13_leave_group import MemberIdentity
-from protocol.messages.k14_sync_group import SyncGroupResponse
+from protocol.messages.k11_classic_groups import MemberIdentity, SyncGroupResponse
 
 
 def heartbeat(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int, now: Now) -> ErrorCode:

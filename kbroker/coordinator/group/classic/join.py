@@ -27,7 +27,7 @@ from kbroker.coordinator.group.classic.rebalance import (
 from kbroker.coordinator.group.classic.records import PendingRecord
 from kbroker.coordinator.group.group import Now
 from protocol.errors import ErrorCode
-from protocol.messages.k14_sync_group import SyncGroupResponse
+from protocol.messages.k11_classic_groups import SyncGroupResponse
 
 # A member without a response to its first JoinGroup does not know its id, so it cannot send heartbeats, and its
 # connection is silent while the request waits. Only this timeout detects that the member is lost. Kafka has no

@@ -23,8 +23,12 @@ from kbroker.coordinator.group.classic.records import PendingRecord
 from kbroker.coordinator.group.group import Now
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
-from protocol.messages.k11_join_group import JoinGroupResponse, JoinGroupResponseMember
-from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupResponse
+from protocol.messages.k11_classic_groups import (
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 
 
 def rebalance(group: ClassicGroup, now: Now, config: BrokerConfig) -> PendingRecord | None:

@@ -18,11 +18,10 @@ from kbroker.metadata.reassignments.placement.cluster_layout import (
 from kbroker.metadata.reassignments.placement.drain import change_replication_factor, drain, replace
 from kbroker.metadata.reassignments.placement.reassignment_plan import PlanRefused, ReassignmentPlan
 from kbroker.simulation.clients.admin import BROKER, Admin
-from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.group_offsets import RefusedError
+from kbroker.simulation.clients.cluster import Cluster, RefusedError
 from kbroker.simulation.clients.workloads.context import WorkloadContext
 from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
-from protocol.messages.k10000_create_reassignment_plan import PlannedMove
+from protocol.messages.k10000_reassignment_plans import PlannedMove
 
 MAX_PARTITIONS = 5
 PAUSE_S = 0.3

@@ -10,11 +10,16 @@ from typing import NamedTuple
 
 from kbroker.simulation.checker.history import History, Operation, Outcome
 from kbroker.simulation.clients.admin import Admin
-from kbroker.simulation.clients.connections.coordinator import AbortableError, FatalError
-from kbroker.simulation.clients.group_offsets import EARLIEST, RefusedError, list_offset
+from kbroker.simulation.clients.cluster import RefusedError
+from kbroker.simulation.clients.group_offsets import EARLIEST, list_offset
 from kbroker.simulation.clients.producer import Producer, ProducerConfig
 from kbroker.simulation.clients.records import RecordShape, ValueSource
-from kbroker.simulation.clients.transactional import TransactionalConfig, TransactionalProducer
+from kbroker.simulation.clients.transactional import (
+    AbortableError,
+    FatalError,
+    TransactionalConfig,
+    TransactionalProducer,
+)
 from kbroker.simulation.clients.workloads.producers import draw_codecs
 from kbroker.simulation.clients.workloads.queue_client import QueueClient
 from kbroker.simulation.clients.workloads.queue_rules import ForwardedRecords, SeenRecord
@@ -136,7 +141,7 @@ class ClosingWorkload:
 
     async def operate(self, client: QueueClient) -> None:
         """Close partitions, cancel that, empty them, and create new ones in their place. Raises BrokenQueue."""
-        admin, random = Admin(client.cluster, self._no_history, "closing", timeout_s=5.0), client.random
+        admin, random = client.admin(CLOSING), client.random
         while not client.stopped:
             with suppress(OSError, RefusedError, TimeoutError):
                 state = await self._describe(admin)

@@ -5,15 +5,14 @@ from collections.abc import Sequence
 from random import Random
 
 from kbroker.simulation.checker.history import Corrupt, Read, TopicPartition
-from kbroker.simulation.clients.connections.cluster import NO_EPOCH, Cluster
+from kbroker.simulation.clients.cluster import NO_EPOCH, Cluster, RefusedError
 from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig, Position
 from kbroker.simulation.clients.group_member import ASSIGNORS, FencedError, Member, MemberConfig
 from kbroker.simulation.clients.group_offsets import (
     EARLIEST,
     LATEST,
     NO_OFFSET,
-    RefusedError,
-    StandaloneGroupOffsets,
+    GroupOffsets,
     list_offset,
 )
 from kbroker.simulation.clients.records import CorruptRecordError
@@ -21,6 +20,12 @@ from kbroker.simulation.clients.workloads.context import WorkloadContext
 
 # The largest number of offsets that a consumer skips for one unreadable batch: its header may be corrupt as well.
 MAX_STEP = 10_000
+# Probabilities per poll: of a new consumer, of a seek backwards, and of a commit without and with membership.
+RESTARTS, SEEKS = 0.01, 0.01
+STANDALONE_COMMITS, MEMBER_COMMITS = 0.05, 0.2
+# The share of static members.
+STATIC_MEMBERS = 0.3
+FINAL_READS_TIMEOUT_S = 120.0
 
 
 async def consume_assigned(
@@ -28,54 +33,41 @@ async def consume_assigned(
     name: str,
     random: Random,
     partitions: Sequence[TopicPartition],
-    polls: int,
     *,
-    committed_only: bool = False,
-    restarts: float = 0.01,
-    seeks: float = 0.01,
-    group: str | None = None,
-    commits: float = 0.05,
+    committed_only: bool,
+    group: str | None,
 ) -> None:
-    """Poll assigned partitions `polls` times, starting at their log start offsets.
+    """Poll assigned partitions until stopped, starting at their log start offsets.
 
-    `restarts`, `seeks`, `commits`: probabilities per poll of a new consumer, of a seek backwards and of a commit.
     With a `group` the consumer commits to it without being a member, and starts at the committed offsets.
     Corrupt batches are recorded in the history and skipped.
     """
-    done = 0
-    while done < polls and not context.stop.requested:
+    while not context.stop.requested:
         config = ConsumerConfig.draw(random, committed_only=committed_only, rack=context.rack)
         consumer = Consumer(context.cluster(name, random), context.history, name, random, config)
-        group_offsets = (
-            None if group is None else StandaloneGroupOffsets(consumer.cluster, context.history, name, group)
-        )
+        group_offsets = None if group is None else GroupOffsets(consumer.cluster, context.history, name, group)
         try:
             starts = await _start_positions(context, consumer.cluster, partitions, group_offsets)
             if starts is None:
                 return
             consumer.assign(starts)
-            while done < polls and not context.stop.requested and random.random() >= restarts:
-                done += 1
+            while not context.stop.requested and random.random() >= RESTARTS:
                 await _poll(context, consumer, name)
-                if group_offsets is not None and random.random() < commits:
+                if group_offsets is not None and random.random() < STANDALONE_COMMITS:
                     await group_offsets.commit(consumer.committable())
-                if random.random() < seeks:
+                if random.random() < SEEKS:
                     tp = random.choice(partitions)
-                    at = _offset(consumer, tp)
+                    at = consumer.positions[tp].offset
                     consumer.seek(tp, random.randint(min(starts[tp].offset, at), at))
         finally:
             consumer.close()
-
-
-def _offset(consumer: Consumer, tp: TopicPartition) -> int:
-    return consumer.positions[tp].offset
 
 
 async def _start_positions(
     context: WorkloadContext,
     cluster: Cluster,
     partitions: Sequence[TopicPartition],
-    group_offsets: StandaloneGroupOffsets | None,
+    group_offsets: GroupOffsets | None,
 ) -> dict[TopicPartition, Position] | None:
     """Return the committed offsets, or else the log start offsets. None if stopped before they are known."""
     found: dict[TopicPartition, Position] = {}
@@ -116,20 +108,15 @@ async def consume_group(
     random: Random,
     group: str,
     topics: Sequence[str],
-    polls: int,
     *,
-    static: float = 0.3,
-    committed_only: bool = False,
-    restarts: float = 0.01,
-    commits: float = 0.2,
+    committed_only: bool,
 ) -> None:
-    """Run a group member that polls and commits. With probability `restarts` per poll it leaves or crashes and rejoins.
+    """Run a group member that polls and commits until stopped, and sometimes leaves or crashes and rejoins.
 
-    `static`: the probability that it is a static member, which keeps its instance id. A fenced member starts over.
+    A static member keeps its instance id. A fenced member starts over.
     """
-    instance = f"{name}-instance" if random.random() < static else None
-    done = 0
-    while done < polls and not context.stop.requested:
+    instance = f"{name}-instance" if random.random() < STATIC_MEMBERS else None
+    while not context.stop.requested:
         cluster = context.cluster(name, random, static_members=instance is not None)
         config = ConsumerConfig.draw(random, committed_only=committed_only, rack=context.rack)
         consumer = Consumer(cluster, context.history, name, random, config)
@@ -143,29 +130,24 @@ async def consume_group(
         )
         member = Member(consumer, context.history, name, group, topics, random, settings)
         try:
-            done += await _run_member(context, member, name, random, polls - done, restarts, commits)
+            await _run_member(context, member, name, random)
             if random.random() < 0.5 and not context.stop.requested:
                 await member.leave()
         finally:
             member.close_without_leaving()
 
 
-async def _run_member(
-    context: WorkloadContext, member: Member, name: str, random: Random, polls: int, restarts: float, commits: float
-) -> int:
-    """Poll until the member is fenced, restarts or is stopped. Returns the number of polls."""
-    for done in range(polls):
-        if context.stop.requested or (random.random() < restarts and not context.stop.draining):
-            return done
+async def _run_member(context: WorkloadContext, member: Member, name: str, random: Random) -> None:
+    """Poll until the member is fenced, restarts or is stopped."""
+    while not context.stop.requested and (random.random() >= RESTARTS or context.stop.draining):
         try:
             await member.poll()
         except FencedError:
-            return done + 1
+            return
         except CorruptRecordError as error:
             skip_corrupt_batch(context, member.consumer, name, error)
-        if random.random() < commits:
+        if random.random() < MEMBER_COMMITS:
             await member.commit()
-    return polls
 
 
 # Final reads.
@@ -176,8 +158,7 @@ async def final_reads(
     random: Random,
     partitions: Sequence[TopicPartition],
     *,
-    committed_only: bool = False,
-    deadline_s: float = 120.0,
+    committed_only: bool,
 ) -> list[TopicPartition]:
     """Read each partition from its log start to its end, after the faults have ended. Each has its own connections.
 
@@ -188,9 +169,7 @@ async def final_reads(
         context.loop.create_task(_read_to_the_end(context, Random(random.random()), tp, committed_only))
         for tp in partitions
     ]
-    if not readers:
-        return []
-    await asyncio.wait(readers, timeout=deadline_s)
+    await asyncio.wait(readers, timeout=FINAL_READS_TIMEOUT_S)
     late = [not reader.done() and reader.cancel() for reader in readers]
     for outcome in await asyncio.gather(*readers, return_exceptions=True):
         if isinstance(outcome, Exception):
@@ -203,15 +182,15 @@ async def _read_to_the_end(context: WorkloadContext, random: Random, tp: TopicPa
     cluster = context.cluster(name, random, patient=True)
     consumer = Consumer(cluster, context.history, name, random, ConsumerConfig(committed_only=committed_only))
     try:
-        while True:
-            try:
-                start, _ = await list_offset(cluster, tp, EARLIEST)
-                end, _ = await list_offset(cluster, tp, LATEST, committed_only=committed_only)
-                break
-            except OSError:
-                await cluster.backoff()
+
+        async def bounds() -> tuple[int, int]:
+            start, _ = await list_offset(cluster, tp, EARLIEST)
+            end, _ = await list_offset(cluster, tp, LATEST, committed_only=committed_only)
+            return start, end
+
+        start, end = await cluster.retry(bounds)
         consumer.assign({tp: start})
-        while _offset(consumer, tp) < end:
+        while consumer.positions[tp].offset < end:
             await _poll(context, consumer, name)
     finally:
         consumer.close()

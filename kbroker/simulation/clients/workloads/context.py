@@ -1,19 +1,19 @@
 """The context that all workloads of a run share, and the signal that stops them."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from kbroker.client.requests import Address
 from kbroker.simulation.checker.history import History
-from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.connections.connection import Address
-from kbroker.simulation.clients.connections.versions import (
-    draw_older_transactional_versions,
-    draw_older_versions,
-    newest_versions,
-)
+from kbroker.simulation.clients.cluster import Cluster
+from kbroker.simulation.clients.connection import draw_older_transactional_versions, draw_older_versions
+from kbroker.simulation.runtime.host_loop import HostLoop
 
+# The share of clients that use older API versions.
+OLD_VERSIONS = 0.5
+# The timeout of a client's requests, in seconds.
+TIMEOUT_S = 5.0
 # Factors for a timeout, one drawn for each client: most clients retry before the broker has finished.
 TIMEOUT_FACTORS = (0.03, 0.2, 1.0)
 
@@ -34,15 +34,12 @@ class StopSignal:
 
 @dataclass(slots=True)
 class WorkloadContext:
-    """What all workloads of a run share. `old_versions`: the fraction of clients that use older API versions. `rack`:
-    that of the client's host."""
+    """What all workloads of a run share. `rack`: that of the client's host."""
 
-    loop: asyncio.AbstractEventLoop
+    loop: HostLoop
     history: History
     bootstrap: Sequence[Address]
     stop: StopSignal = field(default_factory=StopSignal)
-    old_versions: float = 0.5
-    timeout_s: float = 5.0
     rack: str = ""
 
     def cluster(
@@ -58,12 +55,12 @@ class WorkloadContext:
 
         A client with a short timeout retries while the broker still processes its request.
         """
-        caps = newest_versions()
-        if random.random() < self.old_versions:
+        caps = None
+        if random.random() < OLD_VERSIONS:
             caps = (
                 draw_older_transactional_versions(random)
                 if in_transactions
                 else draw_older_versions(random, static_members=static_members)
             )
-        timeout_s = self.timeout_s * (1.0 if patient else random.choice(TIMEOUT_FACTORS))
+        timeout_s = TIMEOUT_S * (1.0 if patient else random.choice(TIMEOUT_FACTORS))
         return Cluster(self.loop, self.bootstrap, random, name, caps=caps, timeout_s=timeout_s)

@@ -10,7 +10,7 @@ from random import Random
 
 from kbroker.simulation.checker.history import Operation, Outcome, TopicPartition
 from kbroker.simulation.clients.admin import Admin
-from kbroker.simulation.clients.connections.cluster import Cluster
+from kbroker.simulation.clients.cluster import Cluster
 from kbroker.simulation.clients.group_offsets import EARLIEST, LATEST, list_offset
 from kbroker.simulation.clients.partition_queue import NO_IDENTITY
 from kbroker.simulation.clients.producer import ACKS_ALL, Producer, ProducerConfig
@@ -21,6 +21,11 @@ from protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 
 FIRST_PRODUCE_WITH_ZSTD = 7
 FAILED_PAUSE_S = 0.2
+MAX_PADDING = 2_000
+DELIVERY_TIMEOUT_S = 20.0
+# The probability per batch that the producer is closed while batches are in flight, and replaced by a new one with
+# another name.
+RESTARTS = 0.01
 
 
 async def produce(
@@ -29,41 +34,34 @@ async def produce(
     random: Random,
     values: ValueSource,
     partitions: Sequence[TopicPartition],
-    count: int,
     *,
-    idempotent: bool = True,
-    acks: int = ACKS_ALL,
-    replicated: bool = False,
-    keys: int = 0,
-    max_padding: int = 2_000,
-    pause_s: float = 0.02,
-    delivery_timeout_s: float = 20.0,
-    restarts: float = 0.01,
+    idempotent: bool,
+    acks: int,
+    replicated: bool,
+    keys: int,
+    pause_s: float,
 ) -> None:
-    """Send `count` batches to randomly chosen partitions.
+    """Send batches to randomly chosen partitions until stopped.
 
     `replicated`: partitions have several replicas, so acks=1 promises nothing.
-    `restarts`: the probability per batch that the producer is closed while batches are in flight, and replaced by a
-    new one with another name.
     """
     incarnations = 0
     previous = NO_IDENTITY
-    sent = 0
-    while sent < count and not context.stop.requested:
+    while not context.stop.requested:
         cluster = context.cluster(name, random)
         config = ProducerConfig(
             idempotent=idempotent,
             acks=acks,
             promises=acks == ACKS_ALL or not replicated,
             max_in_flight=random.randint(1, 5),
-            delivery_timeout_s=random.choice(TIMEOUT_FACTORS) * delivery_timeout_s,
-            shape=RecordShape(max_padding, keys, draw_codecs(cluster, random)),
+            delivery_timeout_s=random.choice(TIMEOUT_FACTORS) * DELIVERY_TIMEOUT_S,
+            shape=RecordShape(MAX_PADDING, keys, draw_codecs(cluster, random)),
             previous=previous if random.random() < 0.5 else NO_IDENTITY,
         )
         producer = Producer(cluster, context.history, f"{name}.{incarnations}", random, config)
         incarnations += 1
         try:
-            sent += await _send(context, producer, random, values, partitions, count - sent, pause_s, restarts)
+            await _send(context, producer, random, values, partitions, pause_s)
         finally:
             previous = producer.identity
             producer.close()
@@ -75,11 +73,9 @@ async def _send(
     random: Random,
     values: ValueSource,
     partitions: Sequence[TopicPartition],
-    count: int,
     pause_s: float,
-    restarts: float,
-) -> int:
-    """Send batches with one producer until it restarts or is stopped. Returns the number of batches sent."""
+) -> None:
+    """Send batches with one producer until it restarts or is stopped."""
     max_waiting = random.choice((1, 3, 10, 30))
     waiting: dict[asyncio.Future[Operation], None] = {}
     last_failed = False
@@ -89,9 +85,7 @@ async def _send(
         waiting.pop(future)
         last_failed = future.result().outcome is Outcome.FAILED
 
-    for sent in range(count):
-        if context.stop.requested or random.random() < restarts:
-            return sent
+    while not context.stop.requested and random.random() >= RESTARTS:
         size = random.choice((1, 1, 2, 5, 20))
         future = producer.send(random.choice(partitions), values.allocate(size))
         waiting[future] = None
@@ -101,9 +95,6 @@ async def _send(
         if last_failed or random.random() < 0.5:
             # Do not retry immediately: a broker that rejects at once would be sent requests in a tight loop.
             await asyncio.sleep(random.random() * (FAILED_PAUSE_S if last_failed else 2 * pause_s))
-    while waiting and not context.stop.requested:
-        await asyncio.wait(list(waiting), timeout=1.0)
-    return count
 
 
 def draw_codecs(cluster: Cluster, random: Random) -> Sequence[int]:
@@ -115,9 +106,11 @@ def draw_codecs(cluster: Cluster, random: Random) -> Sequence[int]:
 
 # Record deletion.
 
+DELETION_PAUSE_S = 1.0
+
 
 async def delete_records(
-    context: WorkloadContext, name: str, random: Random, partitions: Sequence[TopicPartition], pause_s: float = 1.0
+    context: WorkloadContext, name: str, random: Random, partitions: Sequence[TopicPartition]
 ) -> None:
     """Delete up to a third of the records of a randomly chosen partition, repeatedly."""
     cluster = context.cluster(name, random)
@@ -131,5 +124,5 @@ async def delete_records(
             await cluster.backoff()
         else:
             await admin.delete_records(tp, random.randint(start, start + (end - start) // 3))
-            await asyncio.sleep(random.random() * 2 * pause_s)
+            await asyncio.sleep(random.random() * 2 * DELETION_PAUSE_S)
     admin.close()

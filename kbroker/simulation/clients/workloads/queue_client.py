@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from random import Random
 
-from kbroker.simulation.clients.admin import BROKER_TIMEOUT_MS
-from kbroker.simulation.clients.connections.cluster import Cluster
+from kbroker.simulation.checker.history import History
+from kbroker.simulation.clients.admin import BROKER_TIMEOUT_MS, Admin
+from kbroker.simulation.clients.cluster import Cluster
 from kbroker.simulation.clients.group_offsets import LATEST, list_offset
 from kbroker.simulation.clients.records import MAX_DECOMPRESSED, value_of
 from kbroker.simulation.clients.workloads.context import WorkloadContext
@@ -50,6 +51,10 @@ class QueueClient:
     @property
     def stopped(self) -> bool:
         return self.context.stop.requested
+
+    def admin(self, name: str) -> Admin:
+        # The checker does not check these operations.
+        return Admin(self.cluster, History(lambda: 0), name, timeout_s=5.0)
 
     def now_ms(self) -> int:
         return EPOCH_MS + int(self.context.loop.time() * 1000)
@@ -130,13 +135,8 @@ class QueueClient:
 
         A fetch from it returns nothing then, as at the end of an empty log.
         """
-        while True:
-            try:
-                end, _ = await list_offset(self.cluster, (topic, 0), LATEST)
-            except OSError:
-                await self.cluster.backoff()
-            else:
-                return end
+        end, _ = await self.cluster.retry(lambda: list_offset(self.cluster, (topic, 0), LATEST))
+        return end
 
 
 class SeenEpochs:

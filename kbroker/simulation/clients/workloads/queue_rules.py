@@ -33,62 +33,131 @@ class SeenRecord(NamedTuple):
         return cls(offset, value, timestamp, None if due is None else int(due), None if stored is None else int(stored))
 
 
-class DelayedRecords:
-    """The records that producers sent to a topic with delayed delivery, and what was acknowledged."""
+class SeenRecords:
+    """The records that consumers have received, by offset. An offset keeps its record."""
 
     def __init__(self) -> None:
-        # By value: the time at which it is due if the record names it, 0 if it names a delay, None without any.
-        self._sent: dict[int, int | None] = {}
-        self._acknowledged: set[int] = set()
-        self._seen: dict[int, SeenRecord] = {}
+        self.by_offset: dict[int, SeenRecord] = {}
 
-    def send(self, due_ms: dict[int, int | None]) -> None:
-        self._sent |= due_ms
-
-    def acknowledge(self, values: Iterable[int]) -> None:
-        self._acknowledged.update(values)
-
-    def read(self, records: Iterable[SeenRecord]) -> None:
-        """Remember what a consumer has read during the faults. Raises BrokenQueue if an offset has two records."""
+    def add(self, records: Iterable[SeenRecord]) -> None:
+        """Raises BrokenQueue if an offset has two records."""
         for record in records:
-            if self._seen.setdefault(record.offset, record) != record:
-                raise BrokenQueue(f"offset {record.offset} has {record}, and had {self._seen[record.offset]}")
+            seen = self.by_offset.setdefault(record.offset, record)
+            if seen != record:
+                raise BrokenQueue(f"offset {record.offset} has {record}, and had {seen}")
 
-    def is_complete(self, log: Sequence[SeenRecord]) -> bool:
-        """Return whether consumers see all records that were acknowledged."""
-        return self._acknowledged <= {record.value for record in log}
 
-    def check(self, log: Sequence[SeenRecord]) -> None:
-        """Check the whole log, which is complete, in the order of its offsets. Raises BrokenQueue."""
-        values: dict[int, int] = {}
-        stored_at: dict[int, int] = {}
-        for record in log:
-            if record.value not in self._sent:
-                raise BrokenQueue(f"offset {record.offset} has the value {record.value}, which was not sent")
-            first = values.setdefault(record.value, record.offset)
+class PendingDelayedRecord(NamedTuple):
+    """A record that is pending according to the broker."""
+
+    offset: int
+    value: int
+    due_ms: int
+
+
+class DelayedRecords:
+    """The records that producers sent to a topic with delayed delivery, and what may have become of them.
+
+    Retention keeps pending records, and DeleteRecords does not. An operator cancels records, or delivers them before
+    they are due.
+    """
+
+    def __init__(self) -> None:
+        # By value: when it is due, 0 if that depends on the broker's clock, None without a delay.
+        self._due_ms: dict[int, int | None] = {}
+        # By value: its offset in the response.
+        self._acknowledged: dict[int, int] = {}
+        self._seen = SeenRecords()
+        # By value: where a consumer has seen it.
+        self._offsets: dict[int, int] = {}
+        self._deleted_below = 0
+        # Values that the operator has asked to cancel or to deliver, and those that certainly were cancelled.
+        self._changed: set[int] = set()
+        self._cancelled: set[int] = set()
+
+    def send(self, due_ms: Mapping[int, int | None]) -> None:
+        self._due_ms |= due_ms
+
+    def acknowledge(self, values: Sequence[int], base_offset: int) -> None:
+        self._acknowledged |= {value: base_offset + index for index, value in enumerate(values)}
+
+    def delete_below(self, offset: int) -> None:
+        """Called before a DeleteRecords, which may then have its effect at any time."""
+        self._deleted_below = max(self._deleted_below, offset)
+
+    def change(self, value: int) -> None:
+        """Called before a request that cancels or delivers a record."""
+        self._changed.add(value)
+
+    def cancelled(self, value: int) -> None:
+        """Record that a cancellation has succeeded. Raises BrokenQueue if the record was delivered before."""
+        self._cancelled.add(value)
+        self._check_cancelled(value)
+
+    def read(self, records: Sequence[SeenRecord]) -> None:
+        """Check what a consumer has read. Raises BrokenQueue."""
+        self._seen.add(records)
+        for record in records:
+            first = self._offsets.setdefault(record.value, record.offset)
             if first != record.offset:
                 raise BrokenQueue(f"value {record.value} is there twice: at offsets {first} and {record.offset}")
             self._check_due(record)
+            self._check_cancelled(record.value)
+
+    def _check_due(self, record: SeenRecord) -> None:
+        if record.value not in self._due_ms:
+            raise BrokenQueue(f"offset {record.offset} has the value {record.value}, which was not sent")
+        wanted, due_ms = self._due_ms[record.value], record.due_ms
+        if due_ms is None:
+            # A time may have passed when the record arrived.
+            if wanted == 0:
+                raise BrokenQueue(f"{record} was not delayed")
+        elif record.value not in self._changed:
+            if wanted is None or (wanted and wanted != due_ms):
+                raise BrokenQueue(f"{record} was due at {wanted}")
+            if record.timestamp < due_ms:
+                raise BrokenQueue(f"{record} was delivered {due_ms - record.timestamp} ms early")
+
+    def _check_cancelled(self, value: int) -> None:
+        if value in self._cancelled and value in self._offsets:
+            raise BrokenQueue(f"value {value} was cancelled, and delivered at offset {self._offsets[value]}")
+
+    def is_complete(self) -> bool:
+        """Return whether consumers have seen all records that were acknowledged."""
+        return self._acknowledged.keys() <= self._offsets.keys()
+
+    def check_log(self, log: Sequence[SeenRecord]) -> None:
+        """Check the whole log of a topic without retention, in the order of its offsets. Raises BrokenQueue."""
+        self.read(log)
+        stored_at: dict[int, int] = {}
+        for record in log:
             if record.due_ms is not None and record.stored_at is not None:
                 before = stored_at.get(record.due_ms, -1)
                 if record.stored_at < before:
                     raise BrokenQueue(f"due at the same time, {record.stored_at} was delivered after {before}")
                 stored_at[record.due_ms] = record.stored_at
-        self.read(log)
-        lost = self._seen.keys() - set(values.values())
+        lost = self._seen.by_offset.keys() - {record.offset for record in log}
         if lost:
             raise BrokenQueue(f"offsets that were read are gone: {sorted(lost)[:10]}")
 
-    def _check_due(self, record: SeenRecord) -> None:
-        wanted, due_ms = self._sent[record.value], record.due_ms
-        if due_ms is None:
-            # A time may have passed when the record arrived.
-            if wanted == 0:
-                raise BrokenQueue(f"{record} was not delayed")
-        elif wanted is None or (wanted and wanted != due_ms):
-            raise BrokenQueue(f"{record} was due at {wanted}")
-        elif record.timestamp < due_ms:
-            raise BrokenQueue(f"{record} was delivered {due_ms - record.timestamp} ms early")
+    def check_pending(self, pending: Sequence[PendingDelayedRecord], now_ms: int) -> None:
+        """Check all records that are pending after the faults. Raises BrokenQueue."""
+        offsets: dict[int, int] = {}
+        for offset, value, due_ms in pending:
+            first = offsets.setdefault(value, offset)
+            if first != offset:
+                raise BrokenQueue(f"value {value} is pending twice: at offsets {first} and {offset}")
+            if self._due_ms.get(value) != due_ms:
+                raise BrokenQueue(f"value {value} is pending until {due_ms}, and is due at {self._due_ms.get(value)}")
+            if value in self._offsets:
+                raise BrokenQueue(f"value {value} is pending, and was delivered at offset {self._offsets[value]}")
+            if value in self._cancelled:
+                raise BrokenQueue(f"value {value} is pending, and was cancelled")
+        for value, offset in self._acknowledged.items():
+            due_ms = self._due_ms[value] or 0
+            is_kept = due_ms > now_ms and offset >= self._deleted_below and value not in self._changed
+            if is_kept and value not in offsets:
+                raise BrokenQueue(f"value {value} was acknowledged at offset {offset}, is due at {due_ms}, and is gone")
 
 
 class KeyedRecords:
@@ -128,100 +197,6 @@ class KeyedRecords:
                     raise BrokenQueue(f"keys {keys} were acknowledged without offsets, and are at {stored}")
             elif stored != list(computed):
                 raise BrokenQueue(f"keys {keys} were acknowledged with offset {base_offset}, and are at {stored}")
-
-
-# A topic with delayed delivery whose records retention and DeleteRecords remove. Retention keeps pending records, and
-# DeleteRecords does not. An operator cancels records, or delivers them before they are due.
-
-
-class PendingDelayedRecord(NamedTuple):
-    """A record that is pending according to the broker."""
-
-    offset: int
-    value: int
-    due_ms: int
-
-
-class RetainedDelayedRecords:
-    """The records that producers sent, what was acknowledged, and what may have become of it."""
-
-    def __init__(self) -> None:
-        # By value: when it is due, None without a delay.
-        self._due_ms: dict[int, int | None] = {}
-        # By value: its offset in the response.
-        self._acknowledged: dict[int, int] = {}
-        self._seen: dict[int, SeenRecord] = {}
-        # By value: where a consumer has seen it.
-        self._offsets: dict[int, int] = {}
-        self._deleted_below = 0
-        # Values that the operator has asked to cancel or to deliver, and those that certainly were cancelled.
-        self._changed: set[int] = set()
-        self._cancelled: set[int] = set()
-
-    def send(self, due_ms: Mapping[int, int | None]) -> None:
-        self._due_ms |= due_ms
-
-    def acknowledge(self, values: Sequence[int], base_offset: int) -> None:
-        self._acknowledged |= {value: base_offset + index for index, value in enumerate(values)}
-
-    def delete_below(self, offset: int) -> None:
-        """Called before a DeleteRecords, which may then have its effect at any time."""
-        self._deleted_below = max(self._deleted_below, offset)
-
-    def change(self, value: int) -> None:
-        """Called before a request that cancels or delivers a record."""
-        self._changed.add(value)
-
-    def cancelled(self, value: int) -> None:
-        """Record that a cancellation has succeeded. Raises BrokenQueue if the record was delivered before."""
-        self._cancelled.add(value)
-        self._check_cancelled(value)
-
-    def read(self, records: Iterable[SeenRecord]) -> None:
-        """Check what a consumer has read. Raises BrokenQueue."""
-        for record in records:
-            if self._seen.setdefault(record.offset, record) != record:
-                raise BrokenQueue(f"offset {record.offset} has {record}, and had {self._seen[record.offset]}")
-            first = self._offsets.setdefault(record.value, record.offset)
-            if first != record.offset:
-                raise BrokenQueue(f"value {record.value} was delivered twice: at offsets {first} and {record.offset}")
-            self._check_due(record)
-            self._check_cancelled(record.value)
-
-    def _check_due(self, record: SeenRecord) -> None:
-        if record.value not in self._due_ms:
-            raise BrokenQueue(f"offset {record.offset} has the value {record.value}, which was not sent")
-        due_ms = self._due_ms[record.value]
-        # A time may have passed when the record arrived.
-        if record.due_ms is None or record.value in self._changed:
-            return
-        if record.due_ms != due_ms:
-            raise BrokenQueue(f"{record} was due at {due_ms}")
-        if record.timestamp < due_ms:
-            raise BrokenQueue(f"{record} was delivered {due_ms - record.timestamp} ms early")
-
-    def _check_cancelled(self, value: int) -> None:
-        if value in self._cancelled and value in self._offsets:
-            raise BrokenQueue(f"value {value} was cancelled, and delivered at offset {self._offsets[value]}")
-
-    def check_pending(self, pending: Sequence[PendingDelayedRecord], now_ms: int) -> None:
-        """Check all records that are pending after the faults. Raises BrokenQueue."""
-        offsets: dict[int, int] = {}
-        for offset, value, due_ms in pending:
-            first = offsets.setdefault(value, offset)
-            if first != offset:
-                raise BrokenQueue(f"value {value} is pending twice: at offsets {first} and {offset}")
-            if self._due_ms.get(value) != due_ms:
-                raise BrokenQueue(f"value {value} is pending until {due_ms}, and is due at {self._due_ms.get(value)}")
-            if value in self._offsets:
-                raise BrokenQueue(f"value {value} is pending, and was delivered at offset {self._offsets[value]}")
-            if value in self._cancelled:
-                raise BrokenQueue(f"value {value} is pending, and was cancelled")
-        for value, offset in self._acknowledged.items():
-            due_ms = self._due_ms[value] or 0
-            is_kept = due_ms > now_ms and offset >= self._deleted_below and value not in self._changed
-            if is_kept and value not in offsets:
-                raise BrokenQueue(f"value {value} was acknowledged at offset {offset}, is due at {due_ms}, and is gone")
 
 
 # A topic whose partitions close: each record is in one place, in the order of its producer.

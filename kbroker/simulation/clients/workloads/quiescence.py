@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from random import Random
 
 from kbroker.simulation.checker.history import History, TopicPartition
-from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.connections.connection import SimClientConnection
-from kbroker.simulation.clients.fetch_session import INITIAL_EPOCH
-from kbroker.simulation.clients.group_offsets import LATEST, RefusedError, StandaloneGroupOffsets, list_offset
+from kbroker.simulation.clients.cluster import Cluster, RefusedError
+from kbroker.simulation.clients.connection import SimClientConnection
+from kbroker.simulation.clients.consumer import INITIAL_EPOCH
+from kbroker.simulation.clients.group_offsets import LATEST, GroupOffsets, list_offset
 from kbroker.simulation.clients.workloads.context import WorkloadContext
 from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.messages.k66_list_transactions import ListTransactionsRequest, ListTransactionsResponse
@@ -19,14 +19,14 @@ OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 async def wait_until_no_open_transaction(cluster: Cluster, partitions: Sequence[TopicPartition]) -> None:
     """Wait until no coordinator lists an open transaction and no partition has an unstable offset."""
-    while True:
-        try:
-            if not await _has_open_transactions(cluster):
-                ends = [await _ends(cluster, tp) for tp in partitions]
-                if all(stable == end for stable, end in ends):
-                    return
-        except (OSError, RefusedError):
-            pass
+
+    async def is_over() -> bool:
+        if await _has_open_transactions(cluster):
+            return False
+        ends = [await _ends(cluster, tp) for tp in partitions]
+        return all(stable == end for stable, end in ends)
+
+    while not await cluster.retry(is_over):
         await cluster.backoff()
 
 
@@ -50,16 +50,15 @@ async def wait_until_all_transformed(
 ) -> None:
     """Wait until no transaction is open and the group has committed the end of each partition."""
     await wait_until_no_open_transaction(cluster, partitions)
-    group_offsets = StandaloneGroupOffsets(cluster, history, "settling", group)
-    while True:
-        try:
-            await cluster.refresh_metadata(list(dict.fromkeys(topic for topic, _ in partitions)))
-            committed = await group_offsets.committed(partitions)
-            ends = {tp: await _ends(cluster, tp) for tp in partitions}
-            if all(stable == end == committed[tp][0] or end == 0 for tp, (stable, end) in ends.items()):
-                return
-        except (OSError, RefusedError):
-            pass
+    group_offsets = GroupOffsets(cluster, history, "settling", group)
+
+    async def is_transformed() -> bool:
+        await cluster.refresh_metadata(list(dict.fromkeys(topic for topic, _ in partitions)))
+        committed = await group_offsets.committed(partitions)
+        ends = {tp: await _ends(cluster, tp) for tp in partitions}
+        return all(stable == end == committed[tp][0] or end == 0 for tp, (stable, end) in ends.items())
+
+    while not await cluster.retry(is_transformed):
         await cluster.backoff()
 
 
@@ -113,14 +112,14 @@ async def _fetch_once(context: WorkloadContext, random: Random, tp: TopicPartiti
 async def _connect(clusters: list[Cluster], tp: TopicPartition) -> tuple[list[SimClientConnection], int]:
     """Connect to one broker, which has the session, even while brokers do not agree on the leader."""
     first, second = clusters
-    while True:
-        try:
-            end, _ = await list_offset(first, tp, LATEST)
-            connection = await first.leader(tp)
-            await second.refresh_metadata([tp[0]])
-            return [connection, await second.node(first.leaders[tp].node)], end
-        except OSError:
-            await first.backoff()
+
+    async def connect() -> tuple[list[SimClientConnection], int]:
+        end, _ = await list_offset(first, tp, LATEST)
+        connection = await first.leader(tp)
+        await second.refresh_metadata([tp[0]])
+        return [connection, await second.node(first.leaders[tp].node)], end
+
+    return await first.retry(connect)
 
 
 async def _wait_for_deadlines(

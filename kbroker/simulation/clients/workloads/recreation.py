@@ -12,9 +12,9 @@ from random import Random
 
 from kbroker.simulation.checker.history import History
 from kbroker.simulation.clients.admin import BROKER_TIMEOUT_MS, Admin
-from kbroker.simulation.clients.connections.cluster import NO_EPOCH, Cluster
-from kbroker.simulation.clients.connections.connection import SimClientConnection
-from kbroker.simulation.clients.group_offsets import RefusedError, StandaloneGroupOffsets
+from kbroker.simulation.clients.cluster import NO_EPOCH, Cluster, RefusedError
+from kbroker.simulation.clients.connection import SimClientConnection
+from kbroker.simulation.clients.group_offsets import GroupOffsets
 from kbroker.simulation.clients.records import RecordShape, ValueSource, build_records, read_batches
 from kbroker.simulation.clients.workloads.context import WorkloadContext
 from kbroker.simulation.runtime.environment import EPOCH_MS
@@ -125,7 +125,7 @@ class RecreatedTopic:
         commits: bool,
         replication_factor: int = 1,
     ) -> None:
-        self._context = context
+        self.context = context
         self._random = random
         self._configs = configs
         self._commits = commits
@@ -173,7 +173,7 @@ class RecreatedTopic:
             current = self._current = await self._create(cluster)
             await self._check_committed(cluster, current)
             await asyncio.sleep(random.choice((0.05, 0.3, 1.5)) * random.random())
-            if self._context.stop.requested:
+            if self.context.stop.requested:
                 return
             if self._commits:
                 await self._commit(cluster, current)
@@ -256,7 +256,7 @@ class RecreatedTopic:
 
     async def _write(self) -> None:
         cluster, random = self._cluster(), self._random
-        while not self._context.stop.requested:
+        while not self.context.stop.requested:
             if self._current is not None:
                 with suppress(OSError):
                     await self._produce(cluster, self._current)
@@ -266,7 +266,7 @@ class RecreatedTopic:
         """Send one batch, without retries. Raises OSError."""
         connection = await self._leader(cluster)
         values, after_deletion = self._values.allocate(self._random.choice((1, 3, 10))), self._is_over(incarnation)
-        at_ms = EPOCH_MS + int(self._context.loop.time() * 1000)
+        at_ms = EPOCH_MS + int(self.context.loop.time() * 1000)
         batch = build_batch(build_records(values, at_ms, RecordShape(), self._random))
         data = [PartitionProduceData(index=0, records=batch)]
         request = ProduceRequest(
@@ -284,9 +284,9 @@ class RecreatedTopic:
     async def _read(self) -> None:
         """Fetch each incarnation from its start to its end, and wait there for more records."""
         cluster, random = self._cluster(), self._random
-        while not self._context.stop.requested:
+        while not self.context.stop.requested:
             incarnation, position = self._current, 0
-            while incarnation is not None and incarnation is self._current and not self._context.stop.requested:
+            while incarnation is not None and incarnation is self._current and not self.context.stop.requested:
                 data, position = await self._fetch(cluster, incarnation, position, random.choice((0, 100, 500)))
                 if data is None or data.error_code:
                     await cluster.backoff()
@@ -361,13 +361,13 @@ class RecreatedTopic:
         incarnation.read_committed(committed[TOPIC, 0][0])
         return True
 
-    def _offsets(self, cluster: Cluster) -> StandaloneGroupOffsets:
-        return StandaloneGroupOffsets(cluster, self._no_history, TOPIC, GROUP)
+    def _offsets(self, cluster: Cluster) -> GroupOffsets:
+        return GroupOffsets(cluster, self._no_history, TOPIC, GROUP)
 
     # Clients.
 
     def _cluster(self) -> Cluster:
-        cluster = Cluster(self._context.loop, self._context.bootstrap, self._random, TOPIC)
+        cluster = Cluster(self.context.loop, self.context.bootstrap, self._random, TOPIC)
         self._clusters.append(cluster)
         return cluster
 
@@ -377,4 +377,4 @@ class RecreatedTopic:
         self._clusters.clear()
 
     def _note(self, text: str) -> None:
-        self._context.history.note(TOPIC, text)
+        self.context.history.note(TOPIC, text)

@@ -10,27 +10,28 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
+from kbroker.client.requests import GROUP, TRANSACTION
 from kbroker.coordinator.java_hash import key_hash
 from kbroker.simulation.checker.history import TopicPartition
-from kbroker.simulation.clients.connections.cluster import GROUP, TRANSACTION, Cluster
+from kbroker.simulation.clients.cluster import Cluster
 from kbroker.simulation.clients.transactional import FIRST_OF_VERSION_2, VERSION_2, EndedTransaction
-from kbroker.simulation.clients.workloads.context import WorkloadContext
+from kbroker.simulation.clients.workloads.context import TIMEOUT_S, WorkloadContext
 from kbroker.simulation.clients.workloads.transactions import SharedTransactionState
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from protocol.messages.k26_end_txn import EndTxnRequest, EndTxnResponse
+from protocol.messages.k08_offset_commits import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from protocol.messages.k22_transactions import EndTxnRequest, EndTxnResponse
 from protocol.messages.k27_write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
-)
-from protocol.messages.k28_txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
 )
 
 TRANSACTIONS_TOPIC = "__transaction_state"
@@ -171,7 +172,7 @@ async def send_stale_requests(
     pause_s: float = 0.1,
 ) -> None:
     """Send stale requests until stopped."""
-    cluster = Cluster(context.loop, context.bootstrap, random, name, timeout_s=context.timeout_s)
+    cluster = Cluster(context.loop, context.bootstrap, random, name, timeout_s=TIMEOUT_S)
     stale_client = StaleClient(cluster, random, shared.ended_transactions, groups)
     while not context.stop.requested:
         await asyncio.sleep(random.random() * 2 * pause_s)

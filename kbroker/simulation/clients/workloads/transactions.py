@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from random import Random
 
 from kbroker.simulation.checker.history import Read, TopicPartition
-from kbroker.simulation.clients.connections.coordinator import AbortableError, FatalError
 from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig
 from kbroker.simulation.clients.group_member import ASSIGNORS, FencedError, Member, MemberConfig
+from kbroker.simulation.clients.group_offsets import send_offsets
 from kbroker.simulation.clients.records import CorruptRecordError, RecordShape, ValueSource
 from kbroker.simulation.clients.transactional import (
+    AbortableError,
     EndedTransaction,
+    FatalError,
     TransactionalConfig,
     TransactionalProducer,
 )
-from kbroker.simulation.clients.transactional_offsets import send_offsets
 from kbroker.simulation.clients.workloads.consumers import skip_corrupt_batch
 from kbroker.simulation.clients.workloads.context import TIMEOUT_FACTORS, WorkloadContext
 from kbroker.simulation.clients.workloads.producers import draw_codecs
@@ -34,13 +35,8 @@ RESULT_PADDING = 32
 DELAYS_S = (0.1, 1.0, 6.0)
 
 
-@dataclass(slots=True)
-class TransactionProbabilities:
-    """Probabilities per transaction: of an abort, of a crash that leaves it open, and of a delay in the middle."""
-
-    aborts: float = 0.2
-    crashes: float = 0.05
-    delays: float = 0.05
+# Probabilities per transaction: of an abort, of a crash that leaves it open, and of a delay in the middle.
+ABORTS, CRASHES, DELAYS = 0.2, 0.05, 0.05
 
 
 @dataclass(slots=True)
@@ -65,10 +61,8 @@ class _Program:
         random: Random,
         shared: SharedTransactionState,
         transactional_id: str,
-        probabilities: TransactionProbabilities,
     ) -> None:
         self.context, self.name, self.random, self.shared = context, name, random, shared
-        self.probabilities = probabilities
         self._transactional_id = transactional_id
         self._incarnations = 0
 
@@ -97,7 +91,7 @@ class _Program:
         return TransactionalProducer(cluster, self.context.history, name, random, self._transactional_id, config)
 
     async def maybe_delay(self) -> None:
-        if self.happens(self.probabilities.delays):
+        if self.happens(DELAYS):
             await asyncio.sleep(self.random.random() * self.random.choice(DELAYS_S))
 
     async def pause_before_restart(self) -> None:
@@ -106,7 +100,7 @@ class _Program:
 
     async def end(self, producer: TransactionalProducer) -> bool:
         """Commit, or abort with the configured probability. Returns whether it committed. Raises FatalError."""
-        if not self.happens(self.probabilities.aborts):
+        if not self.happens(ABORTS):
             try:
                 await producer.commit()
             except AbortableError:
@@ -128,11 +122,10 @@ async def produce_in_transactions(
     partitions: Sequence[TopicPartition],
     transactional_id: str,
     *,
-    probabilities: TransactionProbabilities | None = None,
-    pause_s: float = 0.02,
+    pause_s: float,
 ) -> None:
     """Write several batches to several partitions in each transaction, until stopped."""
-    program = _Program(context, name, random, shared, transactional_id, probabilities or TransactionProbabilities())
+    program = _Program(context, name, random, shared, transactional_id)
     while not program.stopped:
         producer = program.new_producer(random.choice((64, 2_000)))
         try:
@@ -158,7 +151,7 @@ async def _run_transaction(
         if random.random() < 0.3:
             await done
         await program.maybe_delay()
-    if program.happens(program.probabilities.crashes):
+    if program.happens(CRASHES):
         return False
     await program.end(producer)
     return True
@@ -175,14 +168,12 @@ async def consume_transform_produce(
     group: str,
     topics: Sequence[str],
     outputs: Sequence[TopicPartition],
-    *,
-    probabilities: TransactionProbabilities | None = None,
 ) -> None:
     """Consume, transform and produce as a group member (KIP-447), until stopped.
 
     Each transaction writes one result for each record read, and commits the offsets after them.
     """
-    program = _Program(context, name, random, shared, f"{name}-id", probabilities or TransactionProbabilities())
+    program = _Program(context, name, random, shared, f"{name}-id")
     while not program.stopped:
         producer = program.new_producer(RESULT_PADDING)
         member = _new_member(program, group, topics)
@@ -245,7 +236,7 @@ async def _transform_batch(
     producer.begin(number)
     _write_results(program, producer, group, reads, outputs)
     await program.maybe_delay()
-    if program.happens(program.probabilities.crashes):
+    if program.happens(CRASHES):
         return False
     try:
         await send_offsets(producer, group, membership, positions)

@@ -23,7 +23,7 @@ from pathlib import Path
 from kafka import KafkaConsumer, TopicPartition
 
 from protocol.messages.k64_unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from protocol.messages.k10001_describe_reassignment_plan import DescribedPlan
+from protocol.messages.k10000_reassignment_plans import DescribedPlan
 from tests.compat.broker_connection import BrokerConnection
 from tests.compat.cluster.cluster import Cluster
 from tests.compat.cluster.ensemble import Ensemble

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from protocol.messages.k10001_describe_reassignment_plan import (
+from protocol.messages.k10000_reassignment_plans import (
     DescribedPlan,
     DescribeReassignmentPlanRequest,
     DescribeReassignmentPlanResponse,

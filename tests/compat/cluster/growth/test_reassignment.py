@@ -3,15 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 from protocol.errors import ErrorCode
-from protocol.messages.k45_alter_partition_reassignments import (
+from protocol.messages.k45_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from protocol.messages.k46_list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
 )
 from tests.compat.broker_connection import BrokerConnection
 from tests.compat.cluster.cluster import SETTINGS, Cluster

@@ -7,12 +7,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.compat.spark.session import IVY
+from tests.compat.spark.session import IVY, jvm_options
 from tests.compat.support import DEADLINE_S, eventually
 
 JARS = IVY / "jars"
-# For processes that live for some seconds: no optimizing compiler, one thread for garbage collection.
-QUICK_JVM = "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
+
+
+def quick_jvm() -> str:
+    """Return the value of --conf for processes that live for some seconds."""
+    return f"spark.driver.extraJavaOptions={jvm_options()}"
 
 
 class Command:

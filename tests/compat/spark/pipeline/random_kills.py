@@ -20,7 +20,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
@@ -240,6 +239,8 @@ def read_spark_metadata(archive: Path) -> list[str]:
 
 def read_archive(archive: Path) -> list[Row]:
     """Return the committed rows, read with pyarrow."""
+    import pyarrow.dataset  # here, because it imports pandas
+
     files = [str(archive / path) for path in Archive.open(open_storage(str(archive))).state().files]
     if not files:
         return []

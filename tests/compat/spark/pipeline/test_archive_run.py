@@ -21,7 +21,7 @@ from kbroker.pipeline.archive.staging import DataFileWriter
 from kbroker.pipeline.errors import PipelineError
 from tests.compat.spark.helpers import Topics, Writer, numbered
 from tests.compat.spark.pipeline.archiver import Archiver, wait_for_rows
-from tests.compat.spark.pipeline.processes import QUICK_JVM, Command
+from tests.compat.spark.pipeline.processes import Command, quick_jvm
 from tests.compat.support import DEADLINE_S, eventually, unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("archive")]
@@ -357,7 +357,7 @@ def test_sigterm_stops_the_command_after_its_batch(topics, tmp_path):
     topics.fill(name, numbered(range(1000), partitions=2))
     command = Command(
         tmp_path / "command", "archive", "run", tmp_path / "archive", name, "--json", "--every", "200ms", "--verbose",
-        "--bootstrap", topics.bootstrap, "--master", "local[2]", "--conf", QUICK_JVM,
+        "--bootstrap", topics.bootstrap, "--master", "local[2]", "--conf", quick_jvm(),
     )  # fmt: skip
     archiver = Archiver(None, topics.bootstrap, tmp_path / "archive")
     command.start()

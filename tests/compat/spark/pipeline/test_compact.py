@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
@@ -96,6 +95,8 @@ def small_archive(small_archive_template: SmallFilesArchive) -> SmallFilesArchiv
 
 def by_arrow(directory: Path) -> list[Row]:
     """Return all rows, sorted, read with pyarrow."""
+    import pyarrow.dataset  # here, because it imports pandas
+
     table = pyarrow.dataset.dataset(str(directory), partitioning="hive").to_table(columns=COLUMNS)
     return normalize(zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True))
 

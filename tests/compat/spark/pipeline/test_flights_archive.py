@@ -8,7 +8,6 @@ import json
 
 import duckdb
 import pyarrow
-import pyarrow.dataset
 import pytest
 
 from kbroker.pipeline.archive.archive import Archive
@@ -40,7 +39,7 @@ from tests.compat.spark.pipeline.flight_events import (
     flight_events,
     normalize,
 )
-from tests.compat.spark.pipeline.processes import QUICK_JVM, Command
+from tests.compat.spark.pipeline.processes import Command, quick_jvm
 from tests.compat.support import eventually, running_broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("flights, archived")]
@@ -104,7 +103,7 @@ def archive_with_kills(broker, archive, directory):
         "--every",
         "1s",
         "--conf",
-        QUICK_JVM,
+        quick_jvm(),
     )
     archiver = Command(directory, *run)
     try:
@@ -171,6 +170,8 @@ def find_damages(spark, archive):
 
 
 def by_pyarrow(archive):
+    import pyarrow.dataset  # here, because it imports pandas
+
     return pyarrow.dataset.dataset(archive, partitioning="hive").to_table()
 
 

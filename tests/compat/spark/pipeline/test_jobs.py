@@ -14,7 +14,7 @@ import pytest
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.error_text import error_text
 from tests.compat.spark.helpers import load, numbered
-from tests.compat.spark.pipeline.processes import QUICK_JVM
+from tests.compat.spark.pipeline.processes import quick_jvm
 from tests.compat.spark.session import IVY
 from tests.compat.support import eventually
 
@@ -104,7 +104,7 @@ def started(spark: Any, tmp_path: Path) -> Iterator[list[Job]]:
 def test_a_job_has_session_connector_and_broker_and_prints_nothing_at_its_end(started, bootstrap, topics, tmp_path):
     name = topics.create()
     topics.fill(name, numbered(range(25)))
-    confs = ("--conf", "spark.driver.memory=512m", "--conf", QUICK_JVM)
+    confs = ("--conf", "spark.driver.memory=512m", "--conf", quick_jvm())
     job = Job(tmp_path, READ_AND_WAIT, "--bootstrap", bootstrap, *confs, name, "--", "-x")
     started.append(job)
     job.wait_for_output()
@@ -121,7 +121,7 @@ def test_executors_import_kbroker_and_end_after_a_kill(started, tmp_path):
     work = Path(pyspark.__file__).parent / "work"
     before = set(work.iterdir()) if work.is_dir() else None
     try:
-        properties = (QUICK_JVM, QUICK_JVM.replace("driver", "executor"), "spark.executor.memory=512m")
+        properties = (quick_jvm(), quick_jvm().replace("driver", "executor"), "spark.executor.memory=512m")
         confs = [argument for conf in properties for argument in ("--conf", conf)]
         job = Job(tmp_path, RUN_ON_EXECUTOR, "--master", "local-cluster[1,1,512]", *confs)
         started.append(job)

@@ -33,7 +33,7 @@ from kbroker.pipeline.replay.sending.job import SpeedLimit
 from kbroker.pipeline.replay.sending.task import Pacing
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.helpers import Topics, load
-from tests.compat.spark.pipeline.processes import QUICK_JVM, Command
+from tests.compat.spark.pipeline.processes import Command, quick_jvm
 from tests.compat.support import DEADLINE_S, eventually, unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("replay")]
@@ -226,7 +226,7 @@ def test_kills_of_the_command_and_the_broker_lose_and_duplicate_nothing(broker, 
     # At this rate it takes 20 s: a busy machine may see only seconds later that enough records have arrived.
     command = Command(
         tmp_path / "replay", "replay", archive.storage.root, source, "--to", target, "--rate", "1000",
-        "--config", "retention.ms=-1", "--bootstrap", broker.bootstrap, "--master", "local[2]", "--conf", QUICK_JVM,
+        "--config", "retention.ms=-1", "--bootstrap", broker.bootstrap, "--master", "local[2]", "--conf", quick_jvm(),
     )  # fmt: skip
     dice = random.Random(1)
     kills = [("command", "broker", "both")[number % 3] for number in range(KILLS - 1)] + ["both"]

@@ -2,11 +2,12 @@
 
 from tests.compat.wire import kio_messages
 from tests.compat.wire.batches import values
-from tests.compat.wire.story import Story
+from tests.compat.wire.story import Story, of_api
 
 LATER = 99
 
 
+@of_api("ApiVersions", "cluster")
 def api_versions(story: Story) -> None:
     name = {"client_software_name": "wire", "client_software_version": "1"}
     story.request("all", **name)
@@ -39,6 +40,7 @@ def _with_version(frame: bytes, version: int) -> bytes:
     return frame[:6] + version.to_bytes(2, "big", signed=True) + frame[8:]
 
 
+@of_api("DescribeCluster", "cluster")
 def describe_cluster(story: Story) -> None:
     story.request("the cluster")
     story.request("with operations", include_cluster_authorized_operations=True)
@@ -49,6 +51,7 @@ def describe_cluster(story: Story) -> None:
         story.request("fenced brokers too", include_fenced_brokers=True)
 
 
+@of_api("DescribeLogDirs", "cluster")
 def describe_log_dirs(story: Story) -> None:
     topic, other = story.create_topic("t", 2), story.create_topic("u")
     story.produce(topic, values("a", "b"), values("c"))
@@ -67,6 +70,7 @@ def describe_log_dirs(story: Story) -> None:
     story.request_own("all", topics=None)
 
 
+@of_api("ListPartitionReassignments", "cluster")
 def list_partition_reassignments(story: Story) -> None:
     topic = story.create_topic("t", 2)
 
@@ -86,6 +90,7 @@ def list_partition_reassignments(story: Story) -> None:
     request("a topic twice", (topic, [0]), (topic, [0]))
 
 
+@of_api("DescribeQuorum", "cluster")
 def describe_quorum(story: Story) -> None:
     """Offsets, epochs and the port of the controller differ between brokers."""
     topic = story.create_topic("t")
@@ -115,6 +120,7 @@ def describe_quorum(story: Story) -> None:
 PREFERRED, UNCLEAN = 0, 1
 
 
+@of_api("ElectLeaders", "cluster")
 def elect_leaders(story: Story) -> None:
     topic, other = story.create_topic("t", 2), story.create_topic("u")
 

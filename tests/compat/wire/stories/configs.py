@@ -1,12 +1,13 @@
 """Configs of topics, brokers, groups: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources."""
 
-from tests.compat.wire.story import Response, Story
+from tests.compat.wire.story import Response, Story, of_api
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 OTHERS = ("log.segment.bytes", "log.cleaner.threads", "consumer.session.timeout.ms")
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
+@of_api("DescribeConfigs", "configs")
 def describe_configs(story: Story) -> None:
     topic = story.create_topic("t", cleanup_policy="compact", segment_bytes="1048576")
     node = str(story.cluster.node[0])
@@ -43,6 +44,7 @@ def describe_configs(story: Story) -> None:
     story.request("nothing", resources=[])
 
 
+@of_api("AlterConfigs", "configs")
 def alter_configs(story: Story) -> None:
     topic = story.create_topic("t")
 
@@ -90,6 +92,7 @@ def record_topic_configs(story: Story, step: str, topic: str, **configs: str) ->
     story.record(step, **topic_configs)
 
 
+@of_api("IncrementalAlterConfigs", "configs")
 def incremental_alter_configs(story: Story) -> None:
     topic = story.create_topic("t")
 
@@ -135,6 +138,7 @@ def incremental_alter_configs(story: Story) -> None:
     story.request("nothing", resources=[])
 
 
+@of_api("ListConfigResources", "configs")
 def list_config_resources(story: Story) -> None:
     group = story.name("g")
     change = [{"name": "consumer.session.timeout.ms", "config_operation": SET, "value": "50000"}]

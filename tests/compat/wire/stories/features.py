@@ -1,13 +1,14 @@
 """UpdateFeatures: the finalized level of transaction.version."""
 
 from tests.compat.support import eventually
-from tests.compat.wire.story import Story
+from tests.compat.wire.story import Story, of_api
 
 NAME = "transaction.version"
 UPGRADE, SAFE, UNSAFE = 1, 2, 3  # upgrade types; version 0 has only whether a downgrade is allowed
 Update = tuple[str, int, int]  # feature, level, upgrade type
 
 
+@of_api("UpdateFeatures", "cluster")
 def update_features(story: Story) -> None:
     try:
         changes(story)

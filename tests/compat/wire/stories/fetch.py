@@ -4,13 +4,14 @@ from uuid import UUID
 
 from tests.compat.wire.batches import values
 from tests.compat.wire.stories import transactional
-from tests.compat.wire.story import Response, Story
+from tests.compat.wire.story import Response, Story, of_api
 
 UNKNOWN_ID = UUID(int=1)
 EVERYTHING = 1 << 20
 NO_SESSION, NEW_SESSION, CLOSE_SESSION = -1, 0, -1
 
 
+@of_api("Fetch", "records")
 def story(story: Story) -> None:
     topic = story.create_topic("t", 2)
     story.produce(topic, values("a", "b"), values("c", "d", "e"), values("f", codec="lz4"))

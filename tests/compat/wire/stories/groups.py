@@ -3,11 +3,12 @@
 from uuid import UUID
 
 from tests.compat.wire.stories.membership import Member, rebalancing
-from tests.compat.wire.story import Response, Story
+from tests.compat.wire.story import Response, Story, of_api
 
 UNKNOWN_ID = UUID(int=1)
 
 
+@of_api("FindCoordinator", "consumer groups")
 def find_coordinator(story: Story) -> None:
     group = story.group("g")
     kinds = {"group": 0, "transaction": 1, "share": 2, "no such kind": 3, "negative": -1}
@@ -27,6 +28,7 @@ def is_ready(response: Response) -> bool:
     return "COORDINATOR_NOT_AVAILABLE" not in str(response)
 
 
+@of_api("DescribeGroups", "group admin")
 def describe_groups(story: Story) -> None:
     def request(step: str, *groups: str, **more: object) -> None:
         story.request(step, groups=list(groups), **more)
@@ -51,6 +53,7 @@ def describe_groups(story: Story) -> None:
     request("rebalancing", stable.group)
 
 
+@of_api("ListGroups", "group admin")
 def list_groups(story: Story) -> None:
     Member(story, story.group("stable")).stable()
     commit(story, story.group("empty"), story.create_topic("t"), 1)
@@ -76,6 +79,7 @@ def list_groups(story: Story) -> None:
             story.request_own(f"{title}, stable", types_filter=kinds, states_filter=["Stable"])
 
 
+@of_api("DeleteGroups", "group admin")
 def delete_groups(story: Story) -> None:
     def request(step: str, *groups: str) -> None:
         story.request(step, groups_names=list(groups))
@@ -102,6 +106,7 @@ def commit(story: Story, group: str, topic: str, offset: int) -> None:
     story.call("OffsetCommit", group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=[fields_of_topic])
 
 
+@of_api("OffsetCommit", "commits")
 def offset_commit(story: Story) -> None:
     topic, group = story.create_topic("t", 2), story.group("g")
     story.group("h")
@@ -198,6 +203,7 @@ def offset_topic(story: Story, topic: str, *partitions: int) -> dict[str, object
     return {"name": topic, "topic_id": topic_id, "partition_indexes": list(partitions)}
 
 
+@of_api("OffsetDelete", "commits")
 def offset_delete(story: Story) -> None:
     topic, other = story.create_topic("t", 2), story.create_topic("u")
     group = story.group("g")

@@ -1,6 +1,6 @@
 """Members of classic groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup."""
 
-from tests.compat.wire.story import Response, Story
+from tests.compat.wire.story import Response, Story, of_api
 
 RANGE = [{"name": "range", "metadata": b"r"}]
 BOTH = [{"name": "range", "metadata": b"r"}, {"name": "roundrobin", "metadata": b"rr"}]
@@ -67,6 +67,7 @@ def rebalancing(story: Story, member: Member) -> Member:
     return other
 
 
+@of_api("JoinGroup", "consumer groups")
 def join_group(story: Story) -> None:
     group = story.group("g")
 
@@ -128,6 +129,7 @@ def static_members(story: Story) -> None:
     request("static member, other protocols", protocols=[{"name": "other", "metadata": b""}])
 
 
+@of_api("SyncGroup", "consumer groups")
 def sync_group(story: Story) -> None:
     member = Member(story, story.group("g")).join()
     own_assignment = {"assignments": [{"member_id": member.id, "assignment": b"mine"}]}
@@ -158,6 +160,7 @@ def sync_group(story: Story) -> None:
         request("unknown instance", group_instance_id="two")
 
 
+@of_api("Heartbeat", "consumer groups")
 def heartbeat(story: Story) -> None:
     member = Member(story, story.group("g")).join()
 
@@ -184,6 +187,7 @@ def heartbeat(story: Story) -> None:
         request("unknown instance", group_instance_id="two")
 
 
+@of_api("LeaveGroup", "consumer groups")
 def leave_group(story: Story) -> None:
     def request(step: str, group: str, *members: tuple[str, str | None]) -> None:
         rows = [{"member_id": member, "group_instance_id": instance} for member, instance in members]

@@ -9,13 +9,14 @@ from tests.compat.wire import kio_messages
 from tests.compat.wire.batches import CONTROL, T0, TRANSACTIONAL, batch, legacy, modify, values
 from tests.compat.wire.client import Client
 from tests.compat.wire.stories import transactional
-from tests.compat.wire.story import Story, now_ms
+from tests.compat.wire.story import Story, now_ms, of_api
 
 UNKNOWN_ID = UUID(int=1)
 NO_PRODUCER = 10**12  # an id that no producer has
 FIRST_VERSION = 3
 
 
+@of_api("Produce", "records")
 def story(story: Story) -> None:
     if story.version < FIRST_VERSION:
         return unserved_versions(story)

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
-from tests.compat.wire.story import Story
+from tests.compat.wire.story import Story, of_api
 
 UNKNOWN_NODE = 999
 Targets = dict[int, Sequence[int] | None]
 
 
+@of_api("AlterPartitionReassignments", "cluster")
 def alter_partition_reassignments(story: Story) -> None:
     topic, other = story.create_topic("t", 2), story.create_topic("u")
     node = story.cluster.node[0]
@@ -43,11 +44,13 @@ def alter_partition_reassignments(story: Story) -> None:
         story.request(f"timeout {timeout}", topics=topics, timeout=timeout)
 
 
+@of_api("UnregisterBroker", "cluster")
 def unregister_broker(story: Story) -> None:
     for broker in (UNKNOWN_NODE, -1):
         story.request(f"broker {broker}", broker_id=broker)
 
 
+@of_api("AlterReplicaLogDirs", "cluster")
 def alter_replica_log_dirs(story: Story) -> None:
     topic, other = story.create_topic("t", 2), story.create_topic("u")
     long_name = story.create_topic("n".ljust(200, "n"))

@@ -2,12 +2,13 @@
 
 from tests.compat.wire.batches import T0, values
 from tests.compat.wire.stories import transactional, transactions
-from tests.compat.wire.story import Story
+from tests.compat.wire.story import Story, of_api
 
 SPECIAL = {"latest": -1, "earliest": -2, "max timestamp": -3, "earliest local": -4, "latest tiered": -5,
            "earliest pending upload": -6, "no such special": -7}  # fmt: skip
 
 
+@of_api("ListOffsets", "offsets")
 def list_offsets(story: Story) -> None:
     topic = story.create_topic("t", 2)
     story.produce(topic, values("a", "b", step_ms=10), values("c", "d", time_ms=T0 + 100, step_ms=-50))
@@ -37,6 +38,7 @@ def list_offsets(story: Story) -> None:
     transactional.list_offsets(story)
 
 
+@of_api("OffsetForLeaderEpoch", "offsets")
 def offset_for_leader_epoch(story: Story) -> None:
     topic = story.create_topic("t", 2)
     story.produce(topic, values("a", "b"))
@@ -59,6 +61,7 @@ def offset_for_leader_epoch(story: Story) -> None:
     story.request("no topics", replica_id=-1, topics=[])
 
 
+@of_api("DeleteRecords", "delete records")
 def delete_records(story: Story) -> None:
     topic = story.create_topic("t", 2)
     story.produce(topic, values("a", "b"), values("c", "d"), values("e"))
@@ -87,6 +90,7 @@ def delete_records(story: Story) -> None:
     transactional.delete_records(story)
 
 
+@of_api("InitProducerId", "idempotence")
 def init_producer_id(story: Story) -> None:
     base = {"transactional_id": None, "transaction_timeout": 60_000}
     story.producer_id()
@@ -102,6 +106,7 @@ def init_producer_id(story: Story) -> None:
     transactions.init_producer_id(story)
 
 
+@of_api("DescribeProducers", "idempotence")
 def describe_producers(story: Story) -> None:
     topic = story.create_topic("t", 2)
     first = story.producer_id()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.compat.wire.story import Story
+from tests.compat.wire.story import Story, of_api
 
 UNKNOWN, ANY = 0, 1
 FILTER = {
@@ -31,6 +31,7 @@ EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 Component = tuple[str, int, str | None]
 
 
+@of_api("DescribeAcls", "security")
 def describe_acls(story: Story) -> None:
     story.request("all", **FILTER)
     story.request("of a topic", **FILTER | {"resource_type_filter": 2, "resource_name_filter": "t"})
@@ -41,6 +42,7 @@ def describe_acls(story: Story) -> None:
         story.request(f"{field} -1", **FILTER | {field: -1})
 
 
+@of_api("CreateAcls", "security")
 def create_acls(story: Story) -> None:
     story.request("none", creations=[])
     story.request("one", creations=[ACL])
@@ -53,6 +55,7 @@ def create_acls(story: Story) -> None:
     story.request("a principal without a type", creations=[ACL | {"principal": "a"}])
 
 
+@of_api("DeleteAcls", "security")
 def delete_acls(story: Story) -> None:
     story.request("none", filters=[])
     story.request("all", filters=[FILTER])
@@ -63,6 +66,7 @@ def delete_acls(story: Story) -> None:
     story.request("of a principal", filters=[FILTER | {"principal_filter": "User:a", "host_filter": "*"}])
 
 
+@of_api("DescribeClientQuotas", "security")
 def describe_client_quotas(story: Story) -> None:
     def request(step: str, *components: Component, strict: bool = False) -> None:
         rows: list[dict[str, Any]] = [
@@ -96,6 +100,7 @@ def describe_client_quotas(story: Story) -> None:
     request("no such type, then a bad match type", ("host", EXACT, "a"), ("user", 7, "a"))
 
 
+@of_api("DescribeUserScramCredentials", "security")
 def describe_user_scram_credentials(story: Story) -> None:
     def request(step: str, *users: str) -> None:
         story.request(step, users=[{"name": user} for user in users])

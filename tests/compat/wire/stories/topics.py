@@ -2,12 +2,13 @@
 
 from uuid import UUID
 
-from tests.compat.wire.story import Response, Story
+from tests.compat.wire.story import Response, Story, of_api
 
 NO_ID, UNKNOWN_ID = UUID(int=0), UUID(int=1)
 INVALID_NAMES = {"an empty name": "", "a dot": ".", "two dots": "..", "a space": "a b", "too long": "x" * 250}
 
 
+@of_api("Metadata", "topics")
 def metadata(story: Story) -> None:
     topic, other = story.create_topic("t", 3), story.create_topic("u")
 
@@ -65,6 +66,7 @@ def created_by_metadata(story: Story) -> None:
     story.record_all("partitions")
 
 
+@of_api("CreateTopics", "topics")
 def create_topics(story: Story) -> None:
     def request(step: str, *specs: dict[str, object], validate_only: bool = False) -> None:
         base = {"num_partitions": 1, "replication_factor": 1, "configs": [], "assignments": []}
@@ -119,6 +121,7 @@ def assignment(partition: int, *brokers: int) -> dict[str, object]:
     return {"partition_index": partition, "broker_ids": list(brokers)}
 
 
+@of_api("DeleteTopics", "topics")
 def delete_topics(story: Story) -> None:
     def request(step: str, *topics: tuple[str | None, UUID]) -> None:
         rows = [{"name": name, "topic_id": topic_id} for name, topic_id in topics]
@@ -140,6 +143,7 @@ def delete_topics(story: Story) -> None:
         request("by id", (None, story.topic_id(third)))
 
 
+@of_api("CreatePartitions", "topics")
 def create_partitions(story: Story) -> None:
     topic = story.create_topic("t")
     node = story.cluster.node[0]
@@ -168,6 +172,7 @@ def create_partitions(story: Story) -> None:
     story.wait_for_topic(topic, 4)
 
 
+@of_api("DescribeTopicPartitions", "topics")
 def describe_topic_partitions(story: Story) -> None:
     first, second = story.create_topic("a", 3), story.create_topic("b", 2)
     topics = [{"name": first}, {"name": second}]

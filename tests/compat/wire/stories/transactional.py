@@ -2,7 +2,7 @@
 
 from tests.compat.wire.batches import CONTROL, T0, TRANSACTIONAL, modify, values
 from tests.compat.wire.stories.transactions import UNKNOWN_PRODUCER_ID, Producer, fetch_result
-from tests.compat.wire.story import Story, now_ms
+from tests.compat.wire.story import Story, now_ms, of_api
 
 EVERYTHING = 1 << 20
 COMMITTED, UNCOMMITTED = 1, 0
@@ -272,6 +272,7 @@ def delete_records(story: Story) -> None:
     producer.end()
 
 
+@of_api("WriteTxnMarkers", "transactions")
 def write_markers(story: Story) -> None:
     """WriteTxnMarkers, sent by brokers, and by administrators to end hanging transactions."""
     topic = story.create_topic("t", 4, **SEGMENTS)

@@ -4,7 +4,7 @@ from tests.compat.wire.stories import groups
 from tests.compat.wire.stories.groups import commit
 from tests.compat.wire.stories.membership import Member, rebalancing
 from tests.compat.wire.stories.transactions import UNKNOWN_PRODUCER_ID, Producer
-from tests.compat.wire.story import Story
+from tests.compat.wire.story import Story, of_api
 
 FIRST_VERSION_2 = 5  # the version of TxnOffsetCommit that adds the group's partition to the transaction (KIP-890)
 FIRST_VERSION_WITH_MEMBERS = 3
@@ -19,6 +19,7 @@ def add_group(story: Story, producer: Producer, group: str) -> None:
     story.call("AddOffsetsToTxn", **producer.identity(group_id=group))
 
 
+@of_api("TxnOffsetCommit", "transactions")
 def txn_offset_commit(story: Story) -> None:
     """TxnOffsetCommit, in a transaction of the producer."""
     topic, group = story.create_topic("t", 2), story.group("g")
@@ -163,6 +164,7 @@ def fenced(story: Story, topic: str) -> None:
     record_offsets(story, "of a fenced producer", group, topic)
 
 
+@of_api("OffsetFetch", "commits")
 def offset_fetch(story: Story) -> None:
     """OffsetFetch, also while transactional offsets are pending."""
     groups.offset_fetch(story)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.compat.wire.batches import values
-from tests.compat.wire.story import Response, Story, now_ms
+from tests.compat.wire.story import Response, Story, now_ms, of_api
 
 TIMEOUT_MS = 60_000
 UNKNOWN_PRODUCER_ID = 10**12
@@ -179,6 +179,7 @@ def try_request(story: Story, producer: Producer, api: str, **more: Any) -> Resp
     return story.try_call(api, **producer.identity(**more))
 
 
+@of_api("EndTxn", "transactions")
 def end_txn(story: Story) -> None:
     v2 = story.version >= 5
     topic = story.create_topic("t", 2)
@@ -270,6 +271,7 @@ def mixed(story: Story, topic: str) -> None:
     producer.wait_until_complete().record("v2 aborts: afterwards")
 
 
+@of_api("AddPartitionsToTxn", "transactions")
 def add_partitions(story: Story) -> None:
     """Versions 0-3 are for clients, 4 and 5 for brokers, which can also verify partitions."""
     topic, other = story.create_topic("t", 4), story.create_topic("u")
@@ -334,6 +336,7 @@ def verify_only(story: Story, producer: Producer, request: Any, topic: str) -> N
     story.request("check and add in one request", transactions=rows)
 
 
+@of_api("AddOffsetsToTxn", "transactions")
 def add_offsets(story: Story) -> None:
     group = story.group("g")
     producer = Producer(story, "p", v2=False).init()
@@ -357,6 +360,7 @@ def add_offsets(story: Story) -> None:
     request("a fenced producer")
 
 
+@of_api("DescribeTransactions", "transactions")
 def describe_transactions(story: Story) -> None:
     topic, other = story.create_topic("t", 3), story.create_topic("u")
     producer = Producer(story, "p", v2=False).init()
@@ -382,6 +386,7 @@ def describe_transactions(story: Story) -> None:
     request("begun anew", "p")
 
 
+@of_api("ListTransactions", "transactions")
 def list_transactions(story: Story) -> None:
     topic = story.create_topic("t")
     Producer(story, "never").init()

@@ -25,18 +25,14 @@ from protocol.messages.k60_describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from protocol.messages.k10000_create_reassignment_plan import (
+from protocol.messages.k10000_reassignment_plans import (
+    CancelReassignmentPlanRequest,
+    CancelReassignmentPlanResponse,
     CreateReassignmentPlanRequest,
     CreateReassignmentPlanResponse,
-)
-from protocol.messages.k10001_describe_reassignment_plan import (
     DescribedMove,
     DescribedPlan,
     DescribeReassignmentPlanResponse,
-)
-from protocol.messages.k10002_cancel_reassignment_plan import (
-    CancelReassignmentPlanRequest,
-    CancelReassignmentPlanResponse,
 )
 from protocol.schema.message import Message
 

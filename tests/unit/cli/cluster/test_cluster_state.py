@@ -23,7 +23,7 @@ from protocol.messages.k35_describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from protocol.messages.k60_describe_cluster import DescribeClusterBroker, DescribeClusterResponse
-from protocol.messages.k10001_describe_reassignment_plan import DescribedHealing
+from protocol.messages.k10000_reassignment_plans import DescribedHealing
 
 CLUSTER = DescribeClusterResponse(
     cluster_id="abc",

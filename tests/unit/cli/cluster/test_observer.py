@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kbroker.cli.cluster import roll_steps
-from kbroker.cli.cluster.roll_steps import BrokerAddress, BrokerProcess, Observer, first_view
+from kbroker.cli.cluster.roll_steps import BrokerProcess, Observer, first_view
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.partitions import PartitionHealth
 from protocol.apis import ApiKey
@@ -67,8 +67,3 @@ def test_a_broker_that_does_not_respond_is_away(start: Callable[..., Observer]) 
 def test_brokers_of_another_program_are_refused(start: Callable[..., Observer]) -> None:
     with pytest.raises(CliError, match="do not report when they were started"):
         first_view(start(None, None))
-
-
-def test_addresses() -> None:
-    assert str(BrokerAddress("host", 9092)) == "host:9092"
-    assert str(BrokerAddress("::1", 9092)) == "[::1]:9092"

@@ -17,7 +17,7 @@ from kbroker.cli.common.partitions import ReplicaChanges
 from kbroker.client.connection import BrokerUnreachable
 from kbroker.metadata.reassignments.placement.cluster_layout import ClusterBroker
 from protocol.errors import ErrorCode
-from protocol.messages.k10002_cancel_reassignment_plan import CancelReassignmentPlanResponse
+from protocol.messages.k10000_reassignment_plans import CancelReassignmentPlanResponse
 from protocol.schema.message import Message
 from tests.unit.cli.cluster.conftest import MIB, FakeCluster
 

@@ -12,7 +12,6 @@ from kbroker.cli import main
 from kbroker.cli.cluster import roll
 from kbroker.cli.cluster.roll_steps import (
     NOT_REGISTERED,
-    BrokerAddress,
     BrokerProcess,
     ClusterView,
     interrupted_by,
@@ -23,6 +22,7 @@ from kbroker.cli.cluster.roll_steps import (
     restart_steps,
 )
 from kbroker.cli.common.partitions import PartitionHealth
+from protocol.messages.k60_describe_cluster import DescribeClusterBroker
 
 Capture = pytest.CaptureFixture[str]
 HOUR_MS = 3_600_000
@@ -53,7 +53,7 @@ class FakeCluster:
         else:
             self._idle_turns += 1
             assert self._idle_turns < MAX_IDLE_TURNS, "it waits for something that does not come"
-        brokers = {broker: BrokerAddress(f"host-{broker}", 9092, None) for broker in (1, 2, 3)}
+        brokers = {broker: DescribeClusterBroker(host=f"host-{broker}", port=9092) for broker in (1, 2, 3)}
         view = ClusterView(self.controller, brokers, dict(self.processes), dict(self.partitions))
         return view if self.is_responding else None
 
@@ -278,7 +278,7 @@ def view(
 ) -> ClusterView:
     return ClusterView(
         controller,
-        {broker: BrokerAddress(f"host-{broker}", 9092, rack) for broker, rack in racks.items()},
+        {broker: DescribeClusterBroker(host=f"host-{broker}", port=9092, rack=rack) for broker, rack in racks.items()},
         {broker: BrokerProcess(broker, 1000, "1.0") for broker in racks if broker not in away},
         {("t", number): part for number, part in enumerate(partitions)},
     )

@@ -17,8 +17,7 @@ from kbroker.client.connection import BrokerUnreachable
 from kbroker.metadata.reassignments import plan_checks
 from kbroker.metadata.reassignments.placement.cluster_layout import ClusterBroker, PlacedPartition
 from protocol.errors import ErrorCode
-from protocol.messages.k10000_create_reassignment_plan import CreateReassignmentPlanResponse
-from protocol.messages.k10001_describe_reassignment_plan import DescribeReassignmentPlanResponse
+from protocol.messages.k10000_reassignment_plans import CreateReassignmentPlanResponse, DescribeReassignmentPlanResponse
 from protocol.schema.message import Message
 from tests.unit.cli.cluster.conftest import MIB, FakeCluster
 

@@ -17,16 +17,14 @@ from kbroker.cli.common.partitions import (
 )
 from kbroker.client.connection import BrokerUnreachable
 from protocol.errors import ErrorCode
-from protocol.messages.k45_alter_partition_reassignments import (
+from protocol.messages.k45_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    ReassignablePartitionResponse,
-    ReassignableTopicResponse,
-)
-from protocol.messages.k46_list_partition_reassignments import (
     ListPartitionReassignmentsResponse,
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
 )
 
 

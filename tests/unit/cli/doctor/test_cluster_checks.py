@@ -6,8 +6,17 @@ from typing import Any
 import pytest
 
 from kbroker.cli.doctor.cluster_checks import check_cluster
-from kbroker.cli.doctor.cluster_reader import ClusterUnreadable, ForeignNodes, StoredCluster
-from kbroker.cli.doctor.host import OK, PROBLEM, WARNING, CheckContext, CheckResult, Host
+from kbroker.cli.doctor.host import (
+    OK,
+    PROBLEM,
+    WARNING,
+    CheckContext,
+    CheckResult,
+    ClusterUnreadable,
+    ForeignNodes,
+    Host,
+    StoredCluster,
+)
 from kbroker.config import BrokerConfig
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.runtime.real_disk import RealDisk

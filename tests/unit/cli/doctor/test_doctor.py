@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,56 +27,39 @@ IN_USE = OSError(98, "Address already in use")
 CLUSTER = RunningCluster("cluster", (1,), 3, ())
 
 
+# The methods of a host, by the name of a fault, and what they return on a healthy one.
+HEALTHY: dict[str, tuple[str, Any]] = {
+    "bind": ("bind_error", None),
+    "addresses": ("resolve", ["127.0.0.1"]),
+    "connect": ("connect_error", None),
+    "cluster": ("describe_cluster", CLUSTER),
+    "is_writable": ("is_writable", True),
+    "file_system": ("file_system", FileSystem("ext4", "/", "8:1")),
+    "write_caches": ("write_caches", {"sda": "write through"}),
+    "now": ("now_ms", NOW),
+    "synchronized": ("is_clock_synchronized", True),
+    "max_open_files": ("max_open_files", 100_000),
+    "memory": ("memory", {"MemTotal": 8 << 30, "MemAvailable": 4 << 30}),
+    "java": ("find_program", "/usr/bin/java"),
+}
+
+
 class FaultyHost(Host):
     """A healthy host but for the faults that are set."""
 
-    def __init__(self, **faults: Any) -> None:
-        self.faults = faults
+    def __init__(self, modules: tuple[str, ...] = ("uvloop",), **faults: Any) -> None:
+        self.modules = modules
+        assert faults.keys() <= HEALTHY.keys()
+        for fault, (method, healthy) in HEALTHY.items():
+            setattr(self, method, partial(self._respond, faults.get(fault, healthy)))
 
-    def _get(self, name: str, healthy: Any) -> Any:
-        return self.faults.get(name, healthy)
-
-    def bind_error(self, host: str, port: int) -> OSError | None:
-        return self._get("bind", None)  # type: ignore[no-any-return]
-
-    def resolve(self, host: str) -> list[str]:
-        addresses = self._get("addresses", ["127.0.0.1"])
-        if isinstance(addresses, OSError):
-            raise addresses
-        return addresses  # type: ignore[no-any-return]
-
-    def connect_error(self, host: str, port: int) -> OSError | None:
-        return self._get("connect", None)  # type: ignore[no-any-return]
-
-    def describe_cluster(self, host: str, port: int) -> RunningCluster | None:
-        return self._get("cluster", CLUSTER)  # type: ignore[no-any-return]
-
-    def is_writable(self, path: str) -> bool:
-        return self._get("is_writable", True)  # type: ignore[no-any-return]
-
-    def file_system(self, path: str) -> FileSystem | None:
-        return self._get("file_system", FileSystem("ext4", "/", "8:1"))  # type: ignore[no-any-return]
-
-    def write_caches(self, device: str) -> dict[str, str]:
-        return self._get("write_caches", {"sda": "write through"})  # type: ignore[no-any-return]
-
-    def now_ms(self) -> int:
-        return NOW
-
-    def is_clock_synchronized(self) -> bool | None:
-        return self._get("synchronized", True)  # type: ignore[no-any-return]
-
-    def max_open_files(self) -> int:
-        return self._get("max_open_files", 100_000)  # type: ignore[no-any-return]
-
-    def memory(self) -> dict[str, int]:
-        return self._get("memory", {"MemTotal": 8 << 30, "MemAvailable": 4 << 30})  # type: ignore[no-any-return]
+    def _respond(self, found: Any, *_: Any) -> Any:
+        if isinstance(found, OSError) and (found.errno or 0) < 0:
+            raise found  # the error of a name
+        return found
 
     def has_module(self, name: str) -> bool:
-        return name in self._get("modules", ("uvloop",))
-
-    def find_program(self, name: str) -> str | None:
-        return self._get("java", "/usr/bin/java")  # type: ignore[no-any-return]
+        return name in self.modules
 
 
 class SizedDisk(RealDisk):

@@ -10,7 +10,7 @@ import pytest
 from kbroker.cli import main
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.log.dump import parse_offset_range
-from kbroker.cli.log.segments import decode_internal
+from kbroker.cli.log.items import decode_internal
 from kbroker.common import TopicPartition
 from kbroker.coordination.interface import Create, Delete, Set
 from kbroker.coordination.journal import Journal, encode_snapshot

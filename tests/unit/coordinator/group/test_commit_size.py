@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.api import k08_offset_commit
+from kbroker.api import k08_offset_commits
 from kbroker.common import KafkaError
 from kbroker.coordinator.group import records as offset_records
 from kbroker.coordinator.group.group_coordinator import SMALL_COMMIT
@@ -13,7 +13,7 @@ from kbroker.coordinator.group.offset_metadata_manager import MIN_RECORD_BYTES, 
 from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.runtime.turns import release
 from protocol.errors import ErrorCode
-from protocol.messages.k08_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -64,7 +64,9 @@ async def test_nothing_is_encoded(m: Machine, monkeypatch: pytest.MonkeyPatch) -
         return {result.error_code for topic in response.topics for result in topic.partitions}
 
     released: list[int] = []
-    monkeypatch.setattr(k08_offset_commit, "release", lambda offsets: released.append(len(offsets)) or release(offsets))
+    monkeypatch.setattr(
+        k08_offset_commits, "release", lambda offsets: released.append(len(offsets)) or release(offsets)
+    )
     assert await commit(300, "m" * 4000) == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
     assert not encoded
     assert released == [300]

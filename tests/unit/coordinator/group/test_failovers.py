@@ -9,13 +9,13 @@ from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import ProducerIdentity
 from kbroker.metadata.image import MetadataDelta
 from protocol.errors import ErrorCode
-from protocol.messages.k12_heartbeat import HeartbeatRequest
-from protocol.messages.k26_end_txn import EndTxnRequest
-from protocol.messages.k28_txn_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from protocol.messages.k11_classic_groups import HeartbeatRequest
+from protocol.messages.k22_transactions import EndTxnRequest
 from tests.unit.coordinator.group.test_group_coordinator import (
     commit_error,
     commit_request,

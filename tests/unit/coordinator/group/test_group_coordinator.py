@@ -1,6 +1,6 @@
 """Groups through restarts, elections, a high watermark that lags behind, deletions and expiration."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,22 @@ from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from protocol.errors import ErrorCode
-from protocol.messages.k08_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.messages.k12_heartbeat import HeartbeatRequest
-from protocol.messages.k13_leave_group import LeaveGroupRequest, MemberIdentity
-from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from protocol.messages.k15_describe_groups import DescribeGroupsRequest
-from protocol.messages.k16_list_groups import ListGroupsRequest
+from protocol.messages.k11_classic_groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+from protocol.messages.k15_groups import DescribeGroupsRequest, ListGroupsRequest
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest
 from tests.unit.support.calls_per_step import calls_per_step
 from tests.unit.support.group_coordinator import NODE, Harness
@@ -31,26 +35,6 @@ from tests.unit.support.internal_log import MemoryLog
 Make = Callable[..., Harness]
 DAY_MS = 24 * 3600 * 1000
 SUBSCRIBED_TO_T = b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    brokers: list[Harness] = []
-
-    def build(*args: Any, **config: Any) -> Harness:
-        brokers.append(Harness(*args, **config))
-        return brokers[-1]
-
-    yield build
-    for broker in brokers:
-        broker.close()
-
-
-@pytest.fixture
-def broker(make: Make) -> Harness:
-    harness = make()
-    harness.create_topic("t", 2)
-    return harness
 
 
 def join_request(member_id: str = "", *, session_ms: int = 10_000, instance: str | None = None) -> JoinGroupRequest:
@@ -398,13 +382,15 @@ def test_a_topic_deleted_while_the_group_is_loading(broker: Harness) -> None:
     assert offsets_in(broker.call(fetch_request(), 9)) == {}
 
 
-def test_the_offsets_of_an_empty_group_expire_and_the_group_with_them(broker: Harness, make: Make) -> None:
+def test_the_offsets_of_an_empty_group_expire_and_the_group_with_them(make: Make) -> None:
+    broker = make(offsets_retention_minutes=60)
+    broker.create_topic("t", 1)
     member_id = stable_group(broker, session_ms=60_000)
     broker.call(commit_request(5, member_id=member_id, generation=1), 9)
     leave = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=member_id)])
     broker.loop.pass_ms(50_000)
     broker.call(leave, 3)
-    broker.loop.pass_ms(7 * DAY_MS - 100_000)
+    broker.loop.pass_ms(3_600_000 - 100_000)
     assert offsets_in(broker.call(fetch_request(), 9)) == {"t": [5]}
     broker.loop.pass_ms(1_000_000)
     assert broker.call(ListGroupsRequest(), 5).groups == []

@@ -8,16 +8,14 @@ from kbroker.common import KafkaError
 from kbroker.coordinator.group.kinds import GROUP_KINDS
 from kbroker.coordinator.group.records import OffsetAndMetadata
 from protocol.errors import ErrorCode
-from protocol.messages.k08_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.messages.k12_heartbeat import HeartbeatRequest
-from protocol.messages.k15_describe_groups import DescribeGroupsRequest
-from protocol.messages.k16_list_groups import ListGroupsRequest
+from protocol.messages.k11_classic_groups import HeartbeatRequest, JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.messages.k15_groups import DescribeGroupsRequest, ListGroupsRequest
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest
 from protocol.messages.k47_offset_delete import (
     OffsetDeleteRequest,

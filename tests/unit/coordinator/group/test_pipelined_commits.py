@@ -6,7 +6,7 @@ from asyncio import Future
 from kbroker.common import TopicPartition
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from protocol.errors import ErrorCode
-from protocol.messages.k08_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

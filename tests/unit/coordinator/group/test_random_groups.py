@@ -16,23 +16,24 @@ from kbroker.coordinator.group.kinds import RECORD_CODEC
 from kbroker.coordinator.group.records import OffsetKey, OffsetRecord
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from protocol.errors import ErrorCode
-from protocol.messages.k08_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
-)
-from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.messages.k12_heartbeat import HeartbeatRequest
-from protocol.messages.k13_leave_group import LeaveGroupRequest, MemberIdentity
-from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from protocol.messages.k22_init_producer_id import InitProducerIdRequest
-from protocol.messages.k25_add_offsets_to_txn import AddOffsetsToTxnRequest
-from protocol.messages.k26_end_txn import EndTxnRequest
-from protocol.messages.k28_txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from protocol.messages.k11_classic_groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+from protocol.messages.k22_transactions import AddOffsetsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.control import COMMIT, parse_control_type

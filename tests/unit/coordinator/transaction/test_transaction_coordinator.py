@@ -1,8 +1,7 @@
-"""Transactions: their steps, concurrent and repeated requests, empty transactions."""
+"""Steps of transactions and concurrent requests; test_transcripts_of_kafka.py has the result of each request."""
 
 from collections.abc import Callable
 
-from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
 from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from tests.unit.support.transaction_coordinator import A0, A1, B0, Harness, open_transaction
@@ -25,26 +24,6 @@ def test_a_transaction_is_prepared_then_marked_then_completed(h: Harness):
         (B0, TransactionMarker(1000, 1, True, 0, 2)),
     ]
     assert h.states() == ["Empty", "Ongoing", "PrepareCommit", "CompleteCommit"]
-
-
-def test_each_transaction_has_its_own_epoch(h: Harness):
-    producer = h.init()
-    for committed in (True, False, True):
-        assert h.add(producer, A0) is None
-        producer = h.end(producer, committed)
-    assert producer == (1000, 3)
-    assert [(m.producer_epoch, m.committed) for _, m in h.markers.written] == [(1, True), (2, False), (3, True)]
-
-
-def test_older_clients_keep_their_epoch(h: Harness):
-    producer = open_transaction(h, version=OLD_CLIENT)
-    assert h.commit(producer, version=OLD_CLIENT) == producer
-    assert h.add(producer, A1, version=OLD_CLIENT) is None
-    assert h.abort(producer, version=OLD_CLIENT) == producer
-    assert h.markers.written == [
-        (A0, TransactionMarker(1000, 0, True, 0, 0)),
-        (A1, TransactionMarker(1000, 0, False, 0, 0)),
-    ]
 
 
 def test_partitions_are_added_one_after_the_other(h: Harness):
@@ -175,76 +154,9 @@ def test_a_cancelled_request_is_completed(h: Harness):
 # Repeated requests.
 
 
-def test_a_repeated_end_has_the_same_result(h: Harness):
-    producer = open_transaction(h)
-    assert h.commit(producer) == (1000, 1)
-    assert h.commit(producer) == (1000, 1)
-    assert h.abort(producer) is ErrorCode.INVALID_TXN_STATE
-    assert h.states().count("PrepareCommit") == 1
-    producer = (1000, 1)
-    h.add(producer, A0)
-    assert h.abort(producer) == (1000, 2)
-    assert h.abort(producer) == (1000, 2)
-    assert h.commit(producer) is ErrorCode.INVALID_TXN_STATE
-
-
-def test_a_late_end_cannot_end_the_next_transaction(h: Harness):
-    first = open_transaction(h)
-    second = h.commit(first)
-    h.add(second, A0)
-    assert h.commit(first) is ErrorCode.PRODUCER_FENCED
-    assert h.abort(first) is ErrorCode.PRODUCER_FENCED
-    assert h.state() == "Ongoing"
-    third = h.commit(second)
-    h.add(third, A0)
-    h.abort(third)
-    assert h.commit(first) is ErrorCode.PRODUCER_FENCED
-
-
-def test_a_repeated_end_of_an_older_client_has_the_same_result(h: Harness):
-    producer = open_transaction(h, version=OLD_CLIENT)
-    h.commit(producer, version=OLD_CLIENT)
-    assert h.commit(producer, version=OLD_CLIENT) == producer
-    assert h.abort(producer, version=OLD_CLIENT) is ErrorCode.INVALID_TXN_STATE
-    h.add(producer, A0, version=OLD_CLIENT)
-    h.abort(producer, version=OLD_CLIENT)
-    assert h.abort(producer, version=OLD_CLIENT) == producer
-    assert h.commit(producer, version=OLD_CLIENT) is ErrorCode.INVALID_TXN_STATE
-    assert h.states().count("PrepareCommit") == 1
-
-
 def test_a_repeated_end_has_the_same_result_after_a_restart(h: Harness, make: Callable[..., Harness]):
     producer = open_transaction(h)
     h.commit(producer)
     successor = make(h.crash())
     assert successor.commit(producer) == (1000, 1)
     assert successor.abort(producer) is ErrorCode.INVALID_TXN_STATE
-
-
-# Empty transactions.
-
-
-def test_an_empty_transaction_cannot_be_committed(h: Harness):
-    producer = h.init()
-    assert h.commit(producer) is ErrorCode.INVALID_TXN_STATE
-    assert h.commit(producer, version=OLD_CLIENT) is ErrorCode.INVALID_TXN_STATE
-    assert h.abort(producer, version=OLD_CLIENT) is ErrorCode.INVALID_TXN_STATE
-    h.add(producer, A0)
-    producer = h.commit(producer)
-    assert h.commit(producer) is ErrorCode.INVALID_TXN_STATE
-
-
-def test_an_abort_of_an_empty_transaction_bumps_the_epoch(h: Harness):
-    """Batches that are still in flight must not become part of the producer's next transaction."""
-    producer = h.init()
-    h.loop.pass_ms(10)
-    assert h.abort(producer) == (1000, 1)
-    assert h.states() == ["Empty", "PrepareAbort", "CompleteAbort"]
-    assert h.markers.written == []
-    prepared = h.records()[1]
-    assert isinstance(prepared, TransactionMetadata)
-    assert prepared.start_ms == prepared.last_update_ms > 0
-    assert h.abort((1000, 1)) == (1000, 2)
-    h.add((1000, 2), A0)
-    assert h.commit((1000, 2)) == (1000, 3)
-    assert h.abort((1000, 3)) == (1000, 4)

@@ -1,4 +1,4 @@
-"""Transactional ids: their producers and epochs, timeouts and expiration."""
+"""Transactional ids: fencing, timeouts and expiration. test_transcripts_of_kafka.py has the result of each request."""
 
 from collections.abc import Callable
 
@@ -31,11 +31,16 @@ def test_only_the_current_producer_can_change_a_transaction(h: Harness):
         assert h.commit((1000, 0), id="", version=version) is ErrorCode.INVALID_REQUEST
 
 
-def test_a_new_producer_fences_the_former_one(h: Harness):
-    former = h.init()
-    assert h.init() == (1000, 1)
-    assert h.add(former, A0) is ErrorCode.PRODUCER_FENCED
-    assert h.abort(former) is ErrorCode.PRODUCER_FENCED
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_the_timeout_has_bounds(h: Harness, timeout_ms: int):
+    assert h.init(timeout_ms=timeout_ms) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert h.init(timeout_ms=900_000) == (1000, 0)
+
+
+def test_an_invalid_transactional_id_or_producer_is_rejected(h: Harness):
+    assert h.init("") is ErrorCode.INVALID_REQUEST
+    assert h.init(producer=(1000, -1)) is ErrorCode.INVALID_REQUEST
+    assert h.init(producer=(-1, 3)) is ErrorCode.INVALID_REQUEST
 
 
 def test_a_new_producer_aborts_the_open_transaction_of_the_former_one(h: Harness):
@@ -51,28 +56,6 @@ def test_a_new_producer_aborts_the_open_transaction_of_the_former_one(h: Harness
     assert h.commit(former) is ErrorCode.PRODUCER_FENCED
 
 
-@pytest.mark.parametrize("committed", [True, False])
-def test_a_fenced_producer_does_not_get_the_epoch_of_an_older_client(h: Harness, committed: bool):
-    """The end of an older client's transaction does not bump the epoch, so an EndTxn with the epoch before is no retry.
-
-    If it counted as a retry, its response would have the newer producer's epoch. Both producers would write with that
-    epoch, and batches of one would count as retries of the other.
-    """
-    former = h.init()
-    end = h.commit if committed else h.abort
-    newer = open_transaction(h, version=OLD_CLIENT)
-    assert end(newer, version=OLD_CLIENT) == newer
-    assert end(former) is ErrorCode.PRODUCER_FENCED
-    assert h.add(newer, B0, version=OLD_CLIENT) is None
-
-
-def test_the_former_producer_finds_its_transaction_aborted(h: Harness):
-    former = open_transaction(h)
-    assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert h.commit(former) is ErrorCode.INVALID_TXN_STATE
-    assert h.abort(former) == (1000, 1)
-
-
 def test_fencing_before_transactions_version_2(make: Callable[..., Harness]):
     """transaction.version is below 2."""
     h = make(version=1)
@@ -81,18 +64,6 @@ def test_fencing_before_transactions_version_2(make: Callable[..., Harness]):
     assert h.markers.written == [(A0, TransactionMarker(1000, 1, False, 0, 1))]
     assert h.commit(former, version=OLD_CLIENT) is ErrorCode.PRODUCER_FENCED
     assert h.init() == (1000, 2)
-
-
-@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-def test_the_timeout_has_bounds(h: Harness, timeout_ms: int):
-    assert h.init(timeout_ms=timeout_ms) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
-    assert h.init(timeout_ms=900_000) == (1000, 0)
-
-
-def test_an_invalid_transactional_id_or_producer_is_rejected(h: Harness):
-    assert h.init("") is ErrorCode.INVALID_REQUEST
-    assert h.init(producer=(1000, -1)) is ErrorCode.INVALID_REQUEST
-    assert h.init(producer=(-1, 3)) is ErrorCode.INVALID_REQUEST
 
 
 def test_no_producer_id_is_available(h: Harness):
@@ -110,27 +81,7 @@ def test_one_of_two_concurrent_producers_must_retry(h: Harness):
     assert str(results[1]) == "CONCURRENT_TRANSACTIONS"
 
 
-# KIP-360: a producer continues after an error with its producer id.
-
-
-def test_a_producer_bumps_its_own_epoch(h: Harness):
-    producer = h.init()
-    assert h.init(producer=producer) == (1000, 1)
-    assert h.init(producer=producer) == (1000, 1), "the response was lost"
-    assert h.init(producer=(1000, 1)) == (1000, 2)
-    assert h.init(producer=producer) is ErrorCode.PRODUCER_FENCED
-
-
-def test_a_fenced_producer_cannot_bump_its_epoch(h: Harness):
-    former = h.init()
-    h.init()
-    assert h.init(producer=former) is ErrorCode.PRODUCER_FENCED
-    assert h.init(producer=(999, 0)) is ErrorCode.PRODUCER_FENCED
-    assert h.init(producer=(1000, 1)) == (1000, 2)
-
-
-def test_the_producer_of_an_expired_transactional_id_gets_a_new_producer_id(h: Harness):
-    assert h.init(producer=(77, 5)) == (1000, 0)
+# Restarts.
 
 
 def test_a_repeated_bump_is_fenced_after_a_restart(h: Harness, make: Callable[..., Harness]):
@@ -139,35 +90,6 @@ def test_a_repeated_bump_is_fenced_after_a_restart(h: Harness, make: Callable[..
     h.init(producer=producer)
     successor = make(h.crash())
     assert successor.init(producer=producer) is ErrorCode.PRODUCER_FENCED
-
-
-# Exhausted epochs.
-
-
-def test_the_highest_epoch_leads_to_a_new_producer_id(h: Harness):
-    h.init()
-    set_epoch(h, 32766)
-    assert h.init() == (1001, 0)
-    set_epoch(h, 32766)
-    assert h.init(producer=(1001, 32766)) == (1002, 0)
-    assert h.init(producer=(1001, 32766)) == (1002, 0), "the response was lost"
-
-
-def test_the_end_of_a_transaction_with_the_last_epoch_returns_a_new_producer_id(h: Harness):
-    h.init()
-    set_epoch(h, 32766)
-    h.add((1000, 32766), A0)
-    h.markers.held = True
-    assert h.commit((1000, 32766)) == (1001, 0)
-    assert h.add((1001, 0), A0) is ErrorCode.CONCURRENT_TRANSACTIONS
-    h.markers.complete()
-    h.loop.run_ready()
-    assert h.markers.written == [(A0, TransactionMarker(1000, 32767, True, 0, 2))]
-    assert h.commit((1000, 32766)) == (1001, 0), "repeated"
-    assert h.abort((1000, 32766)) is ErrorCode.INVALID_TXN_STATE
-    assert h.add((1001, 0), A0) is None
-    assert h.commit((1000, 32766)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert h.commit((1001, 0)) == (1001, 1)
 
 
 def test_the_new_producer_id_survives_a_restart_before_the_markers(h: Harness, make: Callable[..., Harness]):
@@ -180,16 +102,6 @@ def test_the_new_producer_id_survives_a_restart_before_the_markers(h: Harness, m
     assert successor.markers.written == [(A0, TransactionMarker(1000, 32767, True, 0, 2))]
     assert successor.commit((1000, 32766)) == (1001, 0)
     assert successor.add((1001, 0), A0) is None
-
-
-def test_fencing_with_the_last_epoch(h: Harness):
-    h.init()
-    set_epoch(h, 32766)
-    h.add((1000, 32766), A0)
-    assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert h.markers.written == [(A0, TransactionMarker(1000, 32767, False, 0, 2))]
-    assert h.abort((1000, 32766)) == (1001, 0)
-    assert h.init() == (1001, 1)
 
 
 # Timeouts and expiration.
@@ -205,35 +117,6 @@ def test_a_transaction_times_out(h: Harness):
     assert h.commit(producer) is ErrorCode.INVALID_TXN_STATE
     assert h.add(producer, B0) is ErrorCode.PRODUCER_FENCED
     assert h.init(producer=producer) == (1000, 1)
-
-
-def test_a_timeout_before_transactions_version_2(make: Callable[..., Harness]):
-    h = make(version=1)
-    producer = open_transaction(h, version=OLD_CLIENT)
-    h.loop.pass_ms(TIMEOUT_MS + 12_000)
-    assert h.markers.written == [(A0, TransactionMarker(1000, 1, False, 0, 1))]
-    assert h.commit(producer, version=OLD_CLIENT) is ErrorCode.PRODUCER_FENCED
-    assert h.init(producer=producer) is ErrorCode.PRODUCER_FENCED
-    assert h.init() == (1000, 2)
-
-
-def test_a_timeout_with_the_last_epoch(h: Harness):
-    h.init()
-    set_epoch(h, 32766)
-    h.add((1000, 32766), A0)
-    h.loop.pass_ms(TIMEOUT_MS + 12_000)
-    assert h.state() == "CompleteAbort"
-    # To the producer it looks like its own bump.
-    assert h.init(producer=(1000, 32766)) == (1001, 0)
-    assert h.add((1001, 0), A0) is None
-
-
-def test_more_partitions_do_not_extend_the_timeout(h: Harness):
-    producer = open_transaction(h)
-    h.loop.pass_ms(TIMEOUT_MS - 10_000)
-    assert h.add(producer, B0) is None
-    h.loop.pass_ms(22_000)
-    assert h.state() == "CompleteAbort"
 
 
 def test_a_timeout_that_cannot_be_written_is_tried_again(h: Harness):

@@ -13,7 +13,7 @@ import pytest
 from kbroker.common import TopicPartition
 from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
-from protocol.messages.k26_end_txn import EndTxnRequest, EndTxnResponse
+from protocol.messages.k22_transactions import EndTxnRequest, EndTxnResponse
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.record import iter_records
 from tests.unit.support.client import Client, records_of

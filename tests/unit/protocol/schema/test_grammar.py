@@ -7,7 +7,7 @@ import pytest
 
 from protocol.messages.k01_fetch import FetchRequest
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.k12_heartbeat import HeartbeatRequest
+from protocol.messages.k11_classic_groups import HeartbeatRequest
 from protocol.schema.codec import encode
 from protocol.schema.grammar import FieldError, ParsedField, parse_fields
 from protocol.schema.message import Message, message_info

@@ -15,8 +15,7 @@ from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, 
 from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from protocol.messages.k12_heartbeat import HeartbeatRequest
-from protocol.messages.k14_sync_group import SyncGroupRequest
+from protocol.messages.k11_classic_groups import HeartbeatRequest, SyncGroupRequest
 from protocol.messages.k75_describe_topic_partitions import DescribeTopicPartitionsRequest
 from protocol.schema.codec import decode, encode
 from protocol.schema.layout import is_flexible_version, min_encoded_size

@@ -24,9 +24,8 @@ from protocol.messages.k03_metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from protocol.messages.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
-from protocol.messages.k14_sync_group import SyncGroupResponse
-from protocol.messages.k16_list_groups import ListGroupsRequest
+from protocol.messages.k11_classic_groups import HeartbeatRequest, HeartbeatResponse, SyncGroupResponse
+from protocol.messages.k15_groups import ListGroupsRequest
 from protocol.messages.k18_api_versions import ApiVersionsResponse, SupportedFeatureKey
 from protocol.messages.k75_describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
 from protocol.schema.codec import decode, encode, encoder

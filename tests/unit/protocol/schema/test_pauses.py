@@ -7,7 +7,7 @@ import pytest
 
 from protocol.errors import MalformedError
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from protocol.messages.k11_classic_groups import SyncGroupRequest, SyncGroupRequestAssignment
 from protocol.schema.codec import decode, decoder, encode, encoder
 from protocol.schema.decoder_source import COPIED_AT_ONCE, STEP_BYTES
 from protocol.schema.encoder_source import STEP_BUFFERS

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.queues.closing.forwarding_target import append_forwarded
+from kbroker.queues.closing.forwarding import append_forwarded
 from kbroker.storage.producers.producer_state_manager import FIRST_FORWARDER_ID
 from protocol.errors import ErrorCode
 from protocol.records.batch import build_batch

@@ -10,7 +10,7 @@ from kbroker.common import TopicPartition
 from kbroker.coordinator.group.records import OffsetAndMetadata
 from kbroker.metadata.image import Forwarding, MetadataDelta, PartitionChange
 from protocol.errors import ErrorCode
-from protocol.messages.k08_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -18,7 +18,7 @@ from protocol.messages.k08_offset_commit import (
 )
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from protocol.messages.k14_sync_group import SyncGroupRequest
+from protocol.messages.k11_classic_groups import SyncGroupRequest
 from protocol.messages.k47_offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kbroker.storage.checkpoint_files import decode_offsets
-from protocol.messages.k08_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

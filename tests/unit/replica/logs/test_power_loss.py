@@ -8,7 +8,7 @@ import pytest
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.storage.checkpoint_files import decode_offsets
 from protocol.errors import ErrorCode
-from protocol.messages.k08_offset_commit import (
+from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

@@ -1,8 +1,8 @@
 """Requests of brokers with many elements: they are decoded at once."""
 
-from kbroker.api.dispatch import BROKER_LISTENER_APIS, Dispatch
+from kbroker.api.dispatch import Dispatch
 from kbroker.server.interbroker.inter_broker_connection import _decode
-from protocol.apis import ApiKey
+from protocol.apis import BROKER_LISTENER_APIS, ApiKey
 from protocol.limits import MAX_ELEMENTS_AT_ONCE
 from protocol.messages.k27_write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from protocol.schema.codec import encode

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 import pytest
 
@@ -47,19 +46,11 @@ class StrangerTest(PeerBrokers):
         return InitiatorHandshake(BrokerIdentity(cluster_id, secret, 1, 11), (2, 22), 0, nonce)
 
 
-def refused(log: pytest.LogCaptureFixture, reason: str, count: int = 1) -> None:
+def refused(caplog: pytest.LogCaptureFixture, reason: str, count: int = 1) -> None:
     """Assert that there is one warning for each refused connection."""
-    lines = [str(record.msg) for record in log.records if record.levelno >= logging.WARNING]
+    lines = [str(record.msg) for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(lines) == count, lines
     assert all(f'reason="inter-broker: {reason}"' in line for line in lines), lines
-
-
-@pytest.fixture(autouse=True)
-def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    return caplog
-
-
-Story = Callable[[StrangerTest], object]
 
 
 @pytest.mark.parametrize(
@@ -76,145 +67,116 @@ Story = Callable[[StrangerTest], object]
     ],
     ids=["request", "client", "small", "http", "tls", "large", "empty", "negative"],
 )
-def test_bytes_before_the_handshake(log: pytest.LogCaptureFixture, data: bytes) -> None:
-    @simulated(StrangerTest, [1])
-    async def story(s: StrangerTest) -> None:
-        stranger = await s.stranger(data)
-        await stranger.lost
-        assert s.two.received == []
-        assert not s.two.server.connections
-        refused(log, "request before the handshake")
-
-    story(1)
+@simulated(StrangerTest, [1])
+async def test_bytes_before_the_handshake(s: StrangerTest, caplog: pytest.LogCaptureFixture, data: bytes) -> None:
+    stranger = await s.stranger(data)
+    await stranger.lost
+    assert s.two.received == []
+    assert not s.two.server.connections
+    refused(caplog, "request before the handshake")
 
 
-def test_a_frame_that_is_too_large_reserves_nothing(log: pytest.LogCaptureFixture) -> None:
-    @simulated(StrangerTest, [1])
-    async def story(s: StrangerTest) -> None:
-        stranger = await s.stranger((1024).to_bytes(4, "big") + b"x")
-        await s.until(lambda: s.two.server.connections)
-        (connection,) = s.two.server.connections
-        await s.until(lambda: connection._partial is not None)
-        assert len(connection._partial or b"") == 1028
-        await stranger.lost
-        refused(log, "no handshake in time")
-        before = s.loop.time()
-        too_large = await s.stranger((1025).to_bytes(4, "big") + b"x")
-        await too_large.lost
-        assert s.loop.time() - before < 1
-
-    story(1)
+@simulated(StrangerTest, [1])
+async def test_a_frame_that_is_too_large_reserves_nothing(s: StrangerTest, caplog: pytest.LogCaptureFixture) -> None:
+    stranger = await s.stranger((1024).to_bytes(4, "big") + b"x")
+    await s.until(lambda: s.two.server.connections)
+    (connection,) = s.two.server.connections
+    await s.until(lambda: connection._partial is not None)
+    assert len(connection._partial or b"") == 1028
+    await stranger.lost
+    refused(caplog, "no handshake in time")
+    before = s.loop.time()
+    too_large = await s.stranger((1025).to_bytes(4, "big") + b"x")
+    await too_large.lost
+    assert s.loop.time() - before < 1
 
 
-def test_a_silent_stranger_is_closed(log: pytest.LogCaptureFixture) -> None:
-    @simulated(StrangerTest, [1])
-    async def story(s: StrangerTest) -> None:
-        before = s.loop.time()
-        stranger = await s.stranger()
-        await stranger.lost
-        assert HANDSHAKE_TIMEOUT_S <= s.loop.time() - before < HANDSHAKE_TIMEOUT_S + 1
-        refused(log, "no handshake in time")
-
-    story(1)
+@simulated(StrangerTest, [1])
+async def test_a_silent_stranger_is_closed(s: StrangerTest, caplog: pytest.LogCaptureFixture) -> None:
+    before = s.loop.time()
+    stranger = await s.stranger()
+    await stranger.lost
+    assert HANDSHAKE_TIMEOUT_S <= s.loop.time() - before < HANDSHAKE_TIMEOUT_S + 1
+    refused(caplog, "no handshake in time")
 
 
-def test_half_a_handshake_is_closed(log: pytest.LogCaptureFixture) -> None:
-    @simulated(StrangerTest, [1])
-    async def story(s: StrangerTest) -> None:
-        stranger = await s.stranger(frame(s.hello().hello))
-        await s.received(stranger)
-        await stranger.lost
-        refused(log, "no handshake in time")
-
-    story(1)
+@simulated(StrangerTest, [1])
+async def test_half_a_handshake_is_closed(s: StrangerTest, caplog: pytest.LogCaptureFixture) -> None:
+    stranger = await s.stranger(frame(s.hello().hello))
+    await s.received(stranger)
+    await stranger.lost
+    refused(caplog, "no handshake in time")
 
 
-def test_a_wrong_proof(log: pytest.LogCaptureFixture) -> None:
-    @simulated(StrangerTest, [1])
-    async def story(s: StrangerTest) -> None:
-        # The request follows immediately, in the same segment.
-        stranger = await s.stranger(frame(s.hello().hello) + frame(b"p" * 32) + HEARTBEAT)
-        await stranger.lost
-        assert s.two.received == []
-        refused(log, "the peer does not know the cluster's secret")
-
-    story(1)
+@simulated(StrangerTest, [1])
+async def test_a_wrong_proof(s: StrangerTest, caplog: pytest.LogCaptureFixture) -> None:
+    # The request follows immediately, in the same segment.
+    stranger = await s.stranger(frame(s.hello().hello) + frame(b"p" * 32) + HEARTBEAT)
+    await stranger.lost
+    assert s.two.received == []
+    refused(caplog, "the peer does not know the cluster's secret")
 
 
-def test_a_replayed_handshake(log: pytest.LogCaptureFixture) -> None:
-    @simulated(StrangerTest, [1])
-    async def story(s: StrangerTest) -> None:
-        handshake = s.hello()
-        broker = await s.stranger(frame(handshake.hello))
-        proof = frame(handshake.answer(await s.received(broker)))
-        broker.write(proof + HEARTBEAT)
-        await s.until(lambda: s.two.received)
-        replay = await s.stranger(frame(handshake.hello) + proof + HEARTBEAT)
-        await replay.lost
-        assert len(s.two.received) == 1
-        refused(log, "the peer does not know the cluster's secret")
-
-    story(1)
+@simulated(StrangerTest, [1])
+async def test_a_replayed_handshake(s: StrangerTest, caplog: pytest.LogCaptureFixture) -> None:
+    handshake = s.hello()
+    broker = await s.stranger(frame(handshake.hello))
+    proof = frame(handshake.answer(await s.received(broker)))
+    broker.write(proof + HEARTBEAT)
+    await s.until(lambda: s.two.received)
+    replay = await s.stranger(frame(handshake.hello) + proof + HEARTBEAT)
+    await replay.lost
+    assert len(s.two.received) == 1
+    refused(caplog, "the peer does not know the cluster's secret")
 
 
-def test_a_broker_of_another_cluster(log: pytest.LogCaptureFixture) -> None:
-    @simulated(StrangerTest, [1])
-    async def story(s: StrangerTest) -> None:
-        stranger = await s.stranger(frame(s.hello(cluster_id="theirs").hello))
-        assert b"a broker of another cluster" in await s.received(stranger)
-        await stranger.lost
-        refused(log, "a broker of another cluster")
-        assert "cluster=theirs broker=1" in str(log.records[-1].msg)
-
-    story(1)
+@simulated(StrangerTest, [1])
+async def test_a_broker_of_another_cluster(s: StrangerTest, caplog: pytest.LogCaptureFixture) -> None:
+    stranger = await s.stranger(frame(s.hello(cluster_id="theirs").hello))
+    assert b"a broker of another cluster" in await s.received(stranger)
+    await stranger.lost
+    refused(caplog, "a broker of another cluster")
+    assert "cluster=theirs broker=1" in str(caplog.records[-1].msg)
 
 
-def test_a_broker_that_does_not_know_of_the_restart_is_refused_without_a_warning(log: pytest.LogCaptureFixture) -> None:
-    @simulated(StrangerTest, [1])
-    async def story(s: StrangerTest) -> None:
-        handshake = InitiatorHandshake(BrokerIdentity(CLUSTER, SECRET, 1, 11), (2, 21), 0, b"n" * 32)
-        stranger = await s.stranger(frame(handshake.hello))
-        assert b"another epoch of this broker is meant" in await s.received(stranger)
-        await stranger.lost
-        assert not s.two.server.connections
-        refused(log, "", count=0)
+@simulated(StrangerTest, [1])
+async def test_a_broker_that_does_not_know_of_the_restart_is_refused_without_a_warning(
+    s: StrangerTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    handshake = InitiatorHandshake(BrokerIdentity(CLUSTER, SECRET, 1, 11), (2, 21), 0, b"n" * 32)
+    stranger = await s.stranger(frame(handshake.hello))
+    assert b"another epoch of this broker is meant" in await s.received(stranger)
+    await stranger.lost
+    assert not s.two.server.connections
+    refused(caplog, "", count=0)
 
-    story(1)
 
-
-def test_a_broker_with_another_secret(log: pytest.LogCaptureFixture) -> None:
+@simulated(StrangerTest, [1])
+async def test_a_broker_with_another_secret(s: StrangerTest, caplog: pytest.LogCaptureFixture) -> None:
     """It was given the right address: for example a restored backup of the coordination service."""
-
-    @simulated(StrangerTest, [1])
-    async def story(s: StrangerTest) -> None:
-        three = await s.broker(3, 33, secret=b"\6" * 32)
-        s.introduce()
-        with pytest.raises(PeerUnavailable, match="does not know the cluster's secret"):
-            await three.loop.run(three.heartbeat(2))
-        with pytest.raises(PeerUnavailable, match="does not know the cluster's secret"):
-            await s.one.loop.run(s.one.heartbeat(3))
-        assert s.two.received == three.received == []
-        lines = [str(record.msg) for record in log.records if record.levelno >= logging.ERROR]
-        assert len(lines) == 2
-        assert all("handshake failed" in line for line in lines)
-
-    story(1)
+    three = await s.broker(3, 33, secret=b"\6" * 32)
+    s.introduce()
+    with pytest.raises(PeerUnavailable, match="does not know the cluster's secret"):
+        await three.loop.run(three.heartbeat(2))
+    with pytest.raises(PeerUnavailable, match="does not know the cluster's secret"):
+        await s.one.loop.run(s.one.heartbeat(3))
+    assert s.two.received == three.received == []
+    lines = [str(record.msg) for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(lines) == 2
+    assert all("handshake failed" in line for line in lines)
 
 
-def test_many_strangers_do_not_keep_brokers_out(log: pytest.LogCaptureFixture) -> None:
-    @simulated(StrangerTest, [1])
-    async def story(s: StrangerTest) -> None:
-        strangers = [await s.stranger() for _ in range(MAX_STRANGERS + 20)]
-        await s.one.loop.run(s.one.heartbeat(2))
-        await s.until(lambda: sum(stranger.is_open for stranger in strangers) <= MAX_STRANGERS)
-        assert not strangers[0].is_open
-        assert strangers[-1].is_open
-        assert len(s.two.server.strangers) <= MAX_STRANGERS
-        assert s.two.server.context.errors.closed["inter-broker: too many connections without a handshake"] == 21
-        # Five lines a minute, then a number.
-        refused(log, "too many connections without a handshake", 5)
-
-    story(1)
+@simulated(StrangerTest, [1])
+async def test_many_strangers_do_not_keep_brokers_out(s: StrangerTest, caplog: pytest.LogCaptureFixture) -> None:
+    strangers = [await s.stranger() for _ in range(MAX_STRANGERS + 20)]
+    await s.one.loop.run(s.one.heartbeat(2))
+    await s.until(lambda: sum(stranger.is_open for stranger in strangers) <= MAX_STRANGERS)
+    assert not strangers[0].is_open
+    assert strangers[-1].is_open
+    assert len(s.two.server.strangers) <= MAX_STRANGERS
+    assert s.two.server.context.errors.closed["inter-broker: too many connections without a handshake"] == 21
+    # Five lines a minute, then a number.
+    refused(caplog, "too many connections without a handshake", 5)
 
 
 # After the handshake.
@@ -240,31 +202,27 @@ async def greeted(s: StrangerTest) -> Recorder:
         ((-5).to_bytes(4, "big", signed=True), "malformed frame"),
     ],
 )
-def test_a_broker_that_sends_nonsense(log: pytest.LogCaptureFixture, data: bytes, reason: str) -> None:
-    @simulated(StrangerTest, [1])
-    async def story(s: StrangerTest) -> None:
-        broker = await greeted(s)
-        broker.write(data)
-        await broker.lost
-        assert s.two.received == []
-        refused(log, reason)
+@simulated(StrangerTest, [1])
+async def test_a_broker_that_sends_nonsense(
+    s: StrangerTest, caplog: pytest.LogCaptureFixture, data: bytes, reason: str
+) -> None:
+    broker = await greeted(s)
+    broker.write(data)
+    await broker.lost
+    assert s.two.received == []
+    refused(caplog, reason)
 
-    story(1)
 
+@simulated(StrangerTest, [1])
+async def test_a_handler_that_fails_closes_the_connection(s: StrangerTest, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(context: object, request: object) -> object:
+        raise RuntimeError
 
-def test_a_handler_that_fails_closes_the_connection(log: pytest.LogCaptureFixture) -> None:
-    @simulated(StrangerTest, [1])
-    async def story(s: StrangerTest) -> None:
-        def fail(context: object, request: object) -> object:
-            raise RuntimeError
-
-        s.two.on_heartbeat = fail
-        with pytest.raises(PeerUnavailable):
-            await s.one.loop.run(s.one.heartbeat(2))
-        lines = [str(record.msg).partition(" peer")[0] for record in log.records if record.levelno >= logging.WARNING]
-        assert lines == ["request failed", "connection closed"]
-        s.two.on_heartbeat = lambda context, request: asyncio.sleep(0, None)
-        with pytest.raises(PeerUnavailable, match="REQUEST_TIMED_OUT"):
-            await s.one.loop.run(s.one.heartbeat(2, timeout_ms=100))
-
-    story(1)
+    s.two.on_heartbeat = fail
+    with pytest.raises(PeerUnavailable):
+        await s.one.loop.run(s.one.heartbeat(2))
+    lines = [str(record.msg).partition(" peer")[0] for record in caplog.records if record.levelno >= logging.WARNING]
+    assert lines == ["request failed", "connection closed"]
+    s.two.on_heartbeat = lambda context, request: asyncio.sleep(0, None)
+    with pytest.raises(PeerUnavailable, match="REQUEST_TIMED_OUT"):
+        await s.one.loop.run(s.one.heartbeat(2, timeout_ms=100))

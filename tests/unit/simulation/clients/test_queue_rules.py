@@ -8,7 +8,6 @@ from kbroker.simulation.clients.workloads.queue_rules import (
     ForwardedRecords,
     KeyedRecords,
     PendingDelayedRecord,
-    RetainedDelayedRecords,
     SeenRecord,
 )
 from kbroker.simulation.clients.workloads.queue_topics import check_view
@@ -20,16 +19,17 @@ IMMEDIATE, DUE, DELAYED = SeenRecord(0, 1, 100), SeenRecord(3, 2, 205, 200, 1), 
 def delayed() -> DelayedRecords:
     rules = DelayedRecords()
     rules.send({1: None, 2: 200, 3: 0, 4: None})
-    rules.acknowledge([1, 2, 3])
+    rules.acknowledge([1, 2, 3], 0)
     return rules
 
 
 def test_delayed_records_that_are_right() -> None:
     rules = delayed()
-    assert not rules.is_complete([IMMEDIATE, DUE])
-    assert rules.is_complete([IMMEDIATE, DUE, DELAYED])
-    rules.read([IMMEDIATE])
-    rules.check([IMMEDIATE, DUE, DELAYED])
+    rules.read([IMMEDIATE, DUE])
+    assert not rules.is_complete()
+    rules.read([IMMEDIATE, DUE, DELAYED])
+    assert rules.is_complete()
+    rules.check_log([IMMEDIATE, DUE, DELAYED])
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_delayed_records_that_are_right() -> None:
 )
 def test_delayed_records_that_are_wrong(log: list[SeenRecord], reason: str) -> None:
     with pytest.raises(BrokenQueue, match=reason):
-        delayed().check(log)
+        delayed().check_log(log)
 
 
 def test_what_a_consumer_has_read_stays() -> None:
@@ -55,7 +55,7 @@ def test_what_a_consumer_has_read_stays() -> None:
     with pytest.raises(BrokenQueue, match="offset 1 has"):
         rules.read([SeenRecord(1, 1, 100)])
     with pytest.raises(BrokenQueue, match="are gone"):
-        rules.check([IMMEDIATE, DUE, DELAYED])
+        rules.check_log([IMMEDIATE, DUE, DELAYED])
 
 
 def test_keys() -> None:
@@ -169,8 +169,8 @@ NOW = 500
 KEPT = [PendingDelayedRecord(20, 3, LATER), PendingDelayedRecord(4, 5, LATER)]
 
 
-def retained() -> RetainedDelayedRecords:
-    rules = RetainedDelayedRecords()
+def retained() -> DelayedRecords:
+    rules = DelayedRecords()
     rules.send({1: None, 2: 200, 3: LATER, 4: LATER, 5: LATER, 6: LATER})
     rules.acknowledge([1, 2, 3, 4, 5], 0)
     rules.change(4)
@@ -195,12 +195,8 @@ def test_retained_records_that_are_right() -> None:
 @pytest.mark.parametrize(
     ("log", "reason"),
     [
-        ([IMMEDIATE, IMMEDIATE._replace(offset=9)], "value 1 was delivered twice: at offsets 0 and 9"),
         ([IMMEDIATE, IMMEDIATE._replace(value=2)], "offset 0 has"),
-        ([IMMEDIATE._replace(value=9)], "which was not sent"),
-        ([DUE._replace(timestamp=199)], "1 ms early"),
         ([SeenRecord(21, 3, 300, LATER, 2)], "700 ms early"),
-        ([DUE._replace(due_ms=201)], "was due at 200"),
         ([SeenRecord(21, 4, LATER, LATER, 3)], "value 4 was cancelled, and delivered at offset 21"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from kbroker.api.k02_list_offsets import CONSUMER, LATEST
 from kbroker.simulation.checker.history import History
-from kbroker.simulation.clients.connections.cluster import Cluster
+from kbroker.simulation.clients.cluster import Cluster
 from kbroker.simulation.clients.consumer import Consumer
 from kbroker.simulation.clients.producer import Producer
 from kbroker.simulation.clients.records import ValueSource

@@ -188,6 +188,3 @@ def test_a_write_of_a_session_that_has_ended_is_not_applied():
 
     for seed in range(10):
         Ensemble(seed).run(test)
-
-
-# Restarts of the service.

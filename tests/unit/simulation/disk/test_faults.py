@@ -19,19 +19,6 @@ def test_an_atomic_write_that_fails_leaves_the_old_file(disk):
     assert outcomes(disk, lambda left: left.size("/d/f")) == {3, 1000}
 
 
-def test_bit_rot_is_permanent(disk):
-    synced_file(disk, b"\0" * 100)
-    assert disk.flip_bit("/d/f", 7) == 7
-    tp = disk.flip_bit("/d/f")
-    injected = disk.faults.injected
-    for left in (disk, disk.after_crash(keep_running=True), disk.after_crash(True, keep_running=True)):
-        damaged = left.read("/d/f")
-        assert damaged[7]
-        assert damaged[tp]
-        assert sum(damaged.count(1 << bit) for bit in range(8)) == 2
-    assert injected == {"bit rot": 2}
-
-
 def test_files_that_a_power_loss_may_bring_back(disk: SimDisk) -> None:
     disk.open("/d/a", create=True)
     disk.sync_dir("/d")

@@ -7,7 +7,7 @@ import pytest
 
 from kbroker.simulation.checker.history import History, Outcome, Send
 from kbroker.simulation.invariants.broker import BrokenInvariant
-from kbroker.simulation.invariants.write_progress import LIMIT_S, WriteProgress
+from kbroker.simulation.scenarios.supervisor import LIMIT_S, WriteProgress
 
 TP = ("t", 0)
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 from kbroker.coordination.data_tree import DataTree
-from kbroker.simulation.clients.connections.cluster import Cluster
+from kbroker.simulation.clients.cluster import Cluster
 from kbroker.simulation.clients.group_offsets import LATEST, list_offset
 from kbroker.simulation.coordination.service import SESSION_MS
 from kbroker.simulation.invariants.broker import BrokenInvariant

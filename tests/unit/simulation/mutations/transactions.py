@@ -17,7 +17,7 @@ from kbroker.coordinator.transaction.transaction_shard import TransactionShard
 from kbroker.metadata.producer_id_manager import BLOCK_SIZE, ProducerIdManager
 from kbroker.replica.fetch import partition_reads
 from kbroker.replica.logs import log_manager
-from kbroker.simulation.clients import transactional_offsets
+from kbroker.simulation.clients import group_offsets
 from kbroker.simulation.clients.group_member import Member
 from kbroker.simulation.clients.group_offsets import Membership
 from kbroker.simulation.scenarios.simulation import Simulation
@@ -310,4 +310,4 @@ def removed_members_commit_without_membership(patch: pytest.MonkeyPatch) -> None
         return real(producer, group, Membership() if membership.member_id in removed else membership, positions)
 
     wrap(patch, Member, "_handle_error", handle_error)
-    wrap(patch, transactional_offsets, "_request", request)
+    wrap(patch, group_offsets, "_transactional_commit", request)

@@ -142,6 +142,3 @@ async def test_a_blackholed_connection(s, client, broker):
     assert broker.is_open
     broker.transport.close()
     assert await broker.lost is None
-
-
-# Seeds.

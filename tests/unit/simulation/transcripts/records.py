@@ -20,7 +20,7 @@ from protocol.messages.k19_create_topics import (
     CreateTopicsResponse,
 )
 from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.k22_transactions import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.k23_offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,

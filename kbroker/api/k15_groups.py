@@ -1,0 +1,86 @@
+"""The groups of this broker, of all kinds: DescribeGroups (key 15), versions 0 to 6, and ListGroups (key 16), versions
+0 to 5.
+
+- DescribeGroups: the state and the members. A group that does not exist gets GROUP_ID_NOT_FOUND from version 6 on
+  (KIP-1043); in earlier versions it is returned with the state Dead. Groups that are not classic do not exist there:
+  each kind of group has an API of its own.
+- ListGroups: filters by state (version 4, KIP-518) and by type (version 5, KIP-848) ignore case. An empty filter
+  matches everything.
+"""
+
+from functools import cache
+
+from kbroker.api.context import RequestContext, Services
+from kbroker.api.k29_acls import GROUP_OPERATIONS, OPERATIONS_NOT_REQUESTED
+from kbroker.common import KafkaError
+from kbroker.runtime.turns import paced
+from protocol.errors import ErrorCode
+from protocol.messages.k15_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+
+# A broker may have thousands of groups, and a group thousands of members with subscriptions and assignments.
+RUNS_IN_TURNS = True
+
+NOT_FOUND_VERSION = 6
+DEAD = "Dead"
+MAX_NAME = 32
+
+
+def describe_groups(
+    services: Services, context: RequestContext, request: DescribeGroupsRequest
+) -> DescribeGroupsResponse:
+    # Equal names have the same result: a large group that is named 10,000 times would otherwise take gigabytes.
+    @cache
+    def describe(group_id: str) -> DescribedGroup:
+        group = _describe(services, context.version, group_id)
+        if request.include_authorized_operations:
+            exists = group.error_code == ErrorCode.NONE
+            group.authorized_operations = GROUP_OPERATIONS if exists else OPERATIONS_NOT_REQUESTED
+        return group
+
+    return DescribeGroupsResponse(groups=[describe(group_id) for group_id in paced(request.groups)])
+
+
+def _describe(services: Services, version: int, group_id: str) -> DescribedGroup:
+    try:
+        group = services.groups.group(group_id)
+    except KafkaError as error:
+        return DescribedGroup(group_id=group_id, error_code=error.code)
+    try:
+        if group is not None:
+            return group.describe()
+        message: str | None = f"Group {group_id} not found."
+    except KafkaError as error:
+        message = error.message
+    dead = DescribedGroup(group_id=group_id, group_state=DEAD)
+    if version >= NOT_FOUND_VERSION:
+        dead.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+        dead.error_message = message
+    return dead
+
+
+def list_groups(services: Services, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    # Names that are longer than that of any state or type are not converted as a whole.
+    states = {name[:MAX_NAME].lower() for name in paced(request.states_filter)}
+    types = {name[:MAX_NAME].lower() for name in paced(request.types_filter)}
+    if types and types.isdisjoint(services.groups.type_names):
+        return ListGroupsResponse()
+    groups = services.groups.list_groups()
+    return ListGroupsResponse(
+        groups=[
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type_name,
+                group_state=group.state_name,
+                group_type=group.type_name,
+            )
+            for group in paced(groups)
+            if (not states or group.state_name.lower() in states) and (not types or group.type_name in types)
+        ]
+    )

@@ -1,1 +1,0 @@
-"""Connections of simulated clients: bootstrap, coordinators, API versions."""

@@ -39,20 +39,21 @@ class Task(NamedTuple):
 class SerialTaskQueue:
     """Runs tasks in the order in which they were added. A task starts when the result of the one before it was applied.
 
-    If a job raises an OSError, `on_error` is called with it instead of the task's callback, and the next task starts.
+    If a job raises an OSError, `on_failure` is called with it instead of the task's callback, and the next task starts.
     `is_closing`: required tasks are no longer retried.
     """
 
-    __slots__ = ("_is_running", "_on_error", "_queue", "_when_idle", "background", "is_closing")
+    __slots__ = ("_queue", "_when_idle", "background", "is_closing")
 
-    def __init__(self, background: BackgroundRunner, on_error: Callable[[OSError], None]) -> None:
+    def __init__(self, background: BackgroundRunner) -> None:
         self.background = background
-        self._on_error = on_error
-        # Tuples, since few tasks ever wait, and a broker may have 10,000 logs.
-        self._queue: tuple[Task, ...] = ()
-        self._is_running = False
+        # The tasks that wait, None while none runs. Tuples: few ever wait, and a broker may have 10,000 logs.
+        self._queue: tuple[Task, ...] | None = None
         self.is_closing = False
         self._when_idle: tuple[Callable[[], None], ...] = ()
+
+    def on_failure(self, error: OSError) -> None:
+        raise NotImplementedError
 
     def add_task(self, job: Callable[[], T], then: Callable[[T], None], *, required: bool = False) -> None:
         """Add a task: `job` for a thread, and `then`, which is called with its result.
@@ -60,25 +61,25 @@ class SerialTaskQueue:
         Later tasks rely on a `required` one: after a shortage (log_health.py) its job is called again before they
         start, so it must be able to continue where it failed.
         """
-        self._queue += (Task(job, then, required),)  # type: ignore[arg-type]
-        if not self._is_running:
+        is_first, task = self._queue is None, Task(job, then, required)  # type: ignore[arg-type]
+        self._queue = (*(self._queue or ()), task)
+        if is_first:
             self._start_next()
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, as soon as no task is left; immediately if there is none."""
-        if self._is_running:
+        if self._queue is not None:
             self._when_idle += (callback,)
         else:
             callback()
 
     def _start_next(self) -> None:
         if not self._queue:
-            self._is_running = False
+            self._queue = None
             callbacks, self._when_idle = self._when_idle, ()
             for callback in callbacks:
                 callback()
             return
-        self._is_running = True
         task, *rest = self._queue
         self._queue = tuple(rest)
         self._start(task)
@@ -99,7 +100,7 @@ class SerialTaskQueue:
             result, error = outcome
             if error is not None and task.required and is_shortage(error):
                 if not self.is_closing:
-                    self._on_error(error)
+                    self.on_failure(error)
                     self._start(task, RETRY_MS)
                     return
                 error = OSError(EIO, f"not completed before the log was closed: {error}")
@@ -107,7 +108,7 @@ class SerialTaskQueue:
                 if error is None:
                     task.then(result)
                 else:
-                    self._on_error(error)
+                    self.on_failure(error)
             finally:
                 self._start_next()
 
@@ -126,8 +127,11 @@ class LogDurability(SerialTaskQueue):
     __slots__ = ("_log",)
 
     def __init__(self, log: LogState, background: BackgroundRunner) -> None:
-        super().__init__(background, log.health.task_failed)
+        super().__init__(background)
         self._log = log
+
+    def on_failure(self, error: OSError) -> None:
+        self._log.health.task_failed(error)
 
     def write_epochs(self) -> None:
         """Write leader-epoch-checkpoint if the epochs have changed."""

@@ -180,11 +180,12 @@ def all_duplicates_have_the_offsets_behind_the_first(_: Any, offsets: dict[int, 
 
 @mutation("queues", BROKEN, KILLS)
 @replaces(DedupExtension, "append")
-def duplicates_have_the_offsets_of_gaps(real: Any, extension: Any, partition: Any, *batch: Any) -> Any:
+def duplicates_have_the_offsets_of_gaps(real: Any, extension: Any, *batch: Any) -> Any:
     """A batch with duplicates is acknowledged with the offset at which its other records are stored."""
-    offset = partition.log.log_end_offset
-    result = real(extension, partition, *batch)
-    return (offset, *result[1:]) if partition.log.log_end_offset > offset else result
+    log = extension._partition.log
+    offset = log.log_end_offset
+    result = real(extension, *batch)
+    return (offset, *result[1:]) if log.log_end_offset > offset else result
 
 
 async def _leader_with_keys_is_replaced(simulation: Simulation, random: Random) -> None:
@@ -202,8 +203,9 @@ async def _leader_with_keys_is_replaced(simulation: Simulation, random: Random) 
 
 @mutation("cluster-queues", BROKEN, replicated(_leader_with_keys_is_replaced, seconds=8.0), first_seed=4, slow=True)
 @replaces(DedupExtension, "append")
-def duplicates_do_not_wait(real: Any, extension: Any, partition: Any, *batch: Any) -> Any:
+def duplicates_do_not_wait(real: Any, extension: Any, *batch: Any) -> Any:
     """A duplicate is acknowledged before the record that was stored first is committed."""
-    end_offset = partition.log.log_end_offset
-    result = real(extension, partition, *batch)
-    return result if partition.log.log_end_offset > end_offset else (result[0], 0, result[2])
+    log = extension._partition.log
+    end_offset = log.log_end_offset
+    result = real(extension, *batch)
+    return result if log.log_end_offset > end_offset else (result[0], 0, result[2])

@@ -117,6 +117,14 @@ def read_clean_broker_epoch(disk: Disk, data_dir: str) -> int:
     return epoch if type(epoch) is int else NO_BROKER_EPOCH
 
 
+def has_written_transaction_indexes(disk: Disk, data_dir: str) -> bool:
+    """Return whether the last process has written transaction-index-checkpoint, as far as the file says."""
+    try:
+        return json.loads(disk.read(f"{data_dir}/{CLEAN_SHUTDOWN}"))["transactionIndexes"] is True
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return False
+
+
 def consume_clean_shutdown_file(disk: Disk, data_dir: str) -> bool:
     """Return whether the last shutdown was clean, and remove the file durably: after a crash it must not exist."""
     path = f"{data_dir}/{CLEAN_SHUTDOWN}"
@@ -129,6 +137,5 @@ def consume_clean_shutdown_file(disk: Disk, data_dir: str) -> bool:
 
 def write_clean_shutdown_file(disk: Disk, data_dir: str, broker_epoch: int) -> None:
     """Write the file durably. Call it only when every log of the directory was closed without an error."""
-    # The version before trusts that transaction-index-checkpoint exists only if the file says so.
     text = f'{{"version":0,"brokerEpoch":{broker_epoch},"transactionIndexes":true}}'
     disk.write_atomic(f"{data_dir}/{CLEAN_SHUTDOWN}", text.encode())

@@ -16,6 +16,7 @@ from kbroker.storage.checkpoint_files import IndexEntries, decode_index_entries,
 from kbroker.storage.metadata_files import (
     NO_BROKER_EPOCH,
     consume_clean_shutdown_file,
+    has_written_transaction_indexes,
     read_clean_broker_epoch,
 )
 
@@ -148,6 +149,9 @@ class CheckpointFiles:
         """Read the files, and remove the marker of a clean shutdown."""
         disk = self._environment.disk
         broker_epoch = read_clean_broker_epoch(disk, self._path)
+        may_lack_indexes = disk.exists(f"{self._path}/{file_names.CLEAN_SHUTDOWN}") and (
+            not has_written_transaction_indexes(disk, self._path)
+        )
         is_clean = consume_clean_shutdown_file(disk, self._path)
         by_file: list[dict[TopicPartition, int]] = []
         # The file exists from the first start on.
@@ -172,18 +176,19 @@ class CheckpointFiles:
             cleaner_offsets,
             high_watermarks,
             is_complete,
-            self._load_transaction_indexes_blocking(),
+            self._load_transaction_indexes_blocking(may_lack_indexes),
             has_log_starts,
         )
         return StartupState(is_clean, checkpoints, broker_epoch if is_clean else NO_BROKER_EPOCH)
 
-    def _load_transaction_indexes_blocking(self) -> Mapping[TopicPartition, IndexEntries] | None:
-        """Return None if the file was lost."""
+    def _load_transaction_indexes_blocking(self, may_be_missing: bool) -> Mapping[TopicPartition, IndexEntries] | None:
+        """Return None if the file was lost. `may_be_missing`: a former version, which does not write it, has stopped
+        cleanly. What is in the transaction indexes is then trusted."""
         name = file_names.TRANSACTION_INDEXES
         try:
             return decode_index_entries(self._environment.disk.read(f"{self._path}/{name}"))
         except FileNotFoundError:
-            return None
+            return {} if may_be_missing else None
         except (ValueError, IndexError) as error:
             event_log.warning("checkpoint damaged, transaction indexes are checked", file=name, reason=error)
             return None

@@ -7,6 +7,7 @@ import pytest
 from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage.metadata_files import (
     consume_clean_shutdown_file,
+    has_written_transaction_indexes,
     read_clean_broker_epoch,
     write_clean_shutdown_file,
 )
@@ -33,3 +34,21 @@ def test_the_broker_epoch_of_the_last_process(tmp_path: Path, content: bytes, ep
     (tmp_path / ".kafka_cleanshutdown").write_bytes(content)
     assert read_clean_broker_epoch(disk, str(tmp_path)) == epoch
     assert consume_clean_shutdown_file(disk, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "written"),
+    [
+        (b'{"version":0,"brokerEpoch":11,"transactionIndexes":true}', True),
+        (b'{"version":0,"brokerEpoch":11}', False),
+        (b"", False),
+        (b"[]", False),
+        (b"\xff", False),
+    ],
+)
+def test_a_former_version_has_written_no_transaction_index_checkpoint(
+    tmp_path: Path, content: bytes, written: bool
+) -> None:
+    assert not has_written_transaction_indexes(RealDisk(), str(tmp_path))
+    (tmp_path / ".kafka_cleanshutdown").write_bytes(content)
+    assert has_written_transaction_indexes(RealDisk(), str(tmp_path)) == written

@@ -1,12 +1,14 @@
 """transaction-index-checkpoint, without which a start would not notice that a transaction index is lost."""
 
+import json
+
 import pytest
 
 from kbroker.replica.logs.checkpoints import CheckpointFiles
-from kbroker.storage.file_names import RECOVERY_POINTS, TRANSACTION_INDEXES
+from kbroker.storage.file_names import CLEAN_SHUTDOWN, RECOVERY_POINTS, TRANSACTION_INDEXES
 from tests.unit.support.simulated_broker import Machine, broker_test
 
-PATH = f"/data/{TRANSACTION_INDEXES}"
+PATH, CLEAN = f"/data/{TRANSACTION_INDEXES}", f"/data/{CLEAN_SHUTDOWN}"
 
 
 def is_known(m: Machine) -> bool:
@@ -45,4 +47,17 @@ async def test_a_lost_one_is_unknown_and_not_empty(m: Machine, damage: bytes | N
         m.disk.unlink(PATH)
     else:
         m.disk.data(PATH)[:] = damage
+    assert not is_known(m)
+
+
+@broker_test
+async def test_a_former_version_that_stopped_cleanly_has_left_none(m: Machine) -> None:
+    """So an upgrade reads no log. After a kill it cannot be distinguished from a loss."""
+    await m.stop()
+    m.disk = m.disk.after_crash()
+    m.broker.environment.disk = m.disk
+    m.disk.unlink(PATH)
+    m.disk.data(CLEAN)[:] = json.dumps({"version": 0, "brokerEpoch": 5}).encode()
+    assert is_known(m)
+    # The first look has consumed the file.
     assert not is_known(m)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.api.context import Services
 from kbroker.api.dispatch import Dispatch
+from kbroker.common import format_address
 from kbroker.config import BrokerConfig
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.config.no_effect_warnings import no_effect_warnings
@@ -27,7 +28,7 @@ from kbroker.coordinator.transaction.transaction_markers import TransactionMarke
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.coordination_sessions import CoordinationSessions, OpenSession
-from kbroker.metadata.image import BrokerRegistration, MetadataDelta
+from kbroker.metadata.image import BrokerEndpoint, BrokerRegistration, MetadataDelta
 from kbroker.metadata.recovery.seen_metadata_file import SeenMetadataFile
 from kbroker.queues.closing.forwarding import ForwardingSender
 from kbroker.queues.closing.partition_removal import PartitionRemoval
@@ -77,8 +78,6 @@ class Broker:
     def __init__(self, environment: Environment, config: BrokerConfig, open_session: OpenSession | None = None) -> None:
         if len(config.log_dirs) != 1:
             raise ConfigError(f"log.dirs names {len(config.log_dirs)} directories; kbroker keeps its data in one")
-        if len(config.listeners) != 1:
-            raise ConfigError(f"listeners names {len(config.listeners)} listeners; kbroker has one")
         self.environment = environment
         self.config = config
         self.stopped: asyncio.Future[BaseException | None] = environment.loop.create_future()
@@ -88,7 +87,10 @@ class Broker:
         self._started: list[Callable[[], Awaitable[None]]] = []
 
     async def start(self) -> str:
-        """Start everything, then accept clients. Returns the bootstrap address. Raises OSError, ConfigError."""
+        """Start everything, then accept clients. Returns the address that clients of the first listener connect to.
+
+        Raises OSError, ConfigError.
+        """
         self.environment.set_thread_count(self.config.num_io_threads)
         for line in no_effect_warnings(ConfigResourceType.BROKER, self.config.static_configs):
             log.warning("config without effect", reason=line)
@@ -96,14 +98,19 @@ class Broker:
         await directory.lock()
         self._started.append(directory.unlock)
         await directory.check_owner(self.config.node_id)
-        listener, advertised = self.config.listeners[0], self.config.advertised_listeners[0]
-        port = await self._server.bind(listener.host or None, listener.port)
         self._started.append(self._server.stop)
+        ports = {endpoint.name: await self._server.bind(endpoint) for endpoint in self.config.listeners}
         member = await self._load(directory)
         cluster = self._cluster
+        endpoints = tuple(
+            BrokerEndpoint(
+                endpoint.name, endpoint.host, endpoint.port or ports[endpoint.name], endpoint.security_protocol
+            )
+            for endpoint in self.config.advertised_listeners
+        )
         node = BrokerRegistration(
-            self.config.node_id, advertised.host, advertised.port or port, self.config.broker_rack,
-            directory_id=directory.directory_id,
+            self.config.node_id, endpoints[0].host, endpoints[0].port, self.config.broker_rack,
+            directory_id=directory.directory_id, endpoints=endpoints,
         )  # fmt: skip
         if cluster is not None:
             host, inter_broker_port = await cluster.bind()
@@ -164,7 +171,7 @@ class Broker:
             self._started += [self._sessions.stop_rejoining, cluster.hand_over]
         if self.config.kbroker_metrics_listener:
             await self._export(member)
-        return advertised._replace(port=node.port).address
+        return format_address(node.host, node.port)
 
     async def _export(self, member: ClusterMember) -> None:
         from kbroker.exporter.exporter import Exporter

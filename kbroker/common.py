@@ -25,6 +25,19 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class Principal(NamedTuple):
+    """Who sends requests (Kafka: KafkaPrincipal), ANONYMOUS over a connection without authentication."""
+
+    type: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.name}"
+
+
+ANONYMOUS = Principal("User", "ANONYMOUS")
+
+
 def format_address(host: str, port: int) -> str:
     """Return HOST:PORT, with brackets around an IPv6 address (Kafka: Utils.formatAddress)."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

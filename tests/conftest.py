@@ -29,7 +29,7 @@ FOLDER, FILE, TEST = "folder", "file", "test"
 SCOPES = {
     "tests/compat/spark/pipeline/": "Spark pipeline",
     "tests/compat/spark/pipeline/test_a": "Spark",
-    "tests/compat/transactions/": "JVM",
+    "tests/compat/transactions/": "transactions",
     "tests/compat/kafka_tools/": "JVM",
     "tests/compat/compaction/": "JVM",
     "tests/compat/queues/test_java": "JVM",

@@ -64,7 +64,7 @@ async def alter_resources(
     overrides, as in AlterConfigs.
     """
     # The broker that the client has sent the request to.
-    node_id = context.peer_broker[0] if context.peer_broker else services.node_id
+    node_id = context.forwarded_by[0] if context.forwarded_by else services.node_id
     alterations = [alteration_of(resource) for resource in paced(resources)]
     times_named = Counter((alteration.type, alteration.name) for alteration in paced(alterations))
     errors: list[KafkaError | None] = []

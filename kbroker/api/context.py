@@ -13,12 +13,13 @@ what may overlap with them (OVERLAP).
   further request of the same connection is handled, except those that may overlap with a DelayedResponse (`Overlap`).
 - If the connection closes meanwhile, a DelayedResponse is abandoned, but a coroutine runs to its end, so that no change
   is left half done.
-- If the response follows from the request, the version, the metadata image and the broker's config alone, the file may
-  have a second function, `is_cacheable(services, request)`. Where it is true, a response without an error is sent
-  again to the same request, without decoding and handling it, until the image or the config changes.
-- If it also follows from the state of partitions, the file may have `find_response(services, request_bytes)`, which
-  returns the encoded body of an earlier response to the same bytes if it is still right, and `keep_response(services,
-  request_bytes, request, response, body)`, called with each response that was complete at once.
+- If the response follows from the request, the version, the identity of the connection, the metadata image and the
+  broker's config alone, the file may have a second function, `is_cacheable(services, request)`. Where it is true, a
+  response without an error is sent again to the same request of the same identity, without decoding and handling it,
+  until the image or the config changes.
+- If it also follows from the state of partitions, the file may have `find_response(services, key)`, which returns the
+  encoded body of an earlier response to a request with the same key (identity and bytes) if it is still right, and
+  `keep_response(services, key, request, response, body)`, called with each response that was complete at once.
 - Loops over elements whose number clients choose call `yield_if_due` (runtime/turns.py), so that other requests are
   served between the elements of a large request. If a small request may have a large response, the file has
   `RUNS_IN_TURNS = True`. A coroutine that may wait for long has `RESPONDS_IN_TURNS = True` instead: then it keeps no
@@ -35,9 +36,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from kbroker.common import Buffer
+from kbroker.common import ANONYMOUS, Buffer, Principal
 from protocol.fast.fetch import Records
 
 if TYPE_CHECKING:
@@ -92,6 +93,25 @@ class Services:
     started_ms: int = 0
 
 
+class Identity(NamedTuple):
+    """Who sends the requests of a connection, and over which listener: both decide what a response may contain.
+
+    `peer_broker`: (broker id, broker epoch) of the broker that has opened the connection, None for a client.
+    `forwarded_by`: that of the broker which has forwarded the request of a client (k58_envelope.py).
+    """
+
+    listener: str
+    principal: Principal = ANONYMOUS
+    peer_broker: tuple[int, int] | None = None
+    forwarded_by: tuple[int, int] | None = None
+
+    @property
+    def cache_prefix(self) -> bytes:
+        """The beginning of the keys of cached responses, which only clients of the same identity get."""
+        identity = f"{self.listener}\0{self.principal}".encode()
+        return len(identity).to_bytes(2, "big") + identity
+
+
 class ErrorListener(Protocol):
     """Logs and counts the error codes of responses."""
 
@@ -107,12 +127,8 @@ class RequestConnection(Protocol):
     """
 
     peer: str
+    identity: Identity
     producer_since: int | None
-
-    @property
-    def peer_broker(self) -> tuple[int, int] | None:
-        """(broker id, broker epoch) of the broker that has opened the connection, None for a client."""
-        ...
 
     @property
     def errors(self) -> ErrorListener: ...
@@ -211,9 +227,23 @@ class RequestContext:
         return self.connection.peer
 
     @property
+    def listener(self) -> str:
+        """The name of the listener, whose addresses of brokers the response has."""
+        return self.connection.identity.listener
+
+    @property
+    def principal(self) -> Principal:
+        return self.connection.identity.principal
+
+    @property
     def peer_broker(self) -> tuple[int, int] | None:
-        """(broker id, broker epoch) of the broker that has sent the request, None for a client."""
-        return self.connection.peer_broker
+        """(broker id, broker epoch) of the broker whose request this is, None for a client's."""
+        return self.connection.identity.peer_broker
+
+    @property
+    def forwarded_by(self) -> tuple[int, int] | None:
+        """(broker id, broker epoch) of the broker that has forwarded this request of a client."""
+        return self.connection.identity.forwarded_by
 
     @property
     def client_host(self) -> str:

@@ -45,17 +45,17 @@ def handle(services: Services, context: RequestContext, request: FetchRequest) -
     if request.replica_id >= 0 and context.peer_broker != _sender(request):
         context.connection.close("Fetch of a follower from another broker", context, replica=request.replica_id)
         return FetchResponse(ErrorCode.INVALID_REQUEST, 0, [])
-    return services.fetching.fetch(request, uses_topic_ids, context.in_turns)
+    return services.fetching.fetch(request, uses_topic_ids, context.listener, context.in_turns)
 
 
-def find_response(services: Services, request_bytes: bytes) -> list[Buffer] | None:
-    return services.fetching.find_cached(request_bytes)
+def find_response(services: Services, key: bytes) -> list[Buffer] | None:
+    return services.fetching.find_cached(key)
 
 
 def keep_response(
-    services: Services, request_bytes: bytes, request: FetchRequest, response: FetchResponse, body: Buffers
+    services: Services, key: bytes, request: FetchRequest, response: FetchResponse, body: Buffers
 ) -> None:
-    services.fetching.cache_response(request_bytes, request, response, body)
+    services.fetching.cache_response(key, request, response, body)
 
 
 def _sender(request: FetchRequest) -> tuple[int, int]:

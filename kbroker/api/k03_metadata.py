@@ -6,18 +6,20 @@
   lone broker waits for the creation and returns the new topic, which it serves at once; other brokers may not yet.
 - Versions 12 and later find topics by id. A request with ids ignores its names, as in Kafka.
 - Retired partitions (queues/closing/closing_partitions.py) are returned only to producers that know them.
+- The addresses are those of the request's listener. A broker that does not have it is left out, its replicas are
+  offline, and its partitions have the error LISTENER_NOT_FOUND, before version 6 LEADER_NOT_AVAILABLE.
 - Racks, offline replicas and available leaders are derived from the registered brokers.
 - While no controller is known, another broker is named as the controller, as in Kafka: every broker forwards requests
   to the controller, and an admin client of librdkafka that has read -1 waits until its request times out.
 """
 
-from collections.abc import Awaitable, Collection, Iterable
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 from contextlib import suppress
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.k29_acls import CLUSTER_OPERATIONS, OPERATIONS_NOT_REQUESTED, TOPIC_OPERATIONS
 from kbroker.common import NO_LEADER, KafkaError
-from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
+from kbroker.metadata.image import BrokerEndpoint, MetadataImage, PartitionRegistration, TopicImage
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID, topic_name_error
 from kbroker.queues.closing.retired_partitions import knows_retired
 from kbroker.runtime.turns import paced, yield_if_due
@@ -35,13 +37,16 @@ from protocol.messages.k03_metadata import (
 RUNS_IN_TURNS = True
 
 FIRST_WITH_TOPIC_IDS = 12
+FIRST_WITH_LISTENER_NOT_FOUND = 6
 PARTITIONS_AT_ONCE = 64
+
+Endpoints = Mapping[int, BrokerEndpoint]
 
 
 def handle(
     services: Services, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
-    builder = ResponseBuilder(services.metadata, context.version, request, context.connection.producer_since)
+    builder = ResponseBuilder(services.metadata, context, request)
     if request.topics is None or (context.version == 0 and not request.topics):
         topics = list(services.metadata.topics.values())
         return builder.response([builder.existing_topic(topic) for topic in paced(topics)])
@@ -90,7 +95,7 @@ async def _create_missing_topics(
         with suppress(KafkaError):
             await services.auto_topic_creation.auto_create_topic(name)
         yield_if_due()
-    if len(builder.image.brokers) > 1:
+    if len(services.metadata.brokers) > 1:
         builder.created = frozenset(missing)
     return builder.response([builder.topic_by_name(name) for name in paced(names)])
 
@@ -105,34 +110,35 @@ def _invalid_topic(topic: MetadataRequestTopic) -> MetadataResponseTopic:
     return MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id)
 
 
-def _controller_id(image: MetadataImage) -> int:
-    return image.controller_id if image.controller_id in image.brokers else next(iter(image.brokers), NO_LEADER)
+def controller_id(image: MetadataImage, endpoints: Endpoints) -> int:
+    """Return the id of the controller, or of another broker if the client cannot reach it or none is known."""
+    return image.controller_id if image.controller_id in endpoints else next(iter(endpoints), NO_LEADER)
 
 
 class ResponseBuilder:
     """Builds the response to one request from the image. `created`: new topics, to be returned as unknown."""
 
-    __slots__ = ("created", "image", "producer_since", "request", "version")
+    __slots__ = ("created", "image", "listener", "producer_since", "request", "version")
 
-    def __init__(
-        self, image: MetadataImage, version: int, request: MetadataRequest, producer_since: int | None
-    ) -> None:
+    def __init__(self, image: MetadataImage, context: RequestContext, request: MetadataRequest) -> None:
         self.created: Collection[str] = ()
         self.image = image
-        self.producer_since = producer_since
-        self.version = version
+        self.listener = context.listener
+        self.producer_since = context.connection.producer_since
+        self.version = context.version
         self.request = request
 
     def response(self, topics: list[MetadataResponseTopic]) -> MetadataResponse:
         image = self.image
+        endpoints = image.endpoints(self.listener)
         with_operations = self.request.include_cluster_authorized_operations
         return MetadataResponse(
             brokers=[
-                MetadataResponseBroker(node_id=broker.id, host=broker.host, port=broker.port, rack=broker.rack)
-                for broker in image.brokers.values()
+                MetadataResponseBroker(node_id=id, host=at.host, port=at.port, rack=image.brokers[id].rack)
+                for id, at in endpoints.items()
             ],
             cluster_id=image.cluster_id,
-            controller_id=_controller_id(image),
+            controller_id=controller_id(image, endpoints),
             topics=topics,
             cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else OPERATIONS_NOT_REQUESTED,
         )
@@ -159,7 +165,8 @@ class ResponseBuilder:
         partitions: list[MetadataResponsePartition] = []
         for first in range(0, len(topic.partitions), PARTITIONS_AT_ONCE):
             some = topic.partitions[first : first + PARTITIONS_AT_ONCE]
-            partitions += [build_partition(index, partition) for index, partition in enumerate(some, first)]
+            endpoints = self.image.endpoints(self.listener)
+            partitions += [build_partition(index, partition, endpoints) for index, partition in enumerate(some, first)]
             yield_if_due()
         return MetadataResponseTopic(
             error_code=ErrorCode.NONE,
@@ -170,23 +177,33 @@ class ResponseBuilder:
             topic_authorized_operations=TOPIC_OPERATIONS if with_operations else OPERATIONS_NOT_REQUESTED,
         )
 
-    def _partition(self, index: int, partition: PartitionRegistration) -> MetadataResponsePartition:
-        has_leader = partition.leader in self.image.brokers
+    def _partition(
+        self, index: int, partition: PartitionRegistration, endpoints: Endpoints
+    ) -> MetadataResponsePartition:
+        has_leader = partition.leader in endpoints
         return MetadataResponsePartition(
-            error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+            error_code=ErrorCode.NONE if has_leader else self._leader_error(partition.leader),
             partition_index=index,
             leader_id=partition.leader if has_leader else NO_LEADER,
             leader_epoch=partition.leader_epoch,
             replica_nodes=partition.replicas,
             isr_nodes=partition.isr,
-            offline_replicas=self.image.offline_replicas(partition),
+            offline_replicas=[replica for replica in partition.replicas if replica not in endpoints],
         )
 
-    def _partition_v0(self, index: int, partition: PartitionRegistration) -> MetadataResponsePartition:
+    def _leader_error(self, leader: int) -> ErrorCode:
+        """Return the error of a partition whose leader the client cannot reach."""
+        if self.version >= FIRST_WITH_LISTENER_NOT_FOUND and leader in self.image.brokers:
+            return ErrorCode.LISTENER_NOT_FOUND
+        return ErrorCode.LEADER_NOT_AVAILABLE
+
+    def _partition_v0(
+        self, index: int, partition: PartitionRegistration, endpoints: Endpoints
+    ) -> MetadataResponsePartition:
         """Return a partition in version 0, which has no field for offline replicas: they are omitted, with an error."""
-        result = self._partition(index, partition)
-        result.replica_nodes = self.image.registered_brokers(partition.replicas)
-        result.isr_nodes = self.image.registered_brokers(partition.isr)
+        result = self._partition(index, partition, endpoints)
+        result.replica_nodes = [replica for replica in partition.replicas if replica in endpoints]
+        result.isr_nodes = [replica for replica in partition.isr if replica in endpoints]
         if result.error_code == ErrorCode.NONE and len(result.replica_nodes) < len(partition.replicas):
             result.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
         return result

@@ -3,6 +3,7 @@
 - The first request creates __consumer_offsets or __transaction_state. Kafka returns COORDINATOR_NOT_AVAILABLE in the
   meantime, and the client retries; in kbroker the response waits.
 - Several keys at once from version 4 on (KIP-699).
+- A coordinator that does not have the listener of the request is not available.
 - Keys of share groups and unknown key types get INVALID_REQUEST.
 """
 
@@ -36,7 +37,7 @@ def handle(
         return _response(context, find, keys)
     if keys and TOPICS[key_type] not in services.metadata.topics:
         return _create_topic(services, context, key_type, keys)
-    return _response(context, partial(_find, services, key_type), keys)
+    return _response(context, partial(_find, services, context, key_type), keys)
 
 
 def is_cacheable(services: Services, request: FindCoordinatorRequest) -> bool:
@@ -53,15 +54,16 @@ async def _create_topic(
         return _response(context, find, keys)
     # The client's next request should not find its partition loading.
     await _runtime(services, key_type).wait_until_loaded(keys[0])
-    return _response(context, partial(_find, services, key_type), keys)
+    return _response(context, partial(_find, services, context, key_type), keys)
 
 
-def _find(services: Services, key_type: int, key: str) -> Coordinator:
+def _find(services: Services, context: RequestContext, key_type: int, key: str) -> Coordinator:
     partition = services.metadata.partition(TOPICS[key_type], _runtime(services, key_type).partition_for(key))
-    node = None if partition is None else services.metadata.brokers.get(partition.leader)
-    if node is None:
+    endpoints = services.metadata.endpoints(context.listener)
+    if partition is None or partition.leader not in endpoints:
         return _error(ErrorCode.COORDINATOR_NOT_AVAILABLE, NOT_AVAILABLE, key)
-    return Coordinator(key=key, node_id=node.id, host=node.host, port=node.port, error_message="")
+    endpoint = endpoints[partition.leader]
+    return Coordinator(key=key, node_id=partition.leader, host=endpoint.host, port=endpoint.port, error_message="")
 
 
 def _runtime(services: Services, key_type: int) -> CoordinatorRuntime[Any]:

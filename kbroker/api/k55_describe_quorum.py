@@ -13,7 +13,7 @@ coordination service. The fields of a Raft quorum are filled as follows:
   from the coordination service, and a broker that does not is fenced.
 - Time of the last fetch, and time when last caught up (version 1): now, as for the leader in Kafka.
 - Directory id (version 2): zero, as in Kafka with a fixed set of voters (kraft.version 0).
-- Endpoint of a voter (version 2): the broker's advertised listener. In Kafka it is a controller listener.
+- Endpoints of a voter (version 2): the broker's advertised listeners. In Kafka they are controller listeners.
 
 A request must name this partition and no other; otherwise each partition in it gets UNKNOWN_TOPIC_OR_PARTITION. A
 broker that is not the controller forwards the request to it.
@@ -45,7 +45,8 @@ def handle(services: Services, context: RequestContext, request: DescribeQuorumR
     if not services.controller.is_elected:
         return _response([_not_leader()])
     return _response(
-        [_quorum(services)], _voter_endpoints(services) if context.version >= FIRST_WITH_VOTER_ENDPOINTS else []
+        [_quorum(services)],
+        _voter_endpoints(services, context) if context.version >= FIRST_WITH_VOTER_ENDPOINTS else [],
     )
 
 
@@ -105,9 +106,14 @@ def _quorum(services: Services) -> PartitionData:
     )
 
 
-def _voter_endpoints(services: Services) -> list[Node]:
-    name = services.config.advertised_listeners[0].name
+def _voter_endpoints(services: Services, context: RequestContext) -> list[Node]:
     return [
-        Node(node_id=broker.id, listeners=[Listener(name=name, host=broker.host, port=broker.port)])
+        Node(
+            node_id=broker.id,
+            listeners=[
+                Listener(name=endpoint.listener, host=endpoint.host, port=endpoint.port)
+                for endpoint in broker.endpoints or filter(None, [broker.endpoint(context.listener)])
+            ],
+        )
         for _, broker in sorted(services.metadata.brokers.items())
     ]

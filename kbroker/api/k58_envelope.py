@@ -3,18 +3,19 @@
 - Only APIs that change the cluster are accepted (those whose files say FORWARDED); any other gets INVALID_REQUEST.
 - If this broker is not the controller, or is not any more when the request is handled, the error is NOT_CONTROLLER and
   the other broker sends the request to the new controller.
-- The principal is ignored, since there is no authorization. The client's address appears in the log.
+- The request has the principal and the address of the client, and the listener of brokers. It is a client's request:
+  the broker that forwards it may do more than the client (`Identity.forwarded_by`).
 - The broker that the client is connected to reports the errors of the inner response.
 """
 
 from __future__ import annotations
 
-from kbroker.api.context import RequestContext, Services, awaited
+from kbroker.api.context import Identity, RequestContext, Services, awaited
 from kbroker.api.dispatch import is_forwarded
 from kbroker.api.forwarding import is_not_controller
 from kbroker.api.local_requests import DetachedConnection, handler_of
 from kbroker.common import Buffer
-from kbroker.interbroker.controller_channel import decode_address
+from kbroker.interbroker.controller_channel import decode_address, decode_principal
 from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode, MalformedError
 from protocol.framing import decode_request_header, encode_response_header
@@ -27,6 +28,10 @@ async def handle(services: Services, context: RequestContext, request: EnvelopeR
         host = decode_address(request.client_host_address)
     except (MalformedError, ValueError):
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+    try:
+        principal = decode_principal(request.request_principal or b"")
+    except MalformedError:
+        return EnvelopeResponse(error_code=ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE)
     if not is_forwarded(header.api_key):
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
     handler = handler_of(header.api_key, header.version)
@@ -34,9 +39,10 @@ async def handle(services: Services, context: RequestContext, request: EnvelopeR
         return EnvelopeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     if not services.controller.is_elected:
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    identity = Identity(context.listener, principal, forwarded_by=context.peer_broker)
     inner = RequestContext(
-        DetachedConnection(f"{host}:0", context.peer_broker), handler, header.version, header.correlation_id,
-        header.client_id, context.received_ns,
+        DetachedConnection(f"{host}:0", identity), handler, header.version, header.correlation_id, header.client_id,
+        context.received_ns,
     )  # fmt: skip
     try:
         message = handler.decode(memoryview(request.request_data), header.body_pos, header.version, yield_if_due)

@@ -4,16 +4,18 @@
 - cursor is the topic and partition with which a page starts. If the request names topics, it must be one of them.
 - A page has at most response_partition_limit partitions, at least 1 and at most max.request.partition.size.limit.
   Topics that do not exist do not count.
-- A replica is offline if its broker is fenced or not registered. The eligible leader replicas (ELR) and the last known
+- A replica is offline if its broker is fenced, not registered, or without the listener of the request. As in Kafka, a
+  leader without this listener is not named, without an error. The eligible leader replicas (ELR) and the last known
   ones are those that the controller has stored with the partition.
 """
 
+from collections.abc import Mapping
 from heapq import merge
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.k29_acls import TOPIC_OPERATIONS
 from kbroker.common import NO_LEADER
-from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
+from kbroker.metadata.image import BrokerEndpoint, MetadataImage, PartitionRegistration, TopicImage
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, topic_name_error
 from kbroker.runtime.turns import paced, yield_if_due
 from protocol.errors import ErrorCode
@@ -45,7 +47,7 @@ def handle(
         names = [name for name in paced(names) if name >= cursor.topic_name]
         first_partition = cursor.partition_index if names and names[0] == cursor.topic_name else 0
     limit = min(request.response_partition_limit, services.config.max_request_partition_size_limit)
-    return _page(services.metadata, names, first_partition, max(limit, 1))
+    return _page(services.metadata, context.listener, names, first_partition, max(limit, 1))
 
 
 def _sorted_names(request: DescribeTopicPartitionsRequest) -> list[str]:
@@ -61,7 +63,9 @@ def _sorted_names(request: DescribeTopicPartitionsRequest) -> list[str]:
     return names
 
 
-def _page(image: MetadataImage, names: list[str], first_partition: int, limit: int) -> DescribeTopicPartitionsResponse:
+def _page(
+    image: MetadataImage, listener: str, names: list[str], first_partition: int, limit: int
+) -> DescribeTopicPartitionsResponse:
     """Return a page of these topics, at most `limit` partitions, starting with `first_partition` of the first topic."""
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     for name in paced(names):
@@ -78,7 +82,7 @@ def _page(image: MetadataImage, names: list[str], first_partition: int, limit: i
             )
         topic = image.resolve(topic)
         end = min(first_partition + limit, len(topic.partitions))
-        topics.append(_topic(image, topic, first_partition, end))
+        topics.append(_topic(image, listener, topic, first_partition, end))
         if end < len(topic.partitions):
             return DescribeTopicPartitionsResponse(
                 topics=topics, next_cursor=Cursor(topic_name=name, partition_index=end)
@@ -95,9 +99,14 @@ def _missing_topic(code: ErrorCode, name: str) -> DescribeTopicPartitionsRespons
     return topic
 
 
-def _topic(image: MetadataImage, topic: TopicImage, first: int, end: int) -> DescribeTopicPartitionsResponseTopic:
+def _topic(
+    image: MetadataImage, listener: str, topic: TopicImage, first: int, end: int
+) -> DescribeTopicPartitionsResponseTopic:
     """Return a topic with the partitions from `first` to `end`, exclusive."""
-    partitions = [_partition(image, index, topic.partitions[index]) for index in paced(range(first, end))]
+    partitions = [
+        _partition(image, image.endpoints(listener), index, topic.partitions[index])
+        for index in paced(range(first, end))
+    ]
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -108,17 +117,16 @@ def _topic(image: MetadataImage, topic: TopicImage, first: int, end: int) -> Des
 
 
 def _partition(
-    image: MetadataImage, index: int, partition: PartitionRegistration
+    image: MetadataImage, endpoints: Mapping[int, BrokerEndpoint], index: int, partition: PartitionRegistration
 ) -> DescribeTopicPartitionsResponsePartition:
-    has_leader = partition.leader in image.brokers
     return DescribeTopicPartitionsResponsePartition(
-        error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+        error_code=ErrorCode.NONE if partition.leader in image.brokers else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=index,
-        leader_id=partition.leader if has_leader else NO_LEADER,
+        leader_id=partition.leader if partition.leader in endpoints else NO_LEADER,
         leader_epoch=partition.leader_epoch,
         replica_nodes=partition.replicas,
         isr_nodes=partition.isr,
         eligible_leader_replicas=partition.elr,
         last_known_elr=[] if partition.is_recovering else partition.last_known_elr,
-        offline_replicas=image.offline_replicas(partition),
+        offline_replicas=[replica for replica in partition.replicas if replica not in endpoints],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
-from kbroker.api.context import ApiHandler, RequestContext, Services, awaited
+from kbroker.api.context import ApiHandler, Identity, RequestContext, Services, awaited
 from kbroker.api.dispatch import load_handler
 from protocol.apis import ALL_APIS
 from protocol.schema.message import Message, message_info
@@ -26,14 +26,14 @@ _IGNORE_ERRORS = _IgnoreErrors()
 
 
 class DetachedConnection:
-    """Stands for the connection of such a request. `peer_broker`: the broker that has sent or forwarded it."""
+    """Stands for the connection of such a request."""
 
-    __slots__ = ("peer", "peer_broker", "producer_since")
+    __slots__ = ("identity", "peer", "producer_since")
 
-    def __init__(self, peer: str, peer_broker: tuple[int, int] | None) -> None:
+    def __init__(self, peer: str, identity: Identity) -> None:
         self.producer_since: int | None = None
         self.peer = peer
-        self.peer_broker = peer_broker
+        self.identity = identity
 
     @property
     def errors(self) -> ErrorListener:
@@ -57,6 +57,7 @@ async def handle_locally(services: Services, request: Message, version: int, pee
     assert api_key is not None
     handler = handler_of(api_key, version)
     assert handler is not None
-    connection = DetachedConnection("local:0", peer_broker)
+    identity = Identity(services.config.inter_broker_listener_name, peer_broker=peer_broker)
+    connection = DetachedConnection("local:0", identity)
     context = RequestContext(connection, handler, version, 0, None, services.environment.clock.mono_ns())
     return cast(Message, await awaited(handler.handle(services, context, request)))

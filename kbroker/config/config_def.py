@@ -55,7 +55,6 @@ class NoEffect(StrEnum):
     NO_CLIENT_TELEMETRY = "kbroker does not collect client metrics (KIP-714)"
     EVENT_LOOP = "one event loop serves all requests, without a pool of threads"
     REQUEST_TIMEOUT = "the timeout of a request to another broker, such as request.timeout.ms, includes connecting"
-    OWN_INTER_BROKER_LISTENER = "brokers use a listener of their own: kbroker.inter.broker.listener"
     ONE_LOG_DIRECTORY = "a broker has one log directory"
     SYSTEM_BUFFERS = "the system adapts the buffers of connections between brokers"
     PURGATORY_NOT_PURGED = "a delayed request leaves the purgatory as soon as it completes"

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.config.broker.broker_config import INTER_BROKER
-from kbroker.exporter.metrics_page import MetricsPage, labels
+from kbroker.exporter.families import MetricsPage, labels
 from kbroker.exporter.replication import (
     ITEMS_PER_STEP,
     add_replicas,
@@ -55,7 +55,6 @@ class MetricSources(NamedTuple):
     fetchers: ReplicaFetcherManager | None
     elections: ElectionCounter
     loop_delay: Histogram
-    listener: str
 
 
 def collect_metrics(sources: MetricSources, page: MetricsPage) -> Iterator[None]:
@@ -122,10 +121,11 @@ def _request_names(api_key: int, sender: str) -> tuple[str, ...]:
 def _add_connections(sources: MetricSources, page: MetricsPage) -> None:
     server = sources.server
     closed = Counter(server.context.errors.closed)
-    _add_listener(page, sources.listener, len(server.connections), server.accepted)
+    for listener in server.listeners.values():
+        _add_listener(page, listener.name, listener.connections, listener.accepted)
     if sources.inter_broker is not None:
         brokers = sources.inter_broker
-        _add_listener(page, INTER_BROKER, len(brokers.connections), brokers.accepted)
+        _add_listener(page, INTER_BROKER, len(brokers.connections) + len(brokers.strangers), brokers.accepted)
         closed.update(brokers.context.errors.closed)
     page.add("kafka_network_socketserver_expiredconnectionskilledcount", server.expired)
     page.add("kbroker_unsent_response_bytes", server.context.unsent_bytes)

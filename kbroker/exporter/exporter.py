@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from kbroker.common import format_address
 from kbroker.config.validators import parse_host_port
 from kbroker.exporter.collect import MetricSources, collect_metrics
+from kbroker.exporter.families import CONTENT_TYPE, MetricsPage
 from kbroker.exporter.http_server import HttpResponse, HttpServer, text_response
-from kbroker.exporter.metrics_page import CONTENT_TYPE, MetricsPage
 from kbroker.exporter.replication import ElectionCounter
 from kbroker.metadata.image import WriteHealth
 from kbroker.runtime.event_log import EventLogger
@@ -72,11 +72,10 @@ class Exporter:
         self._environment = environment
         self._clock = environment.clock
         self._delay = LoopDelay(environment)
-        listener = services.config.listeners[0].name
         # To be called with the changes of the metadata image.
         self.elections = ElectionCounter(services.controller)
         self._sources = MetricSources(
-            services, queues, server, inter_broker, fetchers, self.elections, self._delay.histogram, listener
+            services, queues, server, inter_broker, fetchers, self.elections, self._delay.histogram
         )
         self._errors = server.context.errors
         self._write_health = services.replicas.write_health

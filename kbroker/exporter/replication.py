@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER, format_address
-from kbroker.exporter.metrics_page import MetricsPage, labels
+from kbroker.exporter.families import MetricsPage, labels
 from kbroker.interbroker.peer_connection import PeerStats
 from kbroker.metadata.replication.partition_change import original_replicas
 

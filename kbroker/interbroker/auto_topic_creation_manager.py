@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kbroker.common import KafkaError
+from kbroker.common import ANONYMOUS, KafkaError
 from kbroker.metadata.topics.create_topics import NewTopic, new_internal_topic
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
 from protocol.errors import ErrorCode, known_error
@@ -81,7 +81,7 @@ class AutoTopicCreationManager:
         )
         timeout_ms = self._config().request_timeout_ms
         request = CreateTopicsRequest(topics=[creatable], timeout_ms=timeout_ms)
-        response = await channel.forward(request, _CREATE_TOPICS_VERSION, None, "", timeout_ms)
+        response = await channel.forward(request, _CREATE_TOPICS_VERSION, None, ANONYMOUS, "", timeout_ms)
         assert isinstance(response, CreateTopicsResponse)
         (result,) = response.topics
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):

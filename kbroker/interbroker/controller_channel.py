@@ -15,17 +15,17 @@ from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, cast
 
-from kbroker.common import Buffer, KafkaError
+from kbroker.common import Buffer, KafkaError, Principal
 from kbroker.interbroker.peers import PeerUnavailable
 from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode, MalformedError, known_error
 from protocol.framing import decode_response_header, encode_request_header
 from protocol.messages import message_classes
 from protocol.messages.k56_alter_partition import AlterPartitionRequest
-from protocol.messages.k58_envelope import EnvelopeRequest, EnvelopeResponse
+from protocol.messages.k58_envelope import DefaultPrincipalData, EnvelopeRequest, EnvelopeResponse
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest
 from protocol.messages.k73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
-from protocol.schema.codec import decoder, encoder
+from protocol.schema.codec import decode, decoder, encode, encoder
 from protocol.schema.message import Message, message_info
 
 if TYPE_CHECKING:
@@ -33,13 +33,12 @@ if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.runtime.environment import Environment
 
-# DefaultPrincipalData in version 0 with its version before it: User:ANONYMOUS, not authenticated by a token.
-ANONYMOUS_PRINCIPAL = b"\0\0" + b"\x05User" + b"\x0aANONYMOUS" + b"\0" + b"\0"
 # The backoff between two attempts, in seconds. Kafka's retry.backoff.ms of this channel is 100 ms.
 MIN_BACKOFF_S = 0.02
 MAX_BACKOFF_S = 0.5
-# The version of Envelope, which has another request inside.
+# The version of Envelope, which has another request inside, and of the principal in it.
 _ENVELOPE_VERSION = 0
+_PRINCIPAL_VERSION = 0
 # A request without a response for this time is also sent through a relay; the timeout of a relay; both in seconds.
 RELAY_DELAY_S = 2.0
 RELAY_TIMEOUT_S = 3.0
@@ -50,14 +49,29 @@ _NOT_RELAYED = (ErrorCode.NOT_CONTROLLER, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def encode_envelope(
-    api_key: int, version: int, client_id: str | None, client_host: str, body: bytes
+    api_key: int, version: int, client_id: str | None, principal: Principal, client_host: str, body: bytes
 ) -> EnvelopeRequest:
     header = encode_request_header(api_key, version, 0, client_id)
     return EnvelopeRequest(
         request_data=header + body,
-        request_principal=ANONYMOUS_PRINCIPAL,
+        request_principal=encode_principal(principal),
         client_host_address=encode_address(client_host),
     )
+
+
+def encode_principal(principal: Principal) -> bytes:
+    """Return a principal as Kafka's DefaultKafkaPrincipalBuilder serializes it."""
+    return _PRINCIPAL_VERSION.to_bytes(2, "big") + encode(
+        DefaultPrincipalData(type=principal.type, name=principal.name), _PRINCIPAL_VERSION
+    )
+
+
+def decode_principal(data: bytes) -> Principal:
+    """Raises MalformedError."""
+    if int.from_bytes(data[:2], "big") != _PRINCIPAL_VERSION:
+        raise MalformedError("unknown version of a principal")
+    principal = decode(DefaultPrincipalData, data[2:], _PRINCIPAL_VERSION)
+    return Principal(principal.type, principal.name)
 
 
 def encode_address(host: str) -> bytes:
@@ -214,14 +228,20 @@ class ControllerChannel:
             return None
 
     async def forward(
-        self, request: Message, version: int, client_id: str | None, client_host: str, timeout_ms: int
+        self,
+        request: Message,
+        version: int,
+        client_id: str | None,
+        principal: Principal,
+        client_host: str,
+        timeout_ms: int,
     ) -> Message:
         """Forward a client's request in an Envelope (KIP-590), and return its response. Raises KafkaError."""
         api_key = message_info(type(request)).key
         assert api_key is not None
         body: list[Buffer] = []
         encoder(type(request), version)(request, body, yield_if_due)
-        envelope = encode_envelope(api_key, version, client_id, client_host, b"".join(body))
+        envelope = encode_envelope(api_key, version, client_id, principal, client_host, b"".join(body))
         response = cast(EnvelopeResponse, await self.request(envelope, _ENVELOPE_VERSION, timeout_ms))
         if response.error_code:
             # As in Kafka, which hides the errors between brokers from clients.

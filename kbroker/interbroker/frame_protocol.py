@@ -22,6 +22,10 @@ MAX_KEPT_BYTES = 8 * 1024 * 1024
 MAX_KEPT = 4
 
 
+def send_frame(transport: asyncio.WriteTransport, payload: bytes) -> None:
+    transport.write(_LENGTH.pack(len(payload)) + payload)
+
+
 class PeerFrameBuffers:
     """The shared receive buffer, and reused buffers for large frames."""
 
@@ -76,6 +80,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         # The buffer of an incomplete frame, with its length, or of an incomplete length.
         self._partial: memoryview | None = None
         self._filled = 0
+        self._successor: FrameProtocol | None = None
 
     # For the subclass.
 
@@ -90,6 +95,14 @@ class FrameProtocol(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def on_lost(self, error: Exception | None) -> None: ...
+
+    def continue_with(self, protocol: FrameProtocol) -> None:
+        """Continue the connection with another protocol, from the bytes after the frame that is being handled."""
+        transport, self.transport = self.transport, None
+        assert transport is not None
+        self._successor = protocol
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
 
     # Called by the transport.
 
@@ -137,6 +150,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 return
             self.on_frame(view[pos + 4 : frame_end], True)
             if self.transport is None:
+                if self._successor is not None:
+                    self._successor._split(view[frame_end:])
                 return
             pos = frame_end
         if pos < end:

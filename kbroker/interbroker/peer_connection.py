@@ -6,13 +6,13 @@ Responses are found by their correlation ids.
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, Future, TimerHandle, WriteTransport
+from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import NamedTuple
 
 from kbroker.common import Buffer, KafkaError
-from kbroker.interbroker.frame_protocol import FrameProtocol, PeerFrameBuffers
+from kbroker.interbroker.frame_protocol import FrameProtocol, PeerFrameBuffers, send_frame
 from kbroker.interbroker.handshake import MAX_HANDSHAKE_BYTES, HandshakeError, InitiatorHandshake
 from protocol.apis import ALL_APIS
 from protocol.errors import ErrorCode, MalformedError
@@ -88,7 +88,7 @@ class PeerConnection(FrameProtocol):
     def on_open(self) -> None:
         assert self.transport is not None
         assert self._handshake is not None
-        _send_frame(self.transport, self._handshake.hello)
+        send_frame(self.transport, self._handshake.hello)
 
     def request(self, api_key: int, version: int, body: Sequence[Buffer], timeout_s: float) -> Future[memoryview]:
         """Send a request. The result is the body of the response; raises PeerUnavailable."""
@@ -170,7 +170,7 @@ class PeerConnection(FrameProtocol):
             self.close("The handshake has failed.")
             return
         assert self.transport is not None
-        _send_frame(self.transport, proof)
+        send_frame(self.transport, proof)
         self._handshake = None
         self.max_frame_bytes = MAX_RESPONSE_BYTES
         self.is_ready = True
@@ -209,7 +209,3 @@ class PeerConnection(FrameProtocol):
             self.ready.set_exception(PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, reason))
         if on_end is not None:
             on_end(self)
-
-
-def _send_frame(transport: WriteTransport, payload: bytes) -> None:
-    transport.write(len(payload).to_bytes(4, "big") + payload)

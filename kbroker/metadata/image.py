@@ -4,7 +4,7 @@ The image is one object for the life of the broker. Only `apply` changes it, in 
 that does not await sees a consistent state. Other code only reads it.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
@@ -294,6 +294,8 @@ class MetadataImage:
         # By name and by id of each topic with retired partitions: the image version in which the last of them retired.
         self.retired_versions: dict[str | bytes, int] = {}
         self._overrides: dict[ConfigResource, dict[str, str]] = {}
+        # By listener, of those that were asked for since the brokers last changed.
+        self._endpoints: dict[str, dict[int, BrokerEndpoint]] = {}
 
     def apply(self, delta: MetadataDelta) -> None:
         self.version += 1
@@ -323,7 +325,9 @@ class MetadataImage:
                 self._overrides.pop(resource, None)
             if resource.type == ConfigResourceType.TOPIC and resource.name in self.topics:
                 self.topics[resource.name].configs = overrides
-        _apply_brokers(delta.brokers, self.brokers)
+        if delta.brokers:
+            _apply_brokers(delta.brokers, self.brokers)
+            self._endpoints = {}
         _apply_brokers(delta.fenced_brokers, self.fenced_brokers)
         if delta.controller_id is not None:
             self.controller_id = delta.controller_id
@@ -378,10 +382,14 @@ class MetadataImage:
             for index, partition in enumerate(topic.partitions):
                 yield TopicPartition(topic.name, index), partition
 
-    def endpoint(self, broker_id: int, listener: str) -> BrokerEndpoint | None:
-        """Return the endpoint of an unfenced broker for the clients of a listener; None if it has none."""
-        broker = self.brokers.get(broker_id)
-        return None if broker is None else broker.endpoint(listener)
+    def endpoints(self, listener: str) -> dict[int, BrokerEndpoint]:
+        """Return the endpoints of a listener, by broker id: of the unfenced brokers that its clients can reach."""
+        found = self._endpoints.get(listener)
+        if found is None:
+            endpoints = ((broker.id, broker.endpoint(listener)) for broker in self.brokers.values())
+            found = {broker_id: endpoint for broker_id, endpoint in endpoints if endpoint is not None}
+            self._endpoints[listener] = found
+        return found
 
     def write_health(self, broker_id: int) -> WriteHealth:
         """Return the write health of a broker, OK for one that is fenced or not registered."""
@@ -399,14 +407,6 @@ class MetadataImage:
         """
         broker = self.brokers.get(broker_id)
         return broker is not None and not broker.in_controlled_shutdown and epoch in (-1, broker.epoch)
-
-    def registered_brokers(self, broker_ids: Iterable[int]) -> list[int]:
-        """Return those of the brokers that are registered and not fenced."""
-        return [broker_id for broker_id in broker_ids if broker_id in self.brokers]
-
-    def offline_replicas(self, partition: PartitionRegistration) -> list[int]:
-        """Return the replicas whose broker is fenced or not registered."""
-        return [broker_id for broker_id in partition.replicas if broker_id not in self.brokers]
 
 
 def _apply_brokers(changes: Mapping[int, BrokerRegistration | None], brokers: dict[int, BrokerRegistration]) -> None:

@@ -4,7 +4,6 @@ Times are milliseconds since 1970. All failures are raised as PipelineError, as 
 the broker may help.
 """
 
-import re
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from kbroker.client.cluster import ClusterClient
 from kbroker.client.groups import commit_offsets, committed_offsets, list_groups
 from kbroker.client.requests import Address, BrokerError
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.manifest.model import GroupOffsets, TopicInfo
+from kbroker.pipeline.archive.manifest import GroupOffsets, TopicInfo
 from kbroker.pipeline.errors import PipelineError
 from protocol.client import UnsupportedVersionError
 from protocol.errors import ErrorCode, error_name
@@ -97,7 +96,7 @@ class ClusterAdmin:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        self._client: ClusterClient | None = None
+        self._client = cluster_client(bootstrap)
 
     def __enter__(self) -> "ClusterAdmin":
         with self._request() as connected:
@@ -109,22 +108,18 @@ class ClusterAdmin:
 
     def close(self) -> None:
         """Close the connections; another request opens new ones."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        self._client.reset()
 
     def describe_topics(
-        self, names: Iterable[str] | None = None, pattern: str | Callable[[str], bool] | None = None
+        self, names: Iterable[str] | None = None, matches: Callable[[str], bool] | None = None
     ) -> dict[str, TopicInfo]:
-        """Return the topics with these names, or those that the pattern matches, or all.
+        """Return the topics with these names, or those whose name `matches`, or all.
 
-        `pattern`: a regular expression that must match the whole name, or a function. Topics that do not exist are
-        omitted, and so are internal topics unless they are named.
+        Topics that do not exist are omitted, and so are internal topics unless they are named.
         """
         unique_names = None if names is None else list(dict.fromkeys(names))
         if unique_names == []:
             return {}
-        matches = re.compile(pattern).fullmatch if isinstance(pattern, str) else pattern
         with self._request("DescribeTopics") as connected:
             described = describe_topics(connected, unique_names)
         topics = {}
@@ -223,8 +218,6 @@ class ClusterAdmin:
     @contextmanager
     def _request(self, api: str = "") -> Iterator[ClusterClient]:
         """Yield a client for one request; convert its errors, and close it after one."""
-        if self._client is None:
-            self._client = cluster_client(self.bootstrap)
         try:
             yield self._client
         except PipelineError:

@@ -282,12 +282,17 @@ NO_REPLICA = -1
 
 
 def select_read_replica(
-    state: PartitionState, rack: str, fetch_offset: int, brokers: Mapping[int, BrokerRegistration]
+    state: PartitionState,
+    rack: str,
+    fetch_offset: int,
+    brokers: Mapping[int, BrokerRegistration],
+    reachable: Container[int],
 ) -> int:
     """Return the follower from which a consumer in a rack should read; -1 for the leader (KIP-392).
 
-    Candidates are live followers in the ISR that have the fetch offset. The leader is preferred if it is in the rack,
-    then the follower with the highest log end offset; of several, the one that was caught up last.
+    Candidates are live followers in the ISR that have the fetch offset, and that the consumer can reach. The leader is
+    preferred if it is in the rack, then the follower with the highest log end offset; of several, the one that was
+    caught up last.
     """
     leader = brokers.get(state.local_id)
     if leader is not None and leader.rack == rack:
@@ -296,7 +301,7 @@ def select_read_replica(
         (follower.log_end_offset, follower.last_caught_up_ms, -id)
         for id, follower in state.followers.items()
         if id in state.isr
-        and id in brokers
+        and id in reachable
         and brokers[id].rack == rack
         and follower.log_end_offset >= fetch_offset
         and 0 <= follower.log_start_offset <= fetch_offset

@@ -168,20 +168,28 @@ class ReplicaManager:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    def preferred_read_replica(self, partition: Partition, rack: str, offset: int) -> int:
-        """Return the follower from which a consumer should read from `offset` on; -1 for this broker (KIP-392)."""
+    def preferred_read_replica(self, partition: Partition, rack: str, offset: int, listener: str) -> int:
+        """Return the follower from which a consumer should read from `offset` on; -1 for this broker (KIP-392).
+
+        `listener`: the consumer's, which the follower must have.
+        """
         if not self.is_rack_aware:
             return NO_REPLICA
-        return select_read_replica(partition.state, rack, offset, self._metadata.brokers)
+        brokers, reachable = self._metadata.brokers, self._metadata.endpoints(listener)
+        return select_read_replica(partition.state, rack, offset, brokers, reachable)
 
-    def current_leader(self, key: TopicKey, index: int) -> CurrentLeader | None:
-        """Return the leader of a partition, as the metadata image has it (KIP-951); None if there is no partition."""
+    def current_leader(self, key: TopicKey, index: int, listener: str) -> CurrentLeader | None:
+        """Return the leader of a partition, as the metadata image has it (KIP-951); None if there is no partition.
+
+        `listener`: the client's, whose endpoint of the leader is returned.
+        """
         topic = self._topic(key)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         registration = topic.partitions[index]
-        broker = self._metadata.brokers.get(registration.leader)
-        endpoint = None if broker is None else LeaderEndpoint(broker.host, broker.port, broker.rack)
+        found, endpoint = self._metadata.endpoints(listener).get(registration.leader), None
+        if found is not None:
+            endpoint = LeaderEndpoint(found.host, found.port, self._metadata.brokers[registration.leader].rack)
         return CurrentLeader(registration.leader, registration.leader_epoch, endpoint)
 
     def _topic(self, key: TopicKey) -> TopicImage | None:
@@ -239,14 +247,16 @@ class ReplicaManager:
         acks: int,
         timeout_ms: int,
         produce_version: int,
+        listener: str,
         verified: VerifiedPartitions | None = None,
         progress: ProduceProgress | None = None,
     ) -> ProduceResponse | DelayedProduce | Coroutine[Any, Any, ProduceResponse | DelayedProduce]:
         """Append the batches of a Produce request, in order.
 
         Returns the response; or a DelayedProduce if it has to wait for acknowledgements. If a batch has to wait, for
-        example for slow validation, the rest is copied and appended in turns, and a coroutine is returned. `verified`:
-        set for a request with a transactional id. `progress`: what the rest continues.
+        example for slow validation, the rest is copied and appended in turns, and a coroutine is returned. `listener`:
+        that of the request, with whose endpoints errors name the leader. `verified`: set for a request with a
+        transactional id. `progress`: what the rest continues.
 
         In a turn, the buffers of the records do not change meanwhile.
         """
@@ -276,9 +286,10 @@ class ReplicaManager:
                     except AppendMustWait as waiting:
                         if not in_turn:
                             rest = copied_from(topics, partitions, len(results))
-                            call = self._environment.turns.call
                             progress = results, response, unacknowledged
-                            return call(self._append_rest, rest, acks, timeout_ms, produce_version, verified, progress)
+                            return self._environment.turns.call(
+                                self._append_rest, rest, acks, timeout_ms, produce_version, listener, verified, progress
+                            )
                         append = partial(
                             partition.append_as_leader, records, acks, produce_version,
                             transactional=transactional, guard=guard, must_verify=must_verify,
@@ -287,7 +298,7 @@ class ReplicaManager:
                             key, partition, append, waiting
                         )
                 except KafkaError as error:
-                    results.append(self.error_result(key, index, error))
+                    results.append(self.error_result(key, index, error, listener))
                 else:
                     if end_offset > partition.state.high_watermark:
                         await_acknowledgement(partition, end_offset, acks, results, unacknowledged)
@@ -295,7 +306,7 @@ class ReplicaManager:
                     results.append((index, 0, base_offset, append_time_ms, start_offset, NO_RECORD_ERRORS, None))
             results = None
         if unacknowledged and acks != 0:
-            return self._delay(response, unacknowledged, timeout_ms)
+            return self._delay(response, unacknowledged, timeout_ms, listener)
         return response
 
     def _append_rest(
@@ -304,10 +315,11 @@ class ReplicaManager:
         acks: int,
         timeout_ms: int,
         produce_version: int,
+        listener: str,
         verified: VerifiedPartitions | None,
         progress: ProduceProgress,
     ) -> ProduceResponse | DelayedProduce:
-        rest = self.append_records(topics, acks, timeout_ms, produce_version, verified, progress)
+        rest = self.append_records(topics, acks, timeout_ms, produce_version, listener, verified, progress)
         assert not isinstance(rest, Coroutine)
         return rest
 
@@ -328,17 +340,17 @@ class ReplicaManager:
                 waiting = again
 
     def _delay(
-        self, response: ProduceResponse, unacknowledged: list[UnacknowledgedBatch], timeout_ms: int
+        self, response: ProduceResponse, unacknowledged: list[UnacknowledgedBatch], timeout_ms: int, listener: str
     ) -> DelayedProduce:
         """Return the response of a Produce request that waits for its acknowledgements."""
-        delayed = DelayedProduce(self.purgatory, response, unacknowledged, self.current_leader)
+        delayed = DelayedProduce(self.purgatory, response, unacknowledged, self.current_leader, listener)
         delayed.start(self.clock.mono_ms() + max(timeout_ms, 0))
         return delayed
 
-    def error_result(self, key: TopicKey, index: int, error: KafkaError) -> PartitionResult:
+    def error_result(self, key: TopicKey, index: int, error: KafkaError, listener: str) -> PartitionResult:
         """Return the result of a batch that was not appended."""
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            return error_result(index, error.code, self.current_leader(key, index))
+            return error_result(index, error.code, self.current_leader(key, index, listener))
         return append_error_result(index, error, self.get(key, index))
 
     # Appends of coordinators.

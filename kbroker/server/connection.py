@@ -17,7 +17,7 @@ import asyncio
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from kbroker.api.context import RequestContext
+from kbroker.api.context import Identity, RequestContext
 from kbroker.api.dispatch import UnsupportedRequest
 from kbroker.server.backlog import Backlog
 from kbroker.server.error_reporter import api_name, closing_reason
@@ -49,7 +49,9 @@ LINGER_S = 5.0
 
 
 class ConnectionListener(Protocol):
-    """The socket server, which counts and limits connections."""
+    """The listener, which counts and limits its connections. `identity`: that of clients without authentication."""
+
+    identity: Identity
 
     def on_open(self, connection: Connection) -> None: ...
 
@@ -63,8 +65,9 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
-        "_backlog", "_client_id", "_client_id_bytes", "_linger_timer", "_listener", "_received", "_responses",
-        "_server", "_transport", "_turn_bytes", "errors", "host", "last_active_ns", "peer", "producer_since",
+        "_backlog", "_cache_prefix", "_client_id", "_client_id_bytes", "_linger_timer", "_listener", "_received",
+        "_responses", "_server", "_transport", "_turn_bytes", "errors", "host", "identity", "last_active_ns", "peer",
+        "producer_since",
     )  # fmt: skip
 
     def __init__(self, server: ServerContext, listener: ConnectionListener) -> None:
@@ -72,9 +75,11 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = "?"
         self.producer_since: int | None = None
         self.last_active_ns = 0
+        self.identity = listener.identity
         self.errors = server.errors
         self._server = server
         self._listener = listener
+        self._cache_prefix = listener.identity.cache_prefix
         # None before the connection is made, and as soon as either side closes it.
         self._transport: asyncio.Transport | None = None
         self._received = ReceiveBuffer(self, server.memory)
@@ -92,10 +97,6 @@ class Connection(asyncio.BufferedProtocol):
         """The file descriptor of the socket; -1 if it is closed."""
         socket = self._transport.get_extra_info("socket") if self._transport is not None else None
         return -1 if socket is None else socket.fileno()
-
-    @property
-    def peer_broker(self) -> None:
-        """Brokers have a listener of their own (interbroker/inter_broker_connection.py)."""
 
     # Called by the transport.
 
@@ -271,7 +272,7 @@ class Connection(asyncio.BufferedProtocol):
             context = RequestContext(self, handler, version, correlation_id, client_id, self.last_active_ns)
             cache_key = None
             if handler.may_be_cached and size <= MAX_REQUEST_BYTES:
-                cache_key = bytes(frame[:4]) + bytes(frame[pos:])
+                cache_key = b"".join((self._cache_prefix, frame[:4], frame[pos:]))
                 find = handler.find_response or server.cached_responses.get
                 context.body = find(server.services, cache_key)
                 if context.body is not None:

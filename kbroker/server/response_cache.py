@@ -1,7 +1,8 @@
 """Encoded responses that are sent again, byte for byte, to requests with the same bytes.
 
 Clients request the same metadata again and again, and it rarely changes. A cached response depends on the
-request, the metadata image and the broker's config, so all responses are dropped when the image or the config changes.
+request, the listener and the principal, which are in its key, the metadata image and the broker's config, so all
+responses are dropped when the image or the config changes.
 The correlation id is in the response's header, which is not cached.
 """
 
@@ -22,7 +23,10 @@ ENTRY_OVERHEAD = 200
 
 
 class ResponseCache:
-    """Responses without errors, by API key, version and body of the request. `size`: bytes, at most MAX_BYTES."""
+    """Responses without errors, by a key of who sends the request (Identity.cache_prefix), API key, version and body.
+
+    `size`: bytes, at most MAX_BYTES.
+    """
 
     def __init__(self) -> None:
         self.size = 0

@@ -1,4 +1,9 @@
-"""The listening sockets: accepts connections within their limits, and closes idle ones."""
+"""The listeners: each accepts connections within its limits and those of the broker. Idle connections are closed.
+
+A connection of PLAINTEXT serves requests from its beginning. A state of a connection before that is a protocol object
+of its own, which bounds what a stranger may send and for how long, and then passes the transport on to the one that
+serves requests, with the identity of its client: see interbroker/handshake_state.py.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import socket
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from kbroker.api.context import Identity
 from kbroker.api.dispatch import Dispatch
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.system import start_serving
@@ -16,7 +22,7 @@ from kbroker.server.server_context import ServerContext
 
 if TYPE_CHECKING:
     from kbroker.api.context import Services
-    from kbroker.config import BrokerConfig
+    from kbroker.config import BrokerConfig, Endpoint
     from kbroker.runtime.environment import Environment
 
 log = EventLogger("kbroker.server")
@@ -28,14 +34,52 @@ FEW_CONNECTIONS = 16
 SOCKET_BACKLOG = 1024
 
 
+class Listener:
+    """A listener with its limits. `accepted`: connections since the start. `connections`: how many are open."""
+
+    def __init__(self, server: SocketServer, name: str, config: BrokerConfig) -> None:
+        self.identity = Identity(name)
+        self.accepted = 0
+        self.connections = 0
+        self.max_connections: int
+        self._max_creation_rate: int
+        self._rate_limiter = ConnectionRateLimiter()
+        self._server = server
+        self.configure(config)
+
+    @property
+    def name(self) -> str:
+        return self.identity.listener
+
+    def configure(self, config: BrokerConfig) -> None:
+        self.max_connections = config.listener_limit(self.name, "max.connections")
+        self._max_creation_rate = config.listener_limit(self.name, "max.connection.creation.rate")
+
+    def delay_s(self, now_s: float) -> float:
+        """Return the delay of a connection that arrives now."""
+        return self._rate_limiter.delay_s(now_s, self._max_creation_rate)
+
+    # Called by connections.
+
+    def on_open(self, connection: Connection) -> None:
+        self.accepted += 1
+        self.connections += 1
+        self._server.on_open(connection, self)
+
+    def on_close(self, connection: Connection) -> None:
+        """Called when the socket is closed."""
+        self.connections -= 1
+        self._server.on_close(connection)
+
+
 class SocketServer:
-    """`accepted`: connections since the start. `expired`: those that were closed because they were idle."""
+    """`listeners`: by name. `expired`: connections that were closed because they were idle."""
 
     def __init__(self, environment: Environment, config: BrokerConfig, dispatch: Dispatch) -> None:
         self.context = ServerContext(environment, dispatch, config.socket_request_max_bytes)
         # In the order in which they were accepted.
         self.connections: dict[Connection, None] = {}
-        self.accepted = 0
+        self.listeners: dict[str, Listener] = {}
         self.expired = 0
         self._loop = environment.loop
         self._descriptors = environment.descriptors
@@ -51,21 +95,26 @@ class SocketServer:
         self._config = config
         self.context.max_request_bytes = config.socket_request_max_bytes
         self._max_by_host = parse_limits_by_host(config.max_connections_per_ip_overrides)
-        self._max_connections = config.lowest_limit("max.connections")
-        self._max_creation_rate = config.lowest_limit("max.connection.creation.rate")
+        for listener in self.listeners.values():
+            listener.configure(config)
 
     # Listening.
 
-    async def bind(self, host: str | None, port: int) -> int:
-        """Bind an address without accepting connections yet. Returns the port, which the system chooses for port 0."""
+    async def bind(self, endpoint: Endpoint) -> int:
+        """Bind a listener without accepting connections yet. Returns the port, which the system chooses for port 0."""
         config = self._config
+        listener = self.listeners[endpoint.name] = Listener(self, endpoint.name, config)
         backlog = (
             config.socket_listen_backlog_size
             if "socket.listen.backlog.size" in config.static_configs
             else SOCKET_BACKLOG
         )
         server = await self._loop.create_server(
-            lambda: Connection(self.context, self), host, port, backlog=backlog, start_serving=False
+            lambda: Connection(self.context, listener),
+            endpoint.host or None,
+            endpoint.port,
+            backlog=backlog,
+            start_serving=False,
         )
         self._listening.append(server)
         for listening_socket in server.sockets:
@@ -105,11 +154,10 @@ class SocketServer:
             connection.close_quietly()
         await self.context.stop()
 
-    # Called by connections.
+    # Called by listeners.
 
-    def on_open(self, connection: Connection) -> None:
+    def on_open(self, connection: Connection, listener: Listener) -> None:
         config, host = self._config, connection.host
-        self.accepted += 1
         self.connections[connection] = None
         self._connections_by_host[host] += 1
         max_of_host = self._max_by_host.get(host, config.max_connections_per_ip)
@@ -119,11 +167,14 @@ class SocketServer:
         elif connection.descriptor >= self._descriptors.connections and len(self.connections) > FEW_CONNECTIONS:
             limit, _, below = self._descriptors
             connection.close("out of file descriptors", limit=limit, reserved_for_files=limit - below)
-        elif len(self.connections) > self._max_connections:
-            connection.close("max.connections reached", limit=self._max_connections)
+        elif len(self.connections) > config.max_connections or listener.connections > listener.max_connections:
+            connection.close("max.connections reached", limit=min(config.max_connections, listener.max_connections))
         elif self._connections_by_host[host] > max_of_host:
             connection.close("max.connections.per.ip reached", limit=max_of_host)
-        elif delay_s := self._rate_limiter.delay_s(self._loop.time(), self._max_creation_rate):
+        elif delay_s := max(
+            self._rate_limiter.delay_s(self._loop.time(), config.max_connection_creation_rate),
+            listener.delay_s(self._loop.time()),
+        ):
             # The connection is accepted, but not served until the delay has passed.
             connection.pause_writing()
             self._loop.call_later(delay_s, connection.resume_writing)
@@ -131,7 +182,6 @@ class SocketServer:
             self._idle_timer = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
 
     def on_close(self, connection: Connection) -> None:
-        """Called when the socket is closed."""
         if connection in self.connections:
             del self.connections[connection]
             self._connections_by_host[connection.host] -= 1

@@ -109,23 +109,27 @@ def producing(partitions: int, records: int, size: int, *properties: str) -> Cal
 
 
 class Consuming:
-    """Consumes a topic that is written once per server."""
+    """Consumes a topic that `fill` writes once per server."""
 
-    SIZE = 100
-
-    def __init__(self, partitions: int, records: int) -> None:
+    def __init__(
+        self, partitions: int, records: int, size: int, fill: Callable[[Peer, str], object], *properties: str
+    ) -> None:
+        """`records` of `size` bytes are read, with these properties of the consumer."""
         self.partitions = partitions
         self.records = records
+        self.size = size
+        self.fill = fill
+        self.properties = properties
         self.topics: dict[Peer, str] = {}
 
     def prepare(self, peer: Peer) -> None:
         self.topics[peer] = fresh_topic(peer, self.partitions)
-        produce(peer, self.topics[peer], self.records, self.SIZE, *LINGER)
+        self.fill(peer, self.topics[peer])
 
     def measure(self, peer: Peer) -> Measured:
         meter = Meter(peer)
-        rate = consume(peer, self.topics[peer], self.records)
-        return meter.figure(per_megabyte(self.records * self.SIZE / 1e6), rate)
+        rate = consume(peer, self.topics[peer], self.records, *self.properties)
+        return meter.figure(per_megabyte(self.records * self.size / 1e6), rate)
 
 
 class Shared:
@@ -323,7 +327,8 @@ def flooded(seconds: float = 60) -> Callable[[Peer], Measured]:
 
 
 def all_cases() -> list[Case]:
-    consuming = Consuming(6, 12_000_000)
+    records = 12_000_000
+    consuming = Consuming(6, records, 100, lambda peer, topic: produce(peer, topic, records, 100, *LINGER))
     quiet, end_to_end = LatencyOf("produce", 8_000), LatencyOf("end-to-end", 4_000)
     idle, cold = BesideIdle("produce", 8_000), BesideColdReader("produce", 8_000)
     restarting = Restarting(1000, 2.0)
@@ -372,25 +377,15 @@ def ending(producers: int, count: int) -> Callable[[Peer], Measured]:
     return measure
 
 
-class ReadingCommitted:
-    """Consumes a topic that is written once per server, in transactions, by eight producers at once."""
-
-    def __init__(self) -> None:
-        self.topics: dict[Peer, str] = {}
-
-    def prepare(self, peer: Peer) -> None:
-        topic = self.topics[peer] = fresh_topic(peer, PARTITIONS)
-        transactions(peer, topic, 8, WRITTEN, RECORDS_WRITTEN, ABORT_EVERY)
-
-    def measure(self, peer: Peer) -> Measured:
-        committed = (WRITTEN - WRITTEN // ABORT_EVERY) * RECORDS_WRITTEN
-        meter = Meter(peer)
-        rate = consume(peer, self.topics[peer], committed, "isolation.level=read_committed")
-        return meter.figure(per_megabyte(committed * RECORD_BYTES / 1e6), rate)
-
-
 def transaction_cases() -> list[Case]:
-    reading = ReadingCommitted()
+    # Eight producers write the topic at once.
+    reading = Consuming(
+        PARTITIONS,
+        (WRITTEN - WRITTEN // ABORT_EVERY) * RECORDS_WRITTEN,
+        RECORD_BYTES,
+        lambda peer, topic: transactions(peer, topic, 8, WRITTEN, RECORDS_WRITTEN, ABORT_EVERY),
+        "isolation.level=read_committed",
+    )
     more = "more"
     return [
         Case("transactions of 100 records, 1 producer", "txn/s", more, 1.0, ending(1, 3_000)),

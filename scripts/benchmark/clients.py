@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from protocol.apis import ApiKey
 from protocol.client import ClientConnection, EncodedRequest, Response
@@ -38,6 +38,9 @@ from protocol.messages.k44_incremental_alter_configs import (
 from protocol.records.batch import build_batch, iter_headers
 from protocol.schema.message import Message
 from scripts.benchmark.peers import HERE, Peer, java
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
 
 M = TypeVar("M", bound=Message)
 
@@ -132,6 +135,27 @@ def latency(peer: Peer, topic: str, mode: str, records: int, rate: int = 2000) -
     command = java(str(PROGRAMS / "Latency.java"), peer.bootstrap, topic, mode, str(records), str(rate))
     p50, p99, _ = run(command).split()
     return float(p50), float(p99)
+
+
+def librdkafka_producer(bootstrap: str, **settings: object) -> "Producer":
+    """`settings`: more of librdkafka's, with `_` in place of `.` in their names."""
+    from confluent_kafka import Producer
+
+    more = {name.replace("_", "."): value for name, value in settings.items()}
+    return Producer({
+        "bootstrap.servers": bootstrap, "linger.ms": 5, "batch.size": 65536, "enable.idempotence": True,
+        "queue.buffering.max.kbytes": 65536, **more,
+    })  # fmt: skip
+
+
+def send(producer: "Producer", topic: str, value: bytes, partition: int, headers: list[tuple[str, bytes]]) -> None:
+    """Produce a record; wait while the producer's queue is full."""
+    while True:
+        try:
+            producer.produce(topic, value, partition=partition, headers=headers)
+            return
+        except BufferError:
+            producer.poll(0.1)
 
 
 class Connection:

@@ -3,9 +3,10 @@
 import argparse
 import json
 import shutil
+import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -116,6 +117,12 @@ def comparison(title: str, ours: float | None, theirs: float | None, *others: st
     cells = [title, *("" if figure is None else number(figure) for figure in (ours, theirs))]
     cells.append("" if ours is None or theirs is None else f"**{ours / max(theirs, 1e-9):.2f}**")
     return f"| {' | '.join((*cells, *others))} |"
+
+
+def median_of(figures: Sequence[Mapping[str, float]], name: str) -> float | None:
+    """Return the median of a figure of several rounds, some of which may lack it; None if all do."""
+    values = [each[name] for each in figures if name in each]
+    return statistics.median(values) if values else None
 
 
 def number(value: float) -> str:

@@ -62,7 +62,7 @@ def archive(spark: Any, bootstrap: str, topic: str, directory: Path, most_record
     from kbroker.pipeline.archive.ingest.cluster_retry import StopEvent
     from kbroker.pipeline.archive.ingest.options import IngestOptions, Reporter, create_subscription
     from kbroker.pipeline.archive.ingest.run import archive_topics
-    from kbroker.pipeline.storage.location import open_storage
+    from kbroker.pipeline.storage import open_storage
 
     options = IngestOptions(bootstrap, create_subscription([topic], None), once=True, max_batch_records=most_records)
     reporter = Reporter(progress=lambda line: None, warn=_say)
@@ -133,7 +133,7 @@ class Verifying:
 def verified(spark: Any, one: Archived, bootstrap: str = "") -> float:
     """Return the seconds of `archive verify`, which must find no difference."""
     from kbroker.pipeline.archive.verification.verify import verify
-    from kbroker.pipeline.storage.location import open_storage
+    from kbroker.pipeline.storage import open_storage
 
     report = verify(spark, open_storage(str(one.directory)), bootstrap)
     if report.differences or report.rows != one.records or (bootstrap and report.records_compared != one.records):
@@ -189,7 +189,7 @@ def compacted(spark: Any, directory: Path) -> float:
     """Return the seconds of `archive compact`."""
     from kbroker.pipeline.archive.archive import Archive
     from kbroker.pipeline.archive.compaction import compact
-    from kbroker.pipeline.storage.location import open_storage
+    from kbroker.pipeline.storage import open_storage
 
     begin = time.perf_counter()
     outcome = compact(spark, Archive.open(open_storage(str(directory))))

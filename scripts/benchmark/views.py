@@ -16,7 +16,7 @@ import sys
 import time
 from typing import NamedTuple
 
-from scripts.benchmark.clients import create_topic
+from scripts.benchmark.clients import create_topic, librdkafka_producer, send
 from scripts.benchmark.frame import footer, parser, rounds_text, running, scratch_directory
 from scripts.benchmark.peers import Kbroker
 from scripts.benchmark.report import spread
@@ -45,12 +45,7 @@ class Read(NamedTuple):
 
 def fill(bootstrap: str, topic: str, records: int, size: int, compression: str) -> int:
     """Write the records; return how many have the wanted tag."""
-    from confluent_kafka import Producer
-
-    producer = Producer({
-        "bootstrap.servers": bootstrap, "compression.type": compression, "linger.ms": 5, "batch.size": 65536,
-        "enable.idempotence": True, "queue.buffering.max.kbytes": 65536,
-    })  # fmt: skip
+    producer = librdkafka_producer(bootstrap, compression_type=compression)
     chosen = random.Random(1)
     # Half of a value is random, so that it compresses as JSON does, roughly.
     values = [chosen.randbytes(size // 2) + b"x" * (size - size // 2) for _ in range(100)]
@@ -59,12 +54,7 @@ def fill(bootstrap: str, topic: str, records: int, size: int, compression: str) 
         is_wanted = chosen.random() < SHARE
         selected += is_wanted
         headers = [("TAGS", WANTED if is_wanted else OTHER)]
-        while True:
-            try:
-                producer.produce(topic, values[number % 100], partition=number // 64 % PARTITIONS, headers=headers)
-                break
-            except BufferError:
-                producer.poll(0.1)
+        send(producer, topic, values[number % 100], number // 64 % PARTITIONS, headers)
     producer.flush()
     return selected
 

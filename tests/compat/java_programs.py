@@ -38,6 +38,18 @@ def class_archive(name: str, jars: Path, train: Callable[[str], object]) -> list
     return ["-Xlog:disable", f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
 
 
+def kafka_jvm() -> list[str]:
+    """Return the options of a JVM that runs for some seconds and whose classpath begins with Kafka's jars."""
+    to_nobody = ("--bootstrap-server", "127.0.0.1:1", "--producer-props", "max.block.ms=300")
+    producer = ("--topic", "t", "--num-records", "1", "--record-size", "1", "--throughput", "-1", *to_nobody)
+
+    def train(option: str) -> None:
+        command = ("java", *QUICK_JVM, "-Xlog:disable", option, "-cp", kafka_classpath())
+        subprocess.run((*command, "org.apache.kafka.tools.ProducerPerformance", *producer), capture_output=True)
+
+    return [*QUICK_JVM, *class_archive("kafka", CACHE, train)]
+
+
 def classpath_of(source: Path, *jars: Path) -> str:
     """Compile a program against Kafka's jars and `jars`, and return the classpath to run it with."""
     libraries = ":".join([kafka_classpath(), *map(str, jars)])
@@ -52,9 +64,9 @@ def classpath_of(source: Path, *jars: Path) -> str:
             # Another process may have compiled it in the meantime.
             if not classes.exists():
                 os.rename(compiled, classes)
-    return f"{classes}:{libraries}"
+    return f"{libraries}:{classes}"
 
 
 def java_command(main: str, classpath: str, heap: str = "128m") -> list[str]:
     """Return a command that starts quickly and logs nothing."""
-    return ["java", f"-Xmx{heap}", *QUICK_JVM, QUIET.replace("warn", "off"), "-cp", classpath, main]
+    return ["java", f"-Xmx{heap}", *kafka_jvm(), QUIET.replace("warn", "off"), "-cp", classpath, main]

@@ -261,7 +261,7 @@ def test_errors_are_logged_without_payload(name: str) -> None:
     assert [line for line in lines if MARKER in line] == []
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_damaged_batches_are_logged_without_payload(data: st.DataObject) -> None:
     codec = data.draw(st.sampled_from([0, 1, 2, 3, 4]))

@@ -30,7 +30,6 @@ CONFIGS_WITHOUT_EFFECT = "kbroker/config/definitions/no_effect.json"
 # Definitions without a use, and why they stay.
 ALLOWED = {
     "kbroker/broker.py: Broker._assigned": "tests end its roles, as the end of a session does",
-    "kbroker/metadata/image.py: BrokerEndpoint.security_protocol": "part of the registration, for later versions",
     "kbroker/retry/batch.py: PollBatch.succeeded": "programs read it",
     "kbroker/simulation/invariants/broker.py: _PartitionState.last_stable": "getattr reads it by its name",
     "scripts/benchmark/cluster/moves.py: ForegroundLatency.end_to_end_p50": "a program writes it, with the others",

@@ -23,7 +23,7 @@ from kbroker.cli.common.output import Cell, paginated, print_heading, print_json
 from kbroker.cli.common.values import count_text, format_size, if_known
 
 if TYPE_CHECKING:
-    from kbroker.pipeline.archive.manifest.model import ArchiveState
+    from kbroker.pipeline.archive.manifest import ArchiveState
     from kbroker.pipeline.archive.report import PartitionReport, TopicReport
     from kbroker.pipeline.storage.storage import Storage
 
@@ -128,8 +128,8 @@ def describe(
     """
     from kbroker.pipeline.archive.archive import Archive
     from kbroker.pipeline.archive.leftovers import find_foreign_files, find_leftovers
-    from kbroker.pipeline.archive.plot import plot_archive
     from kbroker.pipeline.archive.report import report_topics
+    from kbroker.pipeline.plot import plot_archive
 
     with open_storages([directory], spark) as open_storage:
         archive = Archive.open(open_storage(directory))

@@ -52,7 +52,7 @@ def compact(
     from kbroker.pipeline.archive.compaction import CompactionOptions, clean_up, compact
     from kbroker.pipeline.archive.compaction_plan import plan_merges
     from kbroker.pipeline.archive.leftovers import find_foreign_files, find_leftovers
-    from kbroker.pipeline.storage.location import open_storage
+    from kbroker.pipeline.storage import open_storage
 
     is_number = keep_replaced.isascii() and keep_replaced.isdigit()
     keep_s = parse_integer(keep_replaced, "the seconds") if is_number else parse_duration_ms(keep_replaced) / 1000

@@ -69,7 +69,7 @@ def run(
     from kbroker.pipeline.archive.ingest.options import IngestOptions, Reporter, create_subscription
     from kbroker.pipeline.archive.ingest.run import archive_topics
     from kbroker.pipeline.cluster_admin import ClusterAdmin
-    from kbroker.pipeline.storage.location import open_storage
+    from kbroker.pipeline.storage import open_storage
 
     with pipeline_usage_errors():
         subscription = create_subscription(topics or [], pattern)

@@ -69,7 +69,7 @@ def verify(
     Example: kbroker archive verify /data/archive --from 2026-01-31T12:00 --report report.json
     """
     from kbroker.pipeline.archive.verification.verify import verify as verify_archive
-    from kbroker.pipeline.storage.location import open_storage
+    from kbroker.pipeline.storage import open_storage
 
     if offline and (bootstrap != os.environ.get("KBROKER_BOOTSTRAP") or require_broker):
         raise usage_error("--offline excludes --bootstrap and --require-broker")
@@ -104,7 +104,7 @@ def _require_archive_and_broker(directory: str, address: str) -> None:
     """Raise before Spark starts, which takes seconds, if there is no archive or no broker responds."""
     from kbroker.pipeline.archive.verification.verify import require_archive
     from kbroker.pipeline.cluster_admin import BrokerUnavailableError, require_reachable
-    from kbroker.pipeline.storage.location import is_local, open_storage
+    from kbroker.pipeline.storage import is_local, open_storage
 
     with pipeline_errors():
         if is_local(directory):
@@ -169,7 +169,7 @@ def _print_result(report: "VerificationReport", report_file: str | None) -> None
     elif not report.compared:
         print(f"nothing to compare at {report.bootstrap}: it no longer has any of the archived offsets")
     else:
-        unequal = sum(not comparison.is_equal for comparison in report.compared)
+        unequal = sum(not comparison.equal for comparison in report.compared)
         counts = count_text(report.records_compared, "record"), count_text(len(report.compared), "partition")
         result = f"{unequal} of them differ" if unequal else "all equal"
         print(f"compared with {' of '.join(counts)} at {report.bootstrap}: {result}")

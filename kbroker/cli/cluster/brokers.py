@@ -14,9 +14,9 @@ from kbroker.cli.cluster.cluster_state import (
     print_healing,
     read_cluster,
     read_healing,
+    read_layout,
     running_log_dirs,
 )
-from kbroker.cli.cluster.layout_reader import read_layout
 from kbroker.cli.cluster.plan_report import is_success, plan_name, print_end, print_status, status_json
 from kbroker.cli.cluster.plan_requests import PlanRequests
 from kbroker.cli.cluster.run_plan import (

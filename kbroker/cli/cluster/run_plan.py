@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import typer
 
-from kbroker.cli.cluster.cluster_state import describe_log_dirs
-from kbroker.cli.cluster.layout_reader import measure_write_rates, read_layout
+from kbroker.cli.cluster.cluster_state import describe_log_dirs, measure_write_rates, read_layout
 from kbroker.cli.cluster.plan_report import (
     is_success,
     plan_json,

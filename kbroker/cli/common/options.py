@@ -165,7 +165,7 @@ def spark_session_for(name: str, options: SparkOptions, *, prints: bool = False)
 @contextmanager
 def open_storages(directories: Sequence[str], options: SparkOptions) -> "Iterator[Callable[[str], Storage]]":
     """Return a function that opens storages. Starts a Spark session only if a directory is not local."""
-    from kbroker.pipeline.storage.location import is_local, open_storage
+    from kbroker.pipeline.storage import is_local, open_storage
 
     if all(map(is_local, directories)):
         with pipeline_errors():

@@ -66,12 +66,25 @@ def print_heading(text: str, detail: str = "") -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     """Print a table on a terminal; elsewhere aligned columns that awk and grep can parse."""
     cells = [list(row) for row in rows]
-    numeric = [_is_numeric(row[i] for row in cells) for i in range(len(columns))]
-    texts = [[_cell_text(cell) for cell in row] for row in cells]
-    if sys.stdout.isatty():
-        _print_rich_table(columns, texts, numeric)
-    else:
+    texts = [[MISSING if cell is None or cell == "" else str(cell) for cell in row] for row in cells]
+    numeric = []
+    for number in range(len(columns)):
+        present = [row[number] for row in cells if row[number] is not None]
+        numeric.append(bool(present) and all(isinstance(cell, int) for cell in present))
+    if not sys.stdout.isatty():
         print(align([[column.upper().replace(" ", "_") for column in columns], *texts], numeric))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold cyan", pad_edge=False)
+    for column, right in zip(columns, numeric, strict=True):
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    for row in texts:
+        table.add_row(*(Text(cell, style="dim" if cell == MISSING else "") for cell in row))
+    Console().print(table)
 
 
 def align(rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
@@ -84,29 +97,6 @@ def align(rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
         ).rstrip()
         for row in rows
     )
-
-
-def _cell_text(cell: Cell) -> str:
-    return MISSING if cell is None or cell == "" else str(cell)
-
-
-def _is_numeric(cells: Iterable[Cell]) -> bool:
-    present = [cell for cell in cells if cell is not None]
-    return bool(present) and all(isinstance(cell, int) for cell in present)
-
-
-def _print_rich_table(columns: Sequence[str], texts: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold cyan", pad_edge=False)
-    for column, right in zip(columns, numeric, strict=True):
-        table.add_column(column, justify="right" if right else "left", overflow="fold")
-    for row in texts:
-        table.add_row(*(Text(cell, style="dim" if cell == MISSING else "") for cell in row))
-    Console().print(table)
 
 
 NoPager = Annotated[bool, typer.Option("--no-pager", help="Do not page long output in a terminal.")]

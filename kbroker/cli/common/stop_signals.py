@@ -2,7 +2,8 @@
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import monotonic
 from types import FrameType
 from typing import Any
@@ -44,31 +45,44 @@ class StopSignals:
 
 
 class Interrupts:
-    """Context manager for a command that waits in a loop: SIGINT raises KeyboardInterrupt, and `check` raises it again.
+    """Context manager for a command that waits in a loop: a signal raises KeyboardInterrupt, `check` raises it again.
 
     The first exception can be lost: it is raised wherever the main thread is, also in a finalizer, or in a library that
-    ignores the errors of callbacks.
+    ignores the errors of callbacks. Where that would do harm, the first signal can be deferred.
     """
 
-    def __init__(self) -> None:
-        self._is_interrupted = False
-        self._previous: Any = None
+    def __init__(self, signals: Sequence[signal.Signals] = (signal.SIGINT,)) -> None:
+        self._signals = signals
+        self._is_interrupted = self._is_deferring = False
+        self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Interrupts":
         # Signals can be handled only in the main thread.
         if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._on_signal)
+            self._previous = {number: signal.signal(number, self._on_signal) for number in self._signals}
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if there was a SIGINT."""
+        """Raise KeyboardInterrupt if there was a signal."""
         if self._is_interrupted:
             raise KeyboardInterrupt
 
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Defer the first signal until the end of the block. The second one interrupts it."""
+        self._is_deferring = True
+        try:
+            yield
+        finally:
+            self._is_deferring = False
+        self.check()
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        is_deferred = self._is_deferring and not self._is_interrupted
         self._is_interrupted = True
-        raise KeyboardInterrupt
+        if not is_deferred:
+            raise KeyboardInterrupt

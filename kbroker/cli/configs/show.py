@@ -59,7 +59,7 @@ def show(
 
     With --bootstrap, show the configuration of a running broker, with configs that were altered since it started.
     """
-    options = StartOptions(config, data_dir, listen, advertise, properties or [])
+    options = StartOptions(config, data_dir, listen or [], advertise or [], properties or [])
     static, _ = load_properties(options, os.environ)
     configs = start_configs(static) if bootstrap is None else running_configs(bootstrap, static)
     selected = [config for config in configs if everything or config.origin != DEFAULT_ORIGIN]

@@ -19,6 +19,7 @@ from kbroker.cli.common.output import (
     print_rows,
     print_table,
 )
+from kbroker.cli.common.stop_signals import SIGNALS, Interrupts
 from kbroker.cli.common.values import INT32, count_text, format_timestamp, is_relative_time, parse_time_ms
 from kbroker.cli.dlq.redrive import (
     SENT,
@@ -32,7 +33,7 @@ from kbroker.cli.dlq.redrive import (
 )
 from kbroker.cli.records.consume import open_consumer
 from kbroker.cli.records.formats import to_json
-from kbroker.cli.records.polling import InterruptGuard, OffsetBounds, read_partitions
+from kbroker.cli.records.polling import OffsetBounds, read_partitions
 from kbroker.cli.retry import topics_with_configs
 from kbroker.client.admin import EARLIEST, LATEST, delete_records, list_offsets
 from kbroker.client.cluster import ClusterClient
@@ -119,14 +120,13 @@ def show(
     from kafka import TopicPartition as KafkaTopicPartition
 
     letters = selection.filter()
-    guard = InterruptGuard()
     with admin_client(bootstrap) as client:
         bounds = {KafkaTopicPartition(*tp): ends for tp, ends in _bounds(client, topic).items()}
     begin, end = ({tp: offsets[number] for tp, offsets in bounds.items()} for number in (0, 1))
     settings = client_settings(bootstrap) | {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
     found: list[Any] = []
-    with open_consumer(settings) as consumer:
-        for records in read_partitions(consumer, OffsetBounds(begin, end), None, guard):
+    with Interrupts(SIGNALS) as interrupts, open_consumer(settings) as consumer:
+        for records in read_partitions(consumer, OffsetBounds(begin, end), None, interrupts):
             found += [record for record in records if letters.selects(record.headers, record.timestamp)]
             if max_records is not None and len(found) >= max_records:
                 break

@@ -120,8 +120,10 @@ def _check_peers(context: CheckContext, cluster: StoredCluster) -> Iterator[Chec
         if node_id == context.config.node_id:
             continue
         errors = []
+        # The addresses of other listeners may be for other machines only.
+        endpoint = broker.endpoint(context.config.inter_broker_listener_name)
         for listener, host, port in (
-            ("clients", broker.host, broker.port),
+            ("clients", *(("", 0) if endpoint is None else (endpoint.host, endpoint.port))),
             ("brokers", broker.inter_broker_host, broker.inter_broker_port),
         ):
             error = context.host.connect_error(host, port) if port else None

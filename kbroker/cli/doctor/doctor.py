@@ -25,10 +25,14 @@ from kbroker.runtime.real_disk import RealDisk
 
 def check_configuration(context: CheckContext) -> Iterator[CheckResult]:
     config = context.config
-    for name, values in (("log.dirs", config.log_dirs), ("listeners", config.listeners)):
-        if len(values) != 1:
-            message, advice = f"{name} has {len(values)} values", f"Set one: kbroker supports one of {name}."
-            yield CheckResult("configuration", PROBLEM, message, advice)
+    if len(config.log_dirs) != 1:
+        message = f"log.dirs has {len(config.log_dirs)} values"
+        yield CheckResult("configuration", PROBLEM, message, "Set one: kbroker supports one of log.dirs.")
+    advertised = {endpoint.name for endpoint in config.advertised_listeners}
+    for listener in config.listeners:
+        if listener.name not in advertised:
+            message = f"{listener} is not advertised: its clients get no address of any broker"
+            yield CheckResult("configuration", WARNING, message, "Advertise an address for it, with --advertise.")
     ignored = no_effect_warnings(ConfigResourceType.BROKER, config.static_configs)
     for message in ignored:
         yield CheckResult("configuration", WARNING, message, "Remove it, or do not rely on it.")
@@ -36,8 +40,13 @@ def check_configuration(context: CheckContext) -> Iterator[CheckResult]:
         yield CheckResult("configuration", OK, f"node.id={config.node_id}, {len(config.static_configs)} properties set")
 
 
-def check_listener(context: CheckContext) -> Iterator[CheckResult]:
-    host, listener = context.host, context.config.listeners[0]
+def check_listeners(context: CheckContext) -> Iterator[CheckResult]:
+    for listener in context.config.listeners:
+        yield from _check_listener(context, listener)
+
+
+def _check_listener(context: CheckContext, listener: Endpoint) -> Iterator[CheckResult]:
+    host = context.host
     error = host.bind_error(listener.host, listener.port)
     if error is None:
         yield CheckResult("listener", OK, f"{listener} can be bound")
@@ -71,9 +80,13 @@ def check_listener(context: CheckContext) -> Iterator[CheckResult]:
 
 
 def check_advertised(context: CheckContext) -> Iterator[CheckResult]:
-    host, endpoint = context.host, context.config.advertised_listeners[0]
-    listener = context.config.listeners[0]
-    name = "advertised address"
+    listeners = {listener.name: listener for listener in context.config.listeners}
+    for endpoint in context.config.advertised_listeners:
+        yield from _check_advertised(context, endpoint, listeners[endpoint.name])
+
+
+def _check_advertised(context: CheckContext, endpoint: Endpoint, listener: Endpoint) -> Iterator[CheckResult]:
+    host, name = context.host, "advertised address"
     try:
         addresses = host.resolve(endpoint.host)
     except OSError as error:
@@ -191,7 +204,7 @@ def _check_spark(host: Host) -> Iterator[CheckResult]:
 
 # In the order of the startup. They rely on check_configuration: there is one data directory and one listener.
 CHECKS: tuple[Check, ...] = (
-    check_listener,
+    check_listeners,
     check_advertised,
     check_data_directory,
     check_cluster,
@@ -218,7 +231,7 @@ def doctor(
     directory, checks it as well. With zookeeper.connect, checks the ensemble and the other brokers, too. The exit
     status is 1 if there is a problem; warnings do not change it.
     """
-    options = StartOptions(config, data_dir, listen, advertise, properties or [])
+    options = StartOptions(config, data_dir, listen or [], advertise or [], properties or [])
     results = list(run_checks(options, Host(), RealDisk()))
     if as_json:
         print_json([result.to_json() for result in results])

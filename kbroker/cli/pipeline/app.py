@@ -7,7 +7,6 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,17 +70,23 @@ def fetch(
     """
     from pathlib import Path
 
-    from kbroker.pipeline.spark import connector
-    from kbroker.pipeline.spark.installation import require_java, require_spark
+    from kbroker.pipeline.spark.installation import (
+        VERSION,
+        cache_directory,
+        connector_jars,
+        fetch_connector,
+        require_java,
+        require_spark,
+    )
     from kbroker.pipeline.spark.session_conf import parse_conf
 
     with pipeline_errors():
         ivy = parse_conf(conf or []).get("spark.jars.ivySettings")
         installed, java = require_spark(os.environ), require_java(os.environ)
-        target = Path(directory) if directory is not None else connector.cache_directory(os.environ)
-        print_note(f"downloading Spark's Kafka connector {connector.VERSION}")
-        connector.fetch_connector(target, installed, java, os.environ, Path(ivy) if ivy else None)
-        for jar in connector.connector_jars(target, installed):
+        target = Path(directory) if directory is not None else cache_directory(os.environ)
+        print_note(f"downloading Spark's Kafka connector {VERSION}")
+        fetch_connector(target, installed, java, os.environ, Path(ivy) if ivy else None)
+        for jar in connector_jars(target, installed):
             print(jar)
 
 
@@ -252,15 +257,15 @@ def _run(
     for note in query.notes:
         print_note(note)
     stop = threading.Event()
-    with StopSignals(partial(_on_signal, stop)):
+
+    def on_signal(count: int) -> None:
+        """Stop after the current batch; at the second signal, immediately."""
+        if count > 1:
+            raise KeyboardInterrupt
+        stop.set()
+
+    with StopSignals(on_signal):
         return query.run(options, lambda batch: _print_batch(batch, once=options.once), stop)
-
-
-def _on_signal(stop: threading.Event, count: int) -> None:
-    """Stop after the current batch; at the second signal, immediately."""
-    if count > 1:
-        raise KeyboardInterrupt
-    stop.set()
 
 
 def _print_batch(batch: "BatchReport", *, once: bool) -> None:
@@ -276,7 +281,7 @@ def _print_batch(batch: "BatchReport", *, once: bool) -> None:
 
 
 def _skipped_text(problems: Mapping[str, int], late: int) -> str:
-    from kbroker.pipeline.aggregate.sql import PROBLEMS
+    from kbroker.pipeline.aggregate.definition import PROBLEMS
 
     parts = [f"{count_text(count, 'record')} {PROBLEMS[name]}" for name, count in problems.items() if count]
     if late:
@@ -307,7 +312,7 @@ def _summary_json(summary: "AggregateSummary") -> dict[str, Any]:
 
 def _plot(session: Any, bootstrap: str, definition: "AggregateDefinition", target: "ResultSink", path: str) -> None:
     from kbroker.pipeline.aggregate import result_files
-    from kbroker.pipeline.storage.location import open_storage
+    from kbroker.pipeline.storage import open_storage
 
     if target.topic:
         results = result_files.read_topic_results(session, bootstrap, target.topic, definition)

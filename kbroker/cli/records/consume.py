@@ -10,10 +10,10 @@ from kbroker.cli.common.client import client_settings, kafka_python_errors
 from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.errors import usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap, argument, option
+from kbroker.cli.common.stop_signals import SIGNALS, Interrupts
 from kbroker.cli.common.values import INT32, PartitionPosition, parse_position
 from kbroker.cli.records.polling import (
     MAX_POLL_RECORDS,
-    InterruptGuard,
     Printer,
     consume_as_member,
     consume_partitions,
@@ -75,7 +75,6 @@ def consume(
             "--group reads from committed offsets: it excludes --partition and --to, and allows --from only as "
             "earliest or latest"
         )
-    guard = InterruptGuard()
     settings = {
         "group_id": group,
         "auto_offset_reset": start.kind if group is not None else "earliest",
@@ -91,13 +90,16 @@ def consume(
     separator = None if key_separator is None else key_separator.replace("\\t", "\t").encode()
     printer = Printer(as_json=as_json, separator=separator, for_terminal=not values and sys.stdout.isatty())
     try:
-        with open_consumer(client_settings(bootstrap) | settings) as consumer:
+        with (
+            Interrupts(SIGNALS) as interrupts,
+            open_consumer(client_settings(bootstrap) | settings) as consumer,
+        ):
             partitions = existing_partitions(consumer, topics, partition)
             if group is not None:
-                consume_as_member(consumer, topics, printer, count, follow, guard)
+                consume_as_member(consumer, topics, printer, count, follow, interrupts)
             else:
                 bounds = find_bounds(consumer, partitions, start, stop, follow)
-                consume_partitions(consumer, bounds, printer, count, guard)
+                consume_partitions(consumer, bounds, printer, count, interrupts)
     except KeyboardInterrupt:
         if not follow:
             raise

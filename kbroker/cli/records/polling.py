@@ -1,14 +1,14 @@
 """Polls a KafkaConsumer and prints its records, between offsets of its partitions or as a member of a group."""
 
 import os
-import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.output import ProgressBar
+from kbroker.cli.common.stop_signals import Interrupts
 from kbroker.cli.common.values import PartitionPosition
 from kbroker.cli.records.formats import to_json, to_plain, to_terminal
 
@@ -90,37 +90,6 @@ MAX_POLL_RECORDS = 5000
 COMMIT_TIMEOUT_MS = 5000
 
 
-class InterruptGuard:
-    """Raises KeyboardInterrupt for SIGINT and SIGTERM, but not in the middle of a poll.
-
-    kafka-python may swallow an exception that a signal handler raises during a poll. A second signal interrupts
-    immediately.
-    """
-
-    def __init__(self) -> None:
-        self._is_deferring = False
-        self._is_pending = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
-
-    def _on_signal(self, number: int, frame: object) -> None:
-        if self._is_deferring and not self._is_pending:
-            self._is_pending = True
-            return
-        raise KeyboardInterrupt
-
-    @contextmanager
-    def deferred(self) -> Iterator[None]:
-        """Defer the first signal until the end of the block."""
-        self._is_deferring = True
-        try:
-            yield
-        finally:
-            self._is_deferring = False
-        if self._is_pending:
-            raise KeyboardInterrupt
-
-
 class Printer:
     """Writes records to standard output, all records of a poll in one write."""
 
@@ -149,7 +118,7 @@ class Printer:
 
 
 def read_partitions(
-    consumer: Any, bounds: OffsetBounds, max_records: int | None, guard: InterruptGuard
+    consumer: Any, bounds: OffsetBounds, max_records: int | None, interrupts: Interrupts
 ) -> Iterator[list[Any]]:
     """Yield the records within the bounds, at most `max_records`, in a list for each poll."""
     begin, end = bounds
@@ -161,7 +130,7 @@ def read_partitions(
         consumer.seek(tp, begin[tp])
     remaining = max_records
     while unfinished:
-        with guard.deferred():
+        with interrupts.deferred():  # kafka-python may swallow an exception in a poll
             polled = consumer.poll(POLL_MS, max_records=_poll_size(remaining))
         records = [
             record
@@ -179,7 +148,7 @@ def read_partitions(
 
 
 def consume_partitions(
-    consumer: Any, bounds: OffsetBounds, printer: Printer, max_records: int | None, guard: InterruptGuard
+    consumer: Any, bounds: OffsetBounds, printer: Printer, max_records: int | None, interrupts: Interrupts
 ) -> None:
     """Print the records within the bounds, at most `max_records`."""
     total = max_records
@@ -187,7 +156,7 @@ def consume_partitions(
         count = sum(max(bounds.end[tp] - begin, 0) for tp, begin in bounds.begin.items())
         total = count if max_records is None else min(max_records, count)
     with ProgressBar("consuming", total, enabled=not sys.stdout.isatty()) as progress:
-        for records in read_partitions(consumer, bounds, max_records, guard):
+        for records in read_partitions(consumer, bounds, max_records, interrupts):
             printer.print(records)
             progress.advance(len(records))
 
@@ -197,7 +166,7 @@ def _poll_size(remaining: int | None) -> int:
 
 
 def consume_as_member(
-    consumer: Any, topics: list[str], printer: Printer, max_records: int | None, follow: bool, guard: InterruptGuard
+    consumer: Any, topics: list[str], printer: Printer, max_records: int | None, follow: bool, interrupts: Interrupts
 ) -> None:
     """Join the consumer's group and print records before they are committed (at least once).
 
@@ -210,7 +179,7 @@ def consume_as_member(
     remaining = max_records
     try:
         while remaining is None or remaining > 0:
-            with guard.deferred():
+            with interrupts.deferred():  # kafka-python may swallow an exception in a poll
                 polled = consumer.poll(POLL_MS, max_records=_poll_size(remaining))
             for tp, batch in polled.items():
                 printer.print(batch)

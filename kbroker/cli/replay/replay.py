@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kbroker.pipeline.replay.plan import ReplayPlan, ReplayRequest
     from kbroker.pipeline.replay.preparation import PreparedReplay, ReplayContext
     from kbroker.pipeline.replay.run import ReplaySummary
-    from kbroker.pipeline.replay.sending.job import SpeedLimit
+    from kbroker.pipeline.replay.sending import SpeedLimit
 
 
 ALL = "all"
@@ -120,7 +120,7 @@ def print_summary(summary: "ReplaySummary", as_json: bool) -> None:
     if as_json:
         print_json(_summary_json(summary))
         return
-    sent_before = summary.rows - summary.sent
+    sent_before = summary.plan.rows - summary.sent
     already = f" ({sent_before} were already there)" if sent_before else ""
     rate = f", {summary.sent / max(summary.seconds, 1e-9):.0f} records/s" if summary.sent else ""
     print(f"replay {summary.plan.id}: {count_text(summary.sent, 'record')} in {summary.seconds:.1f} s{rate}{already}")
@@ -132,7 +132,7 @@ def _summary_json(summary: "ReplaySummary") -> dict[str, Any]:
     starts = summary.plan.starts()
     return {
         "replay": summary.plan.id,
-        "records": summary.rows,
+        "records": summary.plan.rows,
         "sent": summary.sent,
         "seconds": round(summary.seconds, 3),
         "targets": [
@@ -213,13 +213,13 @@ def replay(
 
     Example: kbroker replay /data/archive orders --to orders-copy --from 2026-01-31
     """
+    from kbroker.pipeline.replay.batch_encoder import parse_codec
     from kbroker.pipeline.replay.group_offsets import ALL_GROUPS
     from kbroker.pipeline.replay.plan import ReplayRequest, load_plan
     from kbroker.pipeline.replay.preparation import prepare_replay
     from kbroker.pipeline.replay.routing import target_names
     from kbroker.pipeline.replay.selection import Selection, parse_offset_range
-    from kbroker.pipeline.replay.sending.batch_encoder import parse_codec
-    from kbroker.pipeline.replay.sending.job import SpeedLimit
+    from kbroker.pipeline.replay.sending import SpeedLimit
 
     if rate is not None and speed is not None:
         raise usage_error("--rate and --speed exclude each other")
@@ -303,7 +303,7 @@ def _check_before_spark(directory: str, topics: Sequence[str], bootstrap: str) -
     from kbroker.pipeline.cluster_admin import require_reachable
     from kbroker.pipeline.replay.preparation import require_topics
     from kbroker.pipeline.spark.installation import require_spark
-    from kbroker.pipeline.storage.location import open_storage
+    from kbroker.pipeline.storage import open_storage
 
     require_spark(os.environ)
     if "://" not in directory:
@@ -316,7 +316,7 @@ def _replay_context(session: Any, directory: str, bootstrap: str, patience_s: fl
     from kbroker.pipeline.archive.archive import Archive
     from kbroker.pipeline.cluster_admin import cluster_client
     from kbroker.pipeline.replay.preparation import ReplayContext
-    from kbroker.pipeline.storage.location import open_storage
+    from kbroker.pipeline.storage import open_storage
 
     with cluster_client(bootstrap) as cluster:
         archive = Archive.open(open_storage(directory, session))

@@ -11,10 +11,20 @@ from kbroker.cli.start.options import DEFAULT_DATA_DIR, DEFAULT_LISTEN, StartOpt
 ConfigFile = Annotated[str | None, option("--config FILE", "Read properties from TOML or Kafka's server.properties.")]
 DataDir = Annotated[str | None, option("--data-dir DIR", "Store data here.", show_default=f"./{DEFAULT_DATA_DIR}")]
 Listen = Annotated[
-    str | None, option("--listen HOST:PORT", "Accept clients on this address.", show_default=DEFAULT_LISTEN)
+    list[str] | None,
+    option(
+        "--listen [NAME://]HOST:PORT",
+        "Accept clients on this address; repeatable, each with a name but one.",
+        show_default=DEFAULT_LISTEN,
+    ),
 ]
 Advertise = Annotated[
-    str | None, option("--advertise HOST:PORT", "Address that clients connect to.", show_default="as --listen")
+    list[str] | None,
+    option(
+        "--advertise [NAME://]HOST:PORT",
+        "Address that the clients of this listener connect to; repeatable.",
+        show_default="as --listen",
+    ),
 ]
 Properties = Annotated[list[str] | None, option("--set NAME=VALUE", "Set a property, overriding the file; repeatable.")]
 
@@ -48,6 +58,6 @@ def start(
     from kbroker.cli.start.start import start as start_broker
 
     options = StartOptions(
-        config, data_dir, listen, advertise, properties or [], log_level, log_format, metrics, brokers
+        config, data_dir, listen or [], advertise or [], properties or [], log_level, log_format, metrics, brokers
     )
     raise typer.Exit(start_broker(options))

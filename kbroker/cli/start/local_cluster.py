@@ -12,6 +12,7 @@ import shlex
 import signal
 import socket
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from secrets import token_hex
 
 from kbroker.cli.common.errors import CliError, exception_text, print_error, usage_error
@@ -236,6 +237,9 @@ def broker_settings(
             raise usage_error(f"{name} cannot be set with --brokers ({properties[name].origin})")
     texts = {name: source.text for name, source in properties.items() if name not in ("log.dir", "log.dirs")}
     config = BrokerConfig.load(texts)
+    ports = sorted(endpoint.port for endpoint in config.listeners if endpoint.port)
+    if any(port - former < brokers for former, port in pairwise(ports)):
+        raise CliError(f"ports count up from broker to broker: those of two listeners must be {brokers} apart")
     return [
         {
             **_defaults(brokers),

@@ -13,6 +13,8 @@ from kbroker.cli.common.values import parse_assignments, parse_host_port
 from kbroker.cli.start.directories import is_cluster_directory
 from kbroker.common import format_address
 from kbroker.config import ConfigError
+from kbroker.config.broker.listeners import PLAINTEXT, PROTOCOLS
+from kbroker.config.definitions.broker import BROKER_CONFIGS
 from kbroker.config.sources.static_configs import StaticConfig, StaticConfigs, from_environment, merge_sources
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
@@ -27,8 +29,8 @@ class StartOptions:
 
     config: str | None = None
     data_dir: str | None = None
-    listen: str | None = None
-    advertise: str | None = None
+    listen: list[str] = field(default_factory=list)
+    advertise: list[str] = field(default_factory=list)
     set: list[str] = field(default_factory=list)
     log_level: str = "info"
     log_format: str | None = None
@@ -59,8 +61,8 @@ def parse_options(args: Sequence[str]) -> StartOptions | None:
         value = text if sign else next(remaining, None)
         if attribute is None or value is None:
             return None
-        if attribute == "set":
-            options.set.append(value)
+        if attribute in ("set", "listen", "advertise"):
+            getattr(options, attribute).append(value)
         elif attribute == "brokers":
             if not value.isascii() or not value.isdigit():
                 return None
@@ -83,6 +85,9 @@ def load_properties(options: StartOptions, environment: Mapping[str, str]) -> tu
         _dedicated(options),
     )
     properties.setdefault("listeners", StaticConfig(f"PLAINTEXT://{DEFAULT_LISTEN}", DEFAULT_ORIGIN))
+    protocols = _protocols(options.listen)
+    if protocols:
+        properties.setdefault("listener.security.protocol.map", StaticConfig(protocols, "--listen"))
     if "log.dir" not in properties:
         properties.setdefault("log.dirs", StaticConfig(DEFAULT_DATA_DIR, DEFAULT_ORIGIN))
     return properties, warnings
@@ -99,10 +104,12 @@ def _dedicated(options: StartOptions) -> StaticConfigs:
     properties = {}
     if options.data_dir is not None:
         properties["log.dirs"] = StaticConfig(options.data_dir, "--data-dir")
-    if options.listen is not None:
-        properties["listeners"] = StaticConfig(_listener(options.listen, "--listen"), "--listen")
-    if options.advertise is not None:
-        properties["advertised.listeners"] = StaticConfig(_listener(options.advertise, "--advertise"), "--advertise")
+    for name, option, texts in (
+        ("listeners", "--listen", options.listen),
+        ("advertised.listeners", "--advertise", options.advertise),
+    ):
+        if texts:
+            properties[name] = StaticConfig(",".join(_listener(text, option) for text in texts), option)
     if options.metrics is not None:
         properties["kbroker.metrics.listener"] = StaticConfig(_address(options.metrics, "--metrics"), "--metrics")
     if options.log_format is not None:
@@ -110,8 +117,20 @@ def _dedicated(options: StartOptions) -> StaticConfigs:
     return properties
 
 
-def _listener(address: str, option: str) -> str:
-    return f"PLAINTEXT://{_address(address, option)}"
+def _listener(text: str, option: str) -> str:
+    """Return NAME://HOST:PORT. The name of a listener without one is PLAINTEXT."""
+    name, separator, address = text.rpartition("://")
+    return f"{name if separator else PLAINTEXT}://{_address(address, option)}"
+
+
+def _protocols(listen: Sequence[str]) -> str:
+    """Return listener.security.protocol.map for listeners that have names of their own, "" if there are none.
+
+    They have the protocol PLAINTEXT.
+    """
+    names = {text.rpartition("://")[0].upper() for text in listen} - {"", *PROTOCOLS}
+    default = BROKER_CONFIGS["listener.security.protocol.map"].default
+    return ",".join((str(default), *(f"{name}:{PLAINTEXT}" for name in sorted(names)))) if names else ""
 
 
 def _address(address: str, option: str) -> str:
@@ -147,4 +166,6 @@ def print_ready(bootstrap: str) -> None:
 def failure_text(error: Exception) -> str:
     if not isinstance(error, ConfigError):
         return f"the broker cannot run: {exception_text(error)}"
-    return f"{error} (see --advertise HOST:PORT)" if "advertised.listeners" in str(error) else str(error)
+    if "inter.broker.listener.name" in str(error) or "advertised.listeners" not in str(error):
+        return str(error)
+    return f"{error} (see --advertise HOST:PORT)"

@@ -5,14 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kbroker.config.broker.consistency import validate_broker_configs
-from kbroker.config.broker.listeners import (
-    WILDCARDS,
-    Endpoint,
-    check_security_protocols,
-    exclude_controller_listeners,
-    parse_endpoints,
-    resolve_advertised_listeners,
-)
+from kbroker.config.broker.listeners import WILDCARDS, Endpoint, parse_listeners
 from kbroker.config.config_def import ConfigKey, NoEffect, broker_defaults
 from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY, strip_listener_prefix
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
@@ -42,6 +35,7 @@ class BrokerConfig:
 
     listeners: tuple[Endpoint, ...]
     advertised_listeners: tuple[Endpoint, ...]
+    inter_broker_listener_name: str
     log_dirs: tuple[str, ...]
 
     add_partitions_to_txn_retry_backoff_max_ms: int
@@ -77,6 +71,7 @@ class BrokerConfig:
     log_flush_scheduler_interval_ms: int
     log_flush_start_offset_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
+    max_connection_creation_rate: int
     max_connections: int
     max_connections_per_ip: int
     max_connections_per_ip_overrides: str
@@ -167,12 +162,16 @@ class BrokerConfig:
     def inter_broker_listener(self) -> tuple[Endpoint, str]:
         """The listener for other brokers, and the host at which they reach it.
 
-        The default is a free port on the host of the clients' listener. An address on every interface is reached at
-        the host that clients use.
+        The default is a free port on the host of the listener that inter.broker.listener.name names. An address on
+        every interface is reached at the host that this listener advertises.
         """
-        host, port = parse_host_port(self.kbroker_inter_broker_listener) or (self.listeners[0].host, 0)
-        listener = Endpoint(INTER_BROKER, host, port)
-        return listener, self.advertised_listeners[0].host if host in WILDCARDS else host
+        name = self.inter_broker_listener_name
+        bound, advertised = (
+            next(endpoint for endpoint in endpoints if endpoint.name == name)
+            for endpoints in (self.listeners, self.advertised_listeners)
+        )
+        host, port = parse_host_port(self.kbroker_inter_broker_listener) or (bound.host, 0)
+        return Endpoint(INTER_BROKER, host, port), advertised.host if host in WILDCARDS else host
 
     @property
     def leader_replication_throttled_rate(self) -> int:
@@ -189,11 +188,11 @@ class BrokerConfig:
         assert isinstance(value, int)
         return value
 
-    def lowest_limit(self, name: str) -> int:
-        """Return the lower of the broker's and the listener's value of a limit."""
-        listener = self.listeners[0].name.lower()
-        limits = (self.values[name], self.values.get(f"listener.name.{listener}.{name}"))
-        return min(limit for limit in limits if isinstance(limit, int))
+    def listener_limit(self, listener: str, name: str) -> int:
+        """Return a limit of a listener (listener.name.<listener>.<name>), the broker's if the listener has none."""
+        limit = self.values.get(f"listener.name.{listener.lower()}.{name}", self.values[name])
+        assert isinstance(limit, int)
+        return limit
 
     def get(self, name: str) -> Value:
         """Return the value of any broker config. Raises KeyError for an unknown name."""
@@ -209,7 +208,7 @@ CLUSTER_DEFAULTS: Mapping[str, Value] = {
 }
 
 _INPUTS = {"static_configs", "dynamic_default_configs", "dynamic_broker_configs", "values", "topic_defaults"}
-_COMPUTED = {"listeners", "advertised_listeners", "log_dirs"}
+_COMPUTED = {"listeners", "advertised_listeners", "inter_broker_listener_name", "log_dirs"}
 _ATTRIBUTES = tuple(
     (f.name, f.name.replace("_", ".")) for f in fields(BrokerConfig) if f.name not in _INPUTS | _COMPUTED
 )
@@ -247,7 +246,9 @@ def _build(
                 refused.append(name if key.is_sensitive else f"{name} to {format_value(value)}")
     if refused:
         raise _no_protection(refused)
-    listeners, advertised_listeners = _endpoints(values)
+    if "broker" not in _strings(values["process.roles"]):
+        raise ConfigError("process.roles must contain broker")
+    listeners, advertised_listeners, inter_broker_listener_name = parse_listeners(values)
     typed: dict[str, Any] = {attribute: values[name] for attribute, name in _ATTRIBUTES}
     config = cls(
         static_configs=static_configs,
@@ -257,6 +258,7 @@ def _build(
         topic_defaults=broker_defaults(ALL_TOPIC_CONFIGS, values),
         listeners=listeners,
         advertised_listeners=advertised_listeners,
+        inter_broker_listener_name=inter_broker_listener_name,
         log_dirs=_strings(values["log.dirs"]) or _strings(values["log.dir"]),
         **typed,
     )
@@ -273,23 +275,6 @@ def _with_both_ids(static_configs: ConfigTexts) -> ConfigTexts:
         raise ConfigError("You must set `node.id` to the same value as `broker.id`.")
     node_id = static_configs[names[-1]].strip()
     return {**static_configs, "node.id": node_id, "broker.id": node_id}
-
-
-def _endpoints(values: Mapping[str, Value]) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
-    """Return (listeners, advertised listeners)."""
-    controller_names = _strings(values["controller.listener.names"])
-
-    def client_endpoints(name: str) -> tuple[Endpoint, ...]:
-        return exclude_controller_listeners(parse_endpoints(name, _strings(values[name])), controller_names)
-
-    listeners = client_endpoints("listeners")
-    if "broker" not in _strings(values["process.roles"]):
-        raise ConfigError("process.roles must contain broker")
-    if not listeners:
-        raise ConfigError("listeners must contain a listener for clients, besides those of controller.listener.names")
-    check_security_protocols(listeners, str(values["listener.security.protocol.map"]))
-    advertised = None if values["advertised.listeners"] is None else client_endpoints("advertised.listeners")
-    return listeners, resolve_advertised_listeners(listeners, advertised)
 
 
 def _strings(value: Value) -> tuple[str, ...]:

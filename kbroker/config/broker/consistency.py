@@ -137,16 +137,6 @@ def _check_listener_names(values: Values) -> None:
                 f"early.start.listeners contains listener {name}, "
                 "but this is not contained in listeners or controller.listener.names"
             )
-    inter_broker = values["inter.broker.listener.name"]
-    if inter_broker == "":
-        raise ConfigError("The provided listener name is null or empty string")
-    entries = str(values["listener.security.protocol.map"]).upper().split(",")
-    mapped = {entry.partition(":")[0].strip() for entry in entries}
-    if isinstance(inter_broker, str) and inter_broker.upper() not in mapped:
-        raise ConfigError(
-            f"Listener with name {inter_broker.upper()} defined in inter.broker.listener.name not found in "
-            "listener.security.protocol.map."
-        )
 
 
 def _list(values: Values, name: str) -> tuple[str, ...]:

@@ -22,22 +22,25 @@ KEYS = (
     # Listeners, connections, requests, threads and the broker id.
     ConfigKey("advertised.listeners", LIST, None, non_empty_list_of(), HIGH, READ_ONLY,
         "Addresses that Metadata responses tell clients to use, as NAME://host:port. The default is listeners. A "
-        "wildcard address is not allowed."),
+        "wildcard address is not allowed. The clients of a listener that is not among them get no addresses."),
     ConfigKey("broker.id", INT, 1, None, HIGH, READ_ONLY,
         "Older name of node.id."),
     ConfigKey("connections.max.idle.ms", LONG, 600_000, None, MEDIUM, READ_ONLY,
         "Time without traffic after which a connection is closed."),
     ConfigKey("fetch.max.bytes", INT, 55 << 20, at_least(1024), MEDIUM, READ_ONLY,
         "Maximum size of a Fetch response, whatever the client requests, in bytes."),
+    ConfigKey("inter.broker.listener.name", STRING, None, None, MEDIUM, READ_ONLY,
+        "Listener whose host other brokers connect to, at the port of kbroker.inter.broker.listener, and whose "
+        "addresses responses to brokers have. The default is the only listener; of several, PLAINTEXT."),
     ConfigKey("kbroker.inter.broker.listener", STRING, "", optional_address, MEDIUM, READ_ONLY,
         "Only in kbroker. HOST:PORT on which a broker with zookeeper.connect listens for other brokers. The default is "
-        "a free port on the host of the clients' listener."),
+        "a free port on the host of the listener that inter.broker.listener.name names."),
     ConfigKey("listener.security.protocol.map", STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", key_value_pairs, LOW, PER_BROKER,
-        "Security protocol of each listener, as NAME:PROTOCOL pairs."),
+        "Security protocol of each listener, as NAME:PROTOCOL pairs. kbroker has listeners with PLAINTEXT only."),
     ConfigKey("listeners", LIST, ("PLAINTEXT://127.0.0.1:9092",), non_empty_list_of(), HIGH, PER_BROKER,
         "Addresses to listen on, as NAME://host:port. An empty host means every interface; port 0 means any free "
-        "port."),
+        "port. The clients of a listener get the advertised addresses of the listener of this name."),
     ConfigKey("max.connection.creation.rate", INT, INT_MAX, at_least(0), MEDIUM, CLUSTER_WIDE,
         "Maximum number of new connections per second."),
     ConfigKey("max.connections", INT, INT_MAX, at_least(0), MEDIUM, CLUSTER_WIDE,

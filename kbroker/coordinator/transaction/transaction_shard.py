@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
+from kbroker.coordinator.runtime.coordinator_context import ACTIVE
 from kbroker.coordinator.runtime.operation import CoordinatorResult, ignore
 from kbroker.coordinator.transaction.transaction_metadata import (
     EPOCH_BUMP_VERSION,
@@ -33,6 +34,7 @@ from kbroker.coordinator.transaction.transitions import (
     prepare_init_producer_id,
     verify_partitions,
 )
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -58,6 +60,9 @@ class TransactionShard:
         markers: TransactionMarkerSender,
     ) -> None:
         self.entries: dict[str, TransactionEntry] = {}
+        # While loading: the entries that are prepared so far. Then monotonic milliseconds.
+        self._prepared: dict[str, TransactionEntry] = {}
+        self._loaded_ms: int | None = None
         self._clock = environment.clock
         self._server_version = server_version
         self._context = context
@@ -156,12 +161,12 @@ class TransactionShard:
     # Timeouts.
 
     def is_timed_out(self, entry: TransactionEntry) -> bool:
-        return is_timed_out(entry, self._clock.mono_ms())
+        return is_timed_out(entry, self._clock.mono_ms(), self._loaded_ms or 0)
 
     def abort_timed_out(self, transactional_id: str, new_producer_id: int) -> CoordinatorResult[bool]:
         """Abort a transaction and fence its producer. The response is False if the transaction has ended meanwhile."""
         entry = self.entries.get(transactional_id)
-        if entry is None or not is_timed_out(entry, self._clock.mono_ms()):
+        if entry is None or not self.is_timed_out(entry):
             return CoordinatorResult(False)
         metadata = prepare_fence(entry.metadata, new_producer_id, self._server_version(), self._clock.now_ms())
         return self._transition(entry, metadata, True)
@@ -196,10 +201,16 @@ class TransactionShard:
         if isinstance(record, TransactionTombstone):
             self.entries.pop(record.transactional_id, None)
             return
-        entry = self.entries.get(record.transactional_id)
+        transactional_id = record.transactional_id
+        entry = self.entries.get(transactional_id)
         if entry is None:
-            self.entries[record.transactional_id] = TransactionEntry(record)
-            return
+            entry = self.entries[transactional_id] = TransactionEntry(record)
+        if self._loaded_ms is None:
+            # There may be 100,000 entries: they are not searched after the load.
+            if record.state in PREPARED:
+                self._prepared[transactional_id] = entry
+            else:
+                self._prepared.pop(transactional_id, None)
         if record.state is TransactionState.ONGOING and entry.metadata.state is not TransactionState.ONGOING:
             entry.open_since_ms = self._clock.mono_ms()
         entry.metadata = record
@@ -210,10 +221,11 @@ class TransactionShard:
 
     def on_loaded(self) -> None:
         """Continue the prepared transactions. The timeouts of open ones start again on this broker."""
-        for entry in list(self.entries.values()):
-            entry.open_since_ms = self._clock.mono_ms()
-            if entry.metadata.state in PREPARED:
+        self._loaded_ms = self._clock.mono_ms()
+        for entry in paced(list(self._prepared.values())):
+            if self._context.state is ACTIVE:
                 self._send_markers(entry)
+        self._prepared.clear()
 
     def on_unloaded(self, error: ErrorCode) -> None:
         self.entries = {}

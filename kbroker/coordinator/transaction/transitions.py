@@ -287,13 +287,14 @@ def transaction_marker(metadata: TransactionMetadata, coordinator_epoch: int) ->
     )
 
 
-def is_timed_out(entry: TransactionEntry, mono_ms: int) -> bool:
+def is_timed_out(entry: TransactionEntry, mono_ms: int, loaded_ms: int) -> bool:
+    """Return whether the transaction has been open for too long since it began or was loaded, if that was later."""
     metadata = entry.metadata
     return (
         metadata.state is TransactionState.ONGOING
         and entry.pending_state is None
         and metadata.timeout_ms != NO_TIMEOUT_MS
-        and entry.open_since_ms + metadata.timeout_ms < mono_ms
+        and max(entry.open_since_ms, loaded_ms) + metadata.timeout_ms < mono_ms
     )
 
 

@@ -9,13 +9,13 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from kbroker.pipeline.aggregate.definition import AggregateDefinition, incompatible_changes
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
 from kbroker.pipeline.storage.storage import Storage
+from kbroker.pipeline.typed_json import read_json
 
 FILE_NAME = "kbroker-aggregate.json"
 LOCK_NAME = ".lock"
@@ -32,16 +32,6 @@ class CheckpointIdentity:
     topic_ids: Mapping[str, str]  # empty if the broker has no topic ids
     target: str  # "topic NAME" or "files"
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "id": self.id,
-            "definition": self.definition.as_json(),
-            "topic_ids": dict(self.topic_ids),
-            "target": self.target,
-        }
-
 
 def claim_checkpoint(
     storage: Storage, definition: AggregateDefinition, topic_ids: Mapping[str, str], target: str
@@ -57,7 +47,7 @@ def claim_checkpoint(
                 f"{storage.root} is not empty and not the checkpoint of an aggregate: use another directory"
             )
         new = CheckpointIdentity(str(uuid.uuid4()), definition, topic_ids, target)
-        storage.create(FILE_NAME, json.dumps(new.as_json(), indent=2).encode())
+        storage.create(FILE_NAME, json.dumps({"format": FORMAT, "version": VERSION, **asdict(new)}, indent=2).encode())
     identity = _read(storage)
     changed = incompatible_changes(definition, identity.definition)
     if identity.target != target:
@@ -83,9 +73,7 @@ def _read(storage: Storage) -> CheckpointIdentity:
             raise KeyError("format")
         if data["version"] > VERSION:
             raise PipelineError(f"{storage.root}/{FILE_NAME} was written by a newer kbroker")
-        return CheckpointIdentity(
-            data["id"], AggregateDefinition.from_json(data["definition"]), data["topic_ids"], data["target"]
-        )
+        return read_json(CheckpointIdentity, data)
     except (ValueError, KeyError, TypeError):
         raise PipelineError(f"{storage.root}/{FILE_NAME} is damaged, or not the file of an aggregate") from None
 

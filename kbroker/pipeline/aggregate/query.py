@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.pipeline.aggregate import result_files
 from kbroker.pipeline.aggregate.checkpoint_identity import claim_checkpoint, lock_checkpoint
-from kbroker.pipeline.aggregate.definition import AggregateDefinition, check_definition
-from kbroker.pipeline.aggregate.sql import (
+from kbroker.pipeline.aggregate.definition import (
     OBSERVATION,
     PROBLEMS,
+    AggregateDefinition,
     aggregate_windows,
+    check_definition,
     message_columns,
     observe_problems,
     parse_records,
     window_column,
 )
-from kbroker.pipeline.archive.manifest.model import TopicInfo
+from kbroker.pipeline.archive.manifest import TopicInfo
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.location import open_storage
+from kbroker.pipeline.storage import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

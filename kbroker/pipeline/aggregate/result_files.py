@@ -20,7 +20,8 @@ from kbroker.pipeline import plot
 from kbroker.pipeline.aggregate.definition import AggregateDefinition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.plot import Points, SpanAmount
-from kbroker.pipeline.storage.location import without_globs
+from kbroker.pipeline.spark import functions as f
+from kbroker.pipeline.storage import without_globs
 from kbroker.pipeline.storage.storage import Storage, walk
 
 if TYPE_CHECKING:
@@ -86,8 +87,6 @@ def merge_results(storage: Storage, definition: AggregateDefinition, changed: "D
 def _with_unchanged_rows(
     storage: Storage, definition: AggregateDefinition, dated: "DataFrame", dates: list[str]
 ) -> "DataFrame":
-    from pyspark.sql import functions as F
-
     existing = [result_path(date) for date in dates if storage.exists(result_path(date))]
     if not existing:
         return dated
@@ -95,7 +94,7 @@ def _with_unchanged_rows(
     reader = without_globs(dated.sparkSession.read).schema(dated.drop("date").schema)
     before = reader.parquet(*(storage.uri(path) for path in existing))
     before = before.selectExpr("*", "date_format(window_start, 'yyyy-MM-dd') AS date").alias("before")
-    same_row = [F.expr(f"before.{name} <=> changed.{name}") for name in ("window_start", *_key_columns(definition))]
+    same_row = [f.expr(f"before.{name} <=> changed.{name}") for name in ("window_start", *_key_columns(definition))]
     unchanged = before.join(dated.alias("changed"), on=same_row, how="left_anti")
     return unchanged.select("before.*").unionByName(dated)
 
@@ -218,13 +217,11 @@ def read_topic_results(
     spark: "SparkSession", bootstrap: str, topic: str, definition: AggregateDefinition
 ) -> "DataFrame":
     """Return the results in a topic: the last record of each key, as columns."""
-    from pyspark.sql import functions as F
-
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
     records = reader.option("startingOffsets", "earliest").option("failOnDataLoss", "false").load()
-    last_values = records.groupBy("key").agg(F.max_by("value", F.struct("partition", "offset")).alias("value"))
+    last_values = records.groupBy("key").agg(f.max_by("value", f.struct("partition", "offset")).alias("value"))
     counts = "".join(f", `{name}` BIGINT" for name in UNITS if name in definition.compute)
     keys = "".join(f", `{key.name}` STRING" for key in definition.keys)
     schema = f"window_start TIMESTAMP{keys}{counts}"
-    parsed = last_values.select(F.from_json(F.col("value").cast("string"), schema).alias("row"))
+    parsed = last_values.select(f.from_json(f.col("value").cast("string"), schema).alias("row"))
     return parsed.select("row.*").where("window_start IS NOT NULL")

@@ -7,12 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from kbroker.pipeline.archive import schema
+from kbroker.pipeline.archive import manifest_files, schema
 from kbroker.pipeline.archive.layout import MANIFEST, SPARK_METADATA, commit_path, state_path
-from kbroker.pipeline.archive.manifest import files as manifest_files
-from kbroker.pipeline.archive.manifest.codec import decode_commit, encode_commit, encode_state
-from kbroker.pipeline.archive.manifest.files import SparkMetadataLog, list_manifest, read_commit, read_state
-from kbroker.pipeline.archive.manifest.model import (
+from kbroker.pipeline.archive.manifest import (
     FORMAT,
     FORMAT_VERSION,
     ArchiveState,
@@ -20,9 +17,13 @@ from kbroker.pipeline.archive.manifest.model import (
     ManifestCommit,
     apply_commit,
     apply_commits,
+    decode_commit,
+    encode_commit,
+    encode_state,
 )
+from kbroker.pipeline.archive.manifest_files import SparkMetadataLog, list_manifest, read_commit, read_state
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.location import without_globs
+from kbroker.pipeline.storage import without_globs
 from kbroker.pipeline.storage.storage import FileMissingError, Storage
 
 if TYPE_CHECKING:

@@ -25,9 +25,10 @@ from kbroker.pipeline.archive.compaction_plan import (
     split_rounds,
 )
 from kbroker.pipeline.archive.leftovers import remove_history, remove_leftovers
-from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, ManifestCommit
+from kbroker.pipeline.archive.manifest import ArchiveState, DataFile, ManifestCommit
 from kbroker.pipeline.archive.staging import data_file_writer
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.spark import functions as f
 from kbroker.pipeline.spark.session import partition_keys
 from kbroker.pipeline.storage.storage import FileMissingError, Storage, message_without_path
 
@@ -65,20 +66,13 @@ class ArchiveCompactionResult:
     damaged: dict[str, str] = field(default_factory=dict)  # problem by path; these files were not merged
 
 
-@dataclass(frozen=True)
-class CompactionClock:
-    """The time, replaceable in tests."""
-
-    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    sleep: Callable[[float], None] = time.sleep
-
-
 def compact(
     spark: "SparkSession",
     archive: Archive,
     options: CompactionOptions = CompactionOptions(),
     advance: Callable[[int], None] = lambda size: None,
-    clock: CompactionClock = CompactionClock(),
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> ArchiveCompactionResult:
     """Merge the small files of the current state; files that are added meanwhile are left for the next compaction.
 
@@ -86,7 +80,7 @@ def compact(
     the result. Raises PipelineError if the merged files would not have the same rows, and if other compactions keep
     removing the files; exceptions of Spark are not converted. Earlier commits remain.
     """
-    return _Compaction(spark, archive, options, advance, clock).run()
+    return _Compaction(spark, archive, options, advance, now_ms, sleep).run()
 
 
 def clean_up(archive: Archive) -> ArchiveCompactionResult:
@@ -103,13 +97,15 @@ class _Compaction:
         archive: Archive,
         options: CompactionOptions,
         advance: Callable[[int], None],
-        clock: CompactionClock,
+        now_ms: Callable[[], int],
+        sleep: Callable[[float], None],
     ) -> None:
         self._spark = spark
         self._archive = archive
         self._options = options
         self._advance = advance
-        self._clock = clock
+        self._now_ms = now_ms
+        self._sleep = sleep
         self._result = ArchiveCompactionResult()
 
     def run(self) -> ArchiveCompactionResult:
@@ -180,7 +176,7 @@ class _Compaction:
             if not self._commit(old, new):
                 return None
             self._count(old, new)
-            due_ms = self._clock.now_ms() + round(self._options.keep_replaced_s * 1000)
+            due_ms = self._now_ms() + round(self._options.keep_replaced_s * 1000)
             if self._options.keep_replaced_s:
                 # The writer stays open until the files are deleted. After an exception they are left for the next run.
                 deletions.enter_context(own.pop_all())
@@ -191,8 +187,6 @@ class _Compaction:
 
     def _read_rows(self, bins: Sequence[MergeBin]) -> "DataFrame":
         """Return the rows of the files, partitioned so that each bin is in one task."""
-        from pyspark.sql import functions as f
-
         numbers = assign_tasks(bins, self._options.target_bytes, self._spark.sparkContext.defaultParallelism)
         keys = partition_keys(self._spark, numbers[-1] + 1)
         assignments = [
@@ -219,7 +213,7 @@ class _Compaction:
             if any(state.files.get(file.path) != file for file in old):
                 return None
             removed = tuple(file.path for file in old)
-            return ManifestCommit("compact", self._clock.now_ms(), add=tuple(new), remove=removed)
+            return ManifestCommit("compact", self._now_ms(), add=tuple(new), remove=removed)
 
         return self._archive.commit(build).files.get(new[0].path) == new[0]
 
@@ -235,8 +229,8 @@ class _Compaction:
 
     def _delete(self, files: Sequence[DataFile], due_ms: int) -> None:
         """Wait until `due_ms`, then delete replaced files."""
-        while (remaining_ms := due_ms - self._clock.now_ms()) > 0:
-            self._clock.sleep(remaining_ms / 1000)
+        while (remaining_ms := due_ms - self._now_ms()) > 0:
+            self._sleep(remaining_ms / 1000)
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(lambda file: self._archive.storage.delete(file.path), files))
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, PartitionStats
+from kbroker.pipeline.archive.manifest import ArchiveState, DataFile, PartitionStats
 from kbroker.pipeline.errors import PipelineError
 
 TARGET_BYTES = 128 * 1024 * 1024

@@ -15,14 +15,10 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
-
-if TYPE_CHECKING:
-    pass
-
 
 MANIFEST = "_manifest"
 SPARK_METADATA = "_spark_metadata"

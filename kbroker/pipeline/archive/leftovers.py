@@ -19,7 +19,7 @@ from kbroker.pipeline.archive.layout import (
     staging_directory,
     writer_id_of,
 )
-from kbroker.pipeline.archive.manifest.files import list_manifest, read_commit
+from kbroker.pipeline.archive.manifest_files import list_manifest, read_commit
 from kbroker.pipeline.archive.staging import StagingStatus
 from kbroker.pipeline.storage.storage import DirectoryEntry, FileMissingError, Storage, walk
 

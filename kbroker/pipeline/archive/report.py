@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.layout import OffsetRange, subtract_ranges
-from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, Gap, PartitionStats, TopicInfo
+from kbroker.pipeline.archive.manifest import ArchiveState, DataFile, Gap, PartitionStats, TopicInfo
 from kbroker.pipeline.errors import PipelineError
 
 UNEXPLAINED = "unexplained"  # the reason of a gap that no commit explains

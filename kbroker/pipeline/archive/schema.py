@@ -3,7 +3,10 @@
 The expressions do not depend on the time zone of the Spark session.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kbroker.pipeline.archive.manifest import PartitionStats
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -25,7 +28,7 @@ ROW_CHECKSUM = (
     "xxhash64(partition, offset, timestamp, timestampType, isnull(key), isnull(value), key, value, headers, "
     "transform(headers, header -> isnull(header.value)))"
 )
-# The checksum of a set of rows in any order, signed; see to_unsigned. Two copies of a row cancel each other out, so
+# The checksum of a set of rows in any order, signed. Two copies of a row cancel each other out, so
 # row counts must be compared as well.
 CHECKSUM = f"bit_xor({ROW_CHECKSUM})"
 
@@ -41,17 +44,21 @@ STATS_AGGREGATES = (
 )
 
 
-def partition_stats(frame: "DataFrame", *group_by: "str | Column") -> "DataFrame":
-    """Return the statistics of each partition, or of each combination of `group_by` (such as `topic`) and partition.
+def partition_stats(
+    frame: "DataFrame", *group_by: str, more: "Sequence[Column]" = ()
+) -> list[tuple[tuple[Any, ...], PartitionStats, tuple[Any, ...]]]:
+    """Compute the statistics of each combination of `group_by` and partition, and the aggregates `more`.
 
-    The columns are those of `group_by`, `partition` and STATS_AGGREGATES. The checksum is signed.
+    Returns the values of `group_by`, the statistics, and the values of `more`. Runs a Spark job.
     """
     from pyspark.sql import functions as f
 
-    aggregates = [f.expr(text) for text in STATS_AGGREGATES]
-    return frame.groupBy(*group_by, "partition").agg(*aggregates)
-
-
-def to_unsigned(checksum: int) -> int:
-    """Convert Spark's signed 64-bit checksum to the unsigned one of PartitionStats."""
-    return checksum & 0xFFFF_FFFF_FFFF_FFFF
+    aggregates = [*map(f.expr, STATS_AGGREGATES), *more]
+    groups, end = len(group_by), len(group_by) + len(PartitionStats._fields)
+    result = []
+    for row in frame.groupBy(*group_by, "partition").agg(*aggregates).collect():
+        stats = PartitionStats(*row[groups:end])
+        # Spark's checksum is signed.
+        unsigned = stats._replace(checksum=stats.checksum & 0xFFFF_FFFF_FFFF_FFFF)
+        result.append((tuple(row[:groups]), unsigned, tuple(row[end:])))
+    return result

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kbroker.pipeline.archive import schema
 from kbroker.pipeline.archive.archive import Archive, read_parquet
 from kbroker.pipeline.archive.layout import data_name, owner_path, parse_data_path, staging_directory
-from kbroker.pipeline.archive.manifest.model import DataFile, PartitionStats
+from kbroker.pipeline.archive.manifest import DataFile, PartitionStats
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.spark import functions as f
 from kbroker.pipeline.storage.storage import walk
 
 if TYPE_CHECKING:
@@ -225,18 +226,14 @@ class DataFileWriter:
         rows = rows.selectExpr(*schema.NAMES, "_metadata.file_name", "CAST(date AS STRING) AS day")
         # Without adaptive execution, which is off within a streaming query, Spark does not coalesce small tasks.
         with _session_settings(self._spark, {"spark.sql.adaptive.enabled": "true"}):
-            stats_rows = schema.partition_stats(rows, "topic", "day", "file_name").collect()
+            found = schema.partition_stats(rows, "topic", "day", "file_name")
         stats_by_path: defaultdict[str, list[PartitionStats]] = defaultdict(list)
-        for topic, day, name, *values in stats_rows:
-            stats = PartitionStats(*values)
-            stats = stats._replace(checksum=schema.to_unsigned(stats.checksum))
+        for (topic, day, name), stats, _ in found:
             stats_by_path[f"topic={topic}/date={day}/{name}"].append(stats)
         return stats_by_path
 
 
 def _normalize(frame: "DataFrame", sort: bool) -> "DataFrame":
-    from pyspark.sql import functions as f
-
     missing = [name for name in schema.NAMES[:-1] if name not in frame.columns]
     if missing:
         raise PipelineError(f"rows for an archive need the column {missing[0]}")

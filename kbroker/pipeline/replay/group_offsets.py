@@ -5,26 +5,23 @@ gets records of its source partitions. A position is a record's index among the 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
-from kbroker.client.admin import LATEST
+from kbroker.client.admin import LATEST, list_offsets
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.groups import describe_group
 from kbroker.client.requests import check
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.manifest.model import GroupOffsets
+from kbroker.pipeline.archive.manifest import GroupOffsets
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay.progress import (
+from kbroker.pipeline.replay.batch_encoder import sequence_at
+from kbroker.pipeline.replay.producer import (
     BatchSpan,
     TargetStart,
-    list_offset,
     position_after_sequence,
     producer_batches,
-    sequence_at,
 )
 from kbroker.pipeline.replay.routing import Routing
-from kbroker.pipeline.replay.target_topics import with_retries
 from protocol.errors import ErrorCode
 
 ALL_GROUPS = "*"
@@ -128,16 +125,17 @@ def offsets_to_commit(
     counts: Mapping[TopicPartition, int],
 ) -> dict[str, dict[TopicPartition, int]]:
     """Return the offsets to commit by group, when all records are sent. Raises OSError, BrokerError."""
+    positions = list(positions)
+    ends = list_offsets(cluster, {position.target: LATEST for position in positions})
     spans: dict[TopicPartition, list[ReplayedSpan] | None] = {}
     offsets: dict[str, dict[TopicPartition, int]] = {}
     for group, target, position in positions:
         start, count = starts[target].offset, counts.get(target, 0)
         if target not in spans:
-            end = list_offset(cluster, target, LATEST)
-            if end - start == count:
-                spans[target] = None
-            else:
-                spans[target] = replayed_spans(producer_batches(cluster, producer_id, target, start, end), start, count)
+            spans[target] = None
+            if ends[target] - start != count:
+                batches = producer_batches(cluster, producer_id, target, start, ends[target])
+                spans[target] = replayed_spans(batches, start, count)
         offsets.setdefault(group, {})[target] = offset_at_position(position, start, count, spans[target])
     return offsets
 
@@ -145,7 +143,7 @@ def offsets_to_commit(
 def require_no_members(cluster: ClusterClient, groups: Iterable[str]) -> None:
     """Raise PipelineError for a group with members: they would commit offsets meanwhile."""
     for group in groups:
-        state = with_retries(partial(_group_state, cluster, group), cluster)
+        state = _group_state(cluster, group)
         if state not in _STATES_WITHOUT_MEMBERS:
             raise PipelineError(
                 f"group {group} has members (state {state}): stop them, or restore the group under another name "

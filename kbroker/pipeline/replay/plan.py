@@ -9,23 +9,18 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.group_offsets import CommittedOffset
-from kbroker.pipeline.replay.progress import TargetStart
+from kbroker.pipeline.replay.producer import TargetStart
 from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.replay.selection import EndOffsets, Selection
 from kbroker.pipeline.storage.storage import Storage
+from kbroker.pipeline.typed_json import read_json
 
 DIRECTORY = "_replays"
 VERSION = 1
-_FIELD_TYPES: Mapping[str, type] = {
-    **dict.fromkeys(("id", "archive", "cluster"), str),
-    **dict.fromkeys(("created_ms", "state", "size", "producer_id", "producer_epoch"), int),
-    "by_time": bool,
-}
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ class ReplayPlan:
     size: int  # bytes of keys and values
     producer_id: int
     producer_epoch: int
-    committed: tuple[CommittedOffset, ...] = ()  # of the groups that are not restored yet
+    committed: tuple[CommittedOffset, ...]  # of the groups that are not restored yet
     done_ms: int | None = None
 
     @property
@@ -171,35 +166,12 @@ def decode_plan(data: bytes, path: str) -> ReplayPlan:
     """Decode `to_bytes`. Raises PipelineError, with the path, for anything else."""
     try:
         fields = json.loads(data)
-        if fields.pop("version") != VERSION:
+        if fields["version"] != VERSION:
             raise PipelineError(f"{path} was written by a newer kbroker")
-        request = fields["request"]
-        fields["request"] = ReplayRequest(
-            **{**request, "selection": Selection.from_json(request["selection"]), "groups": tuple(request["groups"])}
-        )
-        fields["targets"] = {topic: _decode_target(target) for topic, target in fields["targets"].items()}
-        fields["limits"] = {topic: {int(n): end for n, end in ends.items()} for topic, ends in fields["limits"].items()}
-        fields["committed"] = tuple(
-            CommittedOffset(group, TopicPartition(*source), offset) for group, source, offset in fields["committed"]
-        )
-        plan = ReplayPlan(**fields)
+        plan = read_json(ReplayPlan, fields)
+        for topic in plan.targets.values():
+            if not len(topic.starts) == len(topic.empty) == len(topic.counts):
+                raise ValueError("the lists of a topic's partitions differ in length")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PipelineError(f"{path} is damaged, or not the plan of a replay: {error}") from None
-    _check(plan, path)
     return plan
-
-
-def _decode_target(fields: dict[str, Any]) -> TargetTopic:
-    lists = {name: tuple(fields[name]) for name in ("starts", "empty", "counts")}
-    return TargetTopic(**{**fields, **lists})
-
-
-def _check(plan: ReplayPlan, path: str) -> None:
-    for topic in plan.targets.values():
-        if not len(topic.starts) == len(topic.empty) == len(topic.counts):
-            raise PipelineError(f"{path} is damaged: the lists of a topic's partitions differ in length")
-    for name, field_type in _FIELD_TYPES.items():
-        if type(getattr(plan, name)) is not field_type:
-            raise PipelineError(f"{path} is damaged: {name} is not of type {field_type.__name__}")
-    if plan.done_ms is not None and type(plan.done_ms) is not int:
-        raise PipelineError(f"{path} is damaged: done_ms is not a time")

@@ -1,22 +1,24 @@
-"""Checks a replay before anything is created or sent: its records, its target topics, its groups.
+"""Checks a replay before anything is created or sent: its records, its target topics and what they do to old records.
 
 Times are milliseconds since 1970.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kbroker.client.admin import BROKER, EARLIEST, LATEST, TOPIC, TypedResource, describe_configs, list_offsets
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.requests import BrokerError
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.manifest.model import ArchiveState
+from kbroker.pipeline.archive.manifest import ArchiveState
 from kbroker.pipeline.cluster_admin import as_pipeline_errors
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.group_offsets import CommittedOffset, GroupPosition, require_no_members, select_committed
 from kbroker.pipeline.replay.plan import ReplayRequest
-from kbroker.pipeline.replay.progress import TargetStart
+from kbroker.pipeline.replay.producer import TargetStart
 from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.replay.selection import (
     EndOffsets,
@@ -28,19 +30,31 @@ from kbroker.pipeline.replay.selection import (
     matching_files,
     matching_parts,
 )
-from kbroker.pipeline.replay.target_topics import (
-    DescribedTopic,
-    NewTargetTopic,
-    broker_defaults,
-    describe_topic,
-    new_topic,
-    read_starts,
-    retention_warnings,
-    timestamp_errors,
-)
+from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+TIMESTAMP_TYPE = "message.timestamp.type"
+# The topic configs that affect replayed records, with the broker configs that are their defaults.
+_BROKER_DEFAULTS = {
+    TIMESTAMP_TYPE: "log.message.timestamp.type",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "cleanup.policy": "log.cleanup.policy",
+}
+TOPIC_CONFIGS = (*_BROKER_DEFAULTS, "max.message.bytes", "retention.ms")
+# The broker configs for retention.ms with their units in milliseconds; the first that is set applies.
+_BROKER_RETENTION = {"log.retention.ms": 1, "log.retention.minutes": 60_000, "log.retention.hours": 3_600_000}
+
+
+@dataclass(frozen=True)
+class ReplayTarget:
+    """A target topic."""
+
+    partitions: int
+    configs: Mapping[str, str]  # of one that exists: TOPIC_CONFIGS with their effective values
+    topic_id: str = ""  # hexadecimal, zeros if the broker has no topic ids; empty for one that the replay creates
 
 
 @dataclass(frozen=True)
@@ -62,7 +76,7 @@ class PreparedReplay:
     request: ReplayRequest
     records: SelectedRecords
     totals: Mapping[TopicPartition, RecordTotals]
-    new_topics: Mapping[str, NewTargetTopic]
+    new_topics: Mapping[str, ReplayTarget]
     starts: Mapping[TopicPartition, TargetStart]  # of the target topics that exist
     warnings: tuple[str, ...]
     committed: tuple[CommittedOffset, ...]  # of the groups to restore
@@ -87,9 +101,9 @@ def prepare_replay(context: ReplayContext, request: ReplayRequest, configs: Mapp
         check_regex(context.spark, selection.key_regex)
     end_offsets = archived_ends(state, selection.topics)
     sources = _source_partitions(context, state, request, end_offsets)
-    existing_topics, new_topics = _target_topics(cluster, state, request, sources, configs)
-    topic_configs = _effective_configs(cluster, existing_topics, new_topics)
-    topics: dict[str, DescribedTopic | NewTargetTopic] = {**existing_topics, **new_topics}
+    topics = _target_topics(cluster, state, request, sources, configs)
+    new_topics = {name: topic for name, topic in topics.items() if not topic.topic_id}
+    effective_configs = _effective_configs(cluster, topics)
     partitions = {name: topics[name].partitions for name in request.names.values()}
     routing = Routing(request.names, partitions, request.by_key)
     routing.check(sources)
@@ -99,12 +113,8 @@ def prepare_replay(context: ReplayContext, request: ReplayRequest, configs: Mapp
     totals = _totals_from_manifest(records) or records.totals()
     if not totals:
         raise PipelineError("no record of the archive matches the selection")
-    warnings = _check_topic_configs(topic_configs, totals)
-    starts = {
-        TopicPartition(name, number): start
-        for name in existing_topics
-        for number, start in enumerate(read_starts(cluster, name, partitions[name]))
-    }
+    warnings = _check_topic_configs(effective_configs, totals)
+    starts = read_starts(cluster, [target for target in routing.targets if target.topic not in new_topics])
     if not request.append:
         require_empty(starts)
     committed = tuple(select_committed(state.groups, request.groups, selection.topics)) if request.groups else ()
@@ -153,32 +163,24 @@ def _target_topics(
     request: ReplayRequest,
     sources: list[TopicPartition],
     configs: Mapping[str, str],
-) -> tuple[dict[str, DescribedTopic], dict[str, NewTargetTopic]]:
-    """Return the target topics that exist, and those that the replay creates."""
-    existing: dict[str, DescribedTopic] = {}
-    new: dict[str, NewTargetTopic] = {}
+) -> dict[str, ReplayTarget]:
+    topics: dict[str, ReplayTarget] = {}
     for name in dict.fromkeys(request.names.values()):
         topic = describe_topic(cluster, name)
-        if topic is not None:
-            existing[name] = topic
-            continue
-        source_topics = [source for source, target in request.names.items() if target == name]
-        min_partitions = max((source.partition + 1 for source in sources if source.topic in source_topics), default=1)
-        new[name] = new_topic(state, source_topics, min_partitions, configs)
-    if existing and configs:
-        raise PipelineError(f"topic {next(iter(existing))} exists: --config is for topics that the replay creates")
-    return existing, new
+        if topic is None:
+            source_topics = [source for source, target in request.names.items() if target == name]
+            numbers = [source.partition for source in sources if source.topic in source_topics]
+            topic = new_topic(state, source_topics, max(numbers, default=0) + 1, configs)
+        elif configs:
+            raise PipelineError(f"topic {name} exists: --config is for topics that the replay creates")
+        topics[name] = topic
+    return topics
 
 
-def _effective_configs(
-    cluster: ClusterClient, existing: Mapping[str, DescribedTopic], new: Mapping[str, NewTargetTopic]
-) -> dict[str, Mapping[str, str]]:
+def _effective_configs(cluster: ClusterClient, topics: Mapping[str, ReplayTarget]) -> dict[str, Mapping[str, str]]:
     """Return the configs of each target topic; a new topic inherits the broker's defaults."""
-    defaults = broker_defaults(cluster) if new else {}
-    return {
-        **{name: topic.configs for name, topic in existing.items()},
-        **{name: {**defaults, **topic.configs} for name, topic in new.items()},
-    }
+    defaults = broker_defaults(cluster) if not all(topic.topic_id for topic in topics.values()) else {}
+    return {name: topic.configs if topic.topic_id else {**defaults, **topic.configs} for name, topic in topics.items()}
 
 
 def _totals_from_manifest(records: SelectedRecords) -> dict[TopicPartition, RecordTotals] | None:
@@ -217,3 +219,103 @@ def _check_topic_configs(
     if errors:
         raise PipelineError(f"{'; '.join(errors)}: nothing was sent")
     return warnings
+
+
+def describe_topic(cluster: ClusterClient, name: str) -> ReplayTarget | None:
+    """Return a topic, None if it does not exist. Raises OSError, PipelineError."""
+    try:
+        topic = cluster.topic(name)
+    except BrokerError as error:
+        if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return None
+        raise PipelineError(f"cannot replay into {name}: {error}") from None
+    configs = _describe_configs(cluster, TypedResource(TOPIC, name), f"topic {name}", TOPIC_CONFIGS)
+    return ReplayTarget(len(topic.leaders), configs, topic.topic_id.hex())
+
+
+def broker_defaults(cluster: ClusterClient) -> dict[str, str]:
+    """Return the topic configs that a new topic inherits from the broker. Raises OSError, PipelineError.
+
+    The request goes to any broker: those of a cluster are expected to have the same defaults.
+    """
+    node, _ = cluster.any_node()
+    names = [*_BROKER_DEFAULTS.values(), *_BROKER_RETENTION]
+    resource = TypedResource(BROKER, str(node))
+    return as_topic_configs(_describe_configs(cluster, resource, f"broker {node}", names, node))
+
+
+def as_topic_configs(broker_configs: Mapping[str, str]) -> dict[str, str]:
+    """Convert a broker's configs to the topic configs whose defaults they are. Configs without a value are omitted."""
+    configs = {name: broker_configs[source] for name, source in _BROKER_DEFAULTS.items() if source in broker_configs}
+    for name, unit_ms in _BROKER_RETENTION.items():
+        if name in broker_configs:
+            return {**configs, "retention.ms": str(max(-1, int(broker_configs[name]) * unit_ms))}
+    return configs
+
+
+def _describe_configs(
+    cluster: ClusterClient, resource: TypedResource, subject: str, names: Sequence[str], broker: int | None = None
+) -> dict[str, str]:
+    [described] = describe_configs(cluster, [resource], names, broker=broker)
+    if described.error_code:
+        raise PipelineError(str(BrokerError(described.error_code, f"configs of {subject}", described.error_message)))
+    return {config.name: config.value for config in described.configs if config.value is not None}
+
+
+def new_topic(
+    state: ArchiveState, sources: Iterable[str], min_partitions: int, configs: Mapping[str, str]
+) -> ReplayTarget:
+    """Return a topic like the archived topics that are replayed into it; `configs` override theirs.
+
+    It always has CreateTime, because records must keep their timestamps.
+    """
+    archived = [state.topics[source] for source in sources if source in state.topics]
+    archived_configs = dict(archived[0].configs) if len(archived) == 1 else {}
+    partitions = max([min_partitions, *(topic.partitions for topic in archived)])
+    return ReplayTarget(partitions, {**archived_configs, TIMESTAMP_TYPE: "CreateTime", **configs})
+
+
+def timestamp_errors(name: str, configs: Mapping[str, str], from_ms: int, to_ms: int, now_ms: int) -> list[str]:
+    """Return why a topic would reject records with timestamps from `from_ms` to `to_ms`, or change the timestamps."""
+    if configs.get(TIMESTAMP_TYPE) == "LogAppendTime":
+        return [f"topic {name} replaces timestamps by the time of the append ({TIMESTAMP_TYPE}=LogAppendTime)"]
+    errors = []
+    for config, age_ms, description in (
+        ("message.timestamp.before.max.ms", now_ms - from_ms, "as old"),
+        ("message.timestamp.after.max.ms", to_ms - now_ms, "as far in the future"),
+    ):
+        max_ms = _integer(configs, config)
+        if max_ms is not None and age_ms > max_ms:
+            errors.append(f"topic {name} rejects records {description} as these ({config}={max_ms})")
+    return errors
+
+
+def retention_warnings(name: str, configs: Mapping[str, str], from_ms: int, now_ms: int) -> list[str]:
+    """Return a warning if the topic's retention will delete records as old as `from_ms`."""
+    retention_ms = _integer(configs, "retention.ms")
+    if "delete" not in configs.get("cleanup.policy", "delete") or retention_ms is None:
+        return []
+    if not 0 <= retention_ms < now_ms - from_ms:
+        return []
+    return [
+        f"topic {name} deletes records that are older than retention.ms={retention_ms}, and the oldest of these are: "
+        f"set it to -1 to keep them (--config retention.ms=-1 if the replay creates the topic)"
+    ]
+
+
+def read_starts(cluster: ClusterClient, targets: Sequence[TopicPartition]) -> dict[TopicPartition, TargetStart]:
+    """Return the current end offset of each partition. Raises OSError, BrokerError."""
+    ends = list_offsets(cluster, dict.fromkeys(targets, LATEST))
+    log_starts = list_offsets(cluster, dict.fromkeys(targets, EARLIEST))
+    return {target: TargetStart(ends[target], log_starts[target] == ends[target]) for target in targets}
+
+
+def max_batch_bytes(configs: Iterable[Mapping[str, str]], limit: int, overhead: int) -> int:
+    """Return the batch size that all topics with these configs accept, at most `limit`."""
+    allowed = [_integer(topic, "max.message.bytes") for topic in configs]
+    return max(1, min([limit, *(size - overhead for size in allowed if size is not None)]))
+
+
+def _integer(configs: Mapping[str, str], name: str) -> int | None:
+    text = configs.get(name, "")
+    return int(text) if text.lstrip("-").isdigit() else None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.spark import functions as f
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -88,8 +89,6 @@ class Routing:
 
     def target_column(self) -> "Column":
         """Return the target's number, computed from the columns topic, partition and key."""
-        from pyspark.sql import functions as f
-
         first_number = self._by_topic(self._first_number)
         if not self.by_key:
             return (first_number + f.col("partition")).cast("int")
@@ -103,8 +102,6 @@ class Routing:
         return self.partitions[self.names[source_topic]]
 
     def _by_topic(self, number: Callable[[str], int]) -> "Column":
-        from pyspark.sql import functions as f
-
         first, *others = sorted(self.names)
         column = f.lit(number(first))
         for topic in others:

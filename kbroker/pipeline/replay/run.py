@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from kbroker.client.admin import LATEST
+from kbroker.client.admin import LATEST, list_offsets
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.requests import BrokerError
+from kbroker.client.requests import BrokerError, check
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.manifest.model import ArchiveState
+from kbroker.pipeline.archive.manifest import ArchiveState
 from kbroker.pipeline.cluster_admin import ClusterAdmin, as_pipeline_errors, cluster_client
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.replay.batch_encoder import BATCH_OVERHEAD, ProducerSettings, parse_codec
 from kbroker.pipeline.replay.group_offsets import offsets_to_commit, require_no_members
 from kbroker.pipeline.replay.plan import (
     ReplayPlan,
@@ -24,16 +25,21 @@ from kbroker.pipeline.replay.plan import (
     new_id,
     save_new,
 )
-from kbroker.pipeline.replay.preparation import PreparedReplay, ReplayContext, require_empty
-from kbroker.pipeline.replay.progress import list_offset
+from kbroker.pipeline.replay.preparation import (
+    PreparedReplay,
+    ReplayContext,
+    describe_topic,
+    max_batch_bytes,
+    read_starts,
+    require_empty,
+)
+from kbroker.pipeline.replay.producer import ReplayProducer
 from kbroker.pipeline.replay.selection import SelectedRecords
-from kbroker.pipeline.replay.sending.batch_encoder import BATCH_OVERHEAD, ProducerSettings, parse_codec
-from kbroker.pipeline.replay.sending.job import SpeedLimit, send_records
-from kbroker.pipeline.replay.sending.producer import ReplayProducer
-from kbroker.pipeline.replay.sending.task import BATCH_BYTES, SendSettings
-from kbroker.pipeline.replay.target_topics import describe_topic, init_producer_id, max_batch_bytes, read_starts
+from kbroker.pipeline.replay.sending import BATCH_BYTES, SendSettings, SpeedLimit, send_records
+from protocol.messages.k22_transactions import InitProducerIdRequest, InitProducerIdResponse
 
 PROGRESS_INTERVAL_S = 0.5
+MAX_ATTEMPTS, RETRY_DELAY_S = 20, 0.25
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,6 @@ class ReplaySummary:
     """The result of a run."""
 
     plan: ReplayPlan
-    rows: int  # records of the whole replay
     sent: int  # records that this run has sent
     seconds: float
     groups: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)  # offsets committed by this run
@@ -70,7 +75,7 @@ def create_plan(context: ReplayContext, prepared: PreparedReplay, new: bool = Fa
         name: _target_topic(cluster, name, partitions, prepared)
         for name, partitions in prepared.records.routing.partitions.items()
     }
-    producer_id, producer_epoch = init_producer_id(cluster)
+    producer_id, producer_epoch = _init_producer_id(cluster)
     plan = ReplayPlan(
         id=new_id() if new else derive_id(cluster.cluster_id(), targets),
         created_ms=time.time_ns() // 1_000_000,
@@ -91,6 +96,25 @@ def create_plan(context: ReplayContext, prepared: PreparedReplay, new: bool = Fa
     return save_new(storage, plan)
 
 
+def _init_producer_id(cluster: ClusterClient) -> tuple[int, int]:
+    """Return a new producer id and its epoch. A broker that has just started may not have one yet.
+
+    Raises OSError, BrokerError.
+    """
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+    attempts = 0
+    while True:
+        response = cluster.any_broker().request(request, InitProducerIdResponse)
+        try:
+            check(response.error_code, "InitProducerId")
+            return response.producer_id, response.producer_epoch
+        except BrokerError as error:
+            attempts += 1
+            if not error.code.retriable or attempts == MAX_ATTEMPTS:
+                raise
+        time.sleep(RETRY_DELAY_S)
+
+
 def _create_topics(context: ReplayContext, prepared: PreparedReplay) -> None:
     with ClusterAdmin(context.bootstrap) as cluster:
         for name, topic in prepared.new_topics.items():
@@ -99,13 +123,14 @@ def _create_topics(context: ReplayContext, prepared: PreparedReplay) -> None:
 
 
 def _target_topic(cluster: ClusterClient, name: str, partitions: int, prepared: PreparedReplay) -> TargetTopic:
-    starts = read_starts(cluster, name, partitions)
+    targets = [TopicPartition(name, number) for number in range(partitions)]
+    starts = read_starts(cluster, targets).values()
     topic = describe_topic(cluster, name)
     if topic is None:
         raise PipelineError(f"topic {name} does not exist any more")
     if topic.partitions != partitions:
         raise PipelineError(f"topic {name} has {topic.partitions} partitions now, {partitions} before")
-    totals = [prepared.totals.get(TopicPartition(name, number)) for number in range(partitions)]
+    totals = map(prepared.totals.get, targets)
     return TargetTopic(
         topic.topic_id,
         starts=tuple(start.offset for start in starts),
@@ -126,7 +151,7 @@ def execute_plan(
     began_at = time.monotonic()
     if plan.done_ms is not None:
         context.notify(f"replay {plan.id} is already finished: nothing is sent or committed")
-        return ReplaySummary(plan, plan.rows, 0, time.monotonic() - began_at)
+        return ReplaySummary(plan, 0, time.monotonic() - began_at)
     state = context.archive.state()
     _require_same_targets(context, plan, state)
     records = SelectedRecords(
@@ -138,8 +163,8 @@ def execute_plan(
     records.require_files()
     sent_before = _read_positions(context, plan, settings)
     with _progress_reports(context, plan, on_progress):
-        results = send_records(records, settings, counts, sent_before, limit, plan.size // max(1, plan.rows))
-    sent = {**sent_before, **{target: result.sent for target, result in results.items()}}
+        sent_now = send_records(records, settings, counts, sent_before, limit, plan.size // max(1, plan.rows))
+    sent = {**sent_before, **sent_now}
     for target, count in counts.items():
         if sent.get(target, 0) != count:
             raise PipelineError(
@@ -148,7 +173,7 @@ def execute_plan(
             )
     plan, restored = _restore_groups(context, plan, records)
     plan = mark_finished(context.archive.storage, plan, time.time_ns() // 1_000_000)
-    return ReplaySummary(plan, plan.rows, plan.rows - sum(sent_before.values()), time.monotonic() - began_at, restored)
+    return ReplaySummary(plan, plan.rows - sum(sent_before.values()), time.monotonic() - began_at, restored)
 
 
 def _archive_id(state: ArchiveState) -> str:
@@ -230,8 +255,6 @@ def _progress_reports(context: ReplayContext, plan: ReplayPlan, on_progress: Cal
 
 
 def _count_sent(cluster: ClusterClient, plan: ReplayPlan) -> int:
-    starts = plan.starts()
-    return sum(
-        min(count, list_offset(cluster, target, LATEST) - starts[target].offset)
-        for target, count in plan.counts().items()
-    )
+    starts, counts = plan.starts(), plan.counts()
+    ends = list_offsets(cluster, dict.fromkeys(counts, LATEST))
+    return sum(min(count, ends[target] - starts[target].offset) for target, count in counts.items())

@@ -7,14 +7,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.archive import Archive, archive_dataframe
-from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, PartitionStats
+from kbroker.pipeline.archive.layout import OffsetRange, intersect_ranges
+from kbroker.pipeline.archive.manifest import ArchiveState, DataFile, PartitionStats
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.group_offsets import CommittedOffset, GroupPosition, with_uncommitted_sources
 from kbroker.pipeline.replay.routing import Routing
+from kbroker.pipeline.spark import functions as f
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession, WindowSpec
@@ -48,17 +52,6 @@ class Selection:
         with_ranges = {number for number, _, _ in self.offsets}
         return (not with_ranges or partition in with_ranges) and (not self.partitions or partition in self.partitions)
 
-    def ranges(self, partition: int) -> list[tuple[int, int | None]]:
-        """Return the selected offset ranges of a partition; empty if all its offsets are selected."""
-        return [(start, end) for number, start, end in self.offsets if number == partition]
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Selection":
-        """Read a selection that was written as JSON by dataclasses.asdict."""
-        lists = {name: tuple(data[name]) for name in ("topics", "partitions")}
-        pairs = {name: tuple(tuple(item) for item in data[name]) for name in ("offsets", "headers")}
-        return cls(**{**data, **lists, **pairs})
-
 
 def parse_offset_range(text: str) -> tuple[int, int, int | None]:
     """Parse `PARTITION:START-END`; one of START and END may be absent. Raises PipelineError."""
@@ -74,7 +67,6 @@ def parse_offset_range(text: str) -> tuple[int, int, int | None]:
 def check_regex(spark: "SparkSession", regex: str) -> None:
     """Raise PipelineError for a regular expression that Java rejects."""
     from pyspark.errors import PySparkException
-    from pyspark.sql import functions as f
 
     try:
         spark.range(1).select(f.col("id").cast("string").rlike(regex)).collect()
@@ -105,34 +97,32 @@ def matching_parts(file: DataFile, selection: Selection, end_offsets: EndOffsets
 
 
 def _can_match(part: PartitionStats, selection: Selection, end_offset: int) -> bool:
-    if not selection.includes_partition(part.partition) or part.first >= end_offset:
+    is_too_old = selection.from_ms is not None and part.to_ms < selection.from_ms
+    is_too_new = selection.until_ms is not None and part.from_ms >= selection.until_ms
+    if is_too_old or is_too_new or not selection.includes_partition(part.partition):
         return False
-    if selection.from_ms is not None and part.to_ms < selection.from_ms:
-        return False
-    if selection.until_ms is not None and part.from_ms >= selection.until_ms:
-        return False
-    ranges = selection.ranges(part.partition)
-    return not ranges or any(part.last >= start and (end is None or part.first < end) for start, end in ranges)
+    return bool(intersect_ranges([part.offsets], _selected_offsets(part, selection, end_offset)))
 
 
 def is_fully_selected(part: PartitionStats, selection: Selection, end_offset: int) -> bool:
     """Return whether every row of a part that `matching_parts` returned is selected."""
-    if selection.reads_records or part.last >= end_offset:
+    has_older = selection.from_ms is not None and part.from_ms < selection.from_ms
+    has_newer = selection.until_ms is not None and part.to_ms >= selection.until_ms
+    if has_older or has_newer or selection.reads_records:
         return False
-    if selection.from_ms is not None and part.from_ms < selection.from_ms:
-        return False
-    if selection.until_ms is not None and part.to_ms >= selection.until_ms:
-        return False
-    ranges = selection.ranges(part.partition)
-    return not ranges or any(part.first >= start and (end is None or part.last < end) for start, end in ranges)
+    ranges = _selected_offsets(part, selection, end_offset)
+    return any(start <= part.first and part.last < end for start, end in ranges)
+
+
+def _selected_offsets(part: PartitionStats, selection: Selection, end_offset: int) -> list[OffsetRange]:
+    ranges = [(start, end) for number, start, end in selection.offsets if number == part.partition] or [(0, None)]
+    return [OffsetRange(start, end_offset if end is None else min(end, end_offset)) for start, end in ranges]
 
 
 def select_rows(
     rows: "DataFrame", selection: Selection, end_offsets: EndOffsets, files: Iterable[DataFile]
 ) -> "DataFrame":
     """Filter the rows of these files by the selection and the end offsets."""
-    from pyspark.sql import functions as f
-
     for condition in _conditions(selection):
         rows = rows.where(condition)
     with_later_rows = {
@@ -148,8 +138,6 @@ def select_rows(
 
 
 def _conditions(selection: Selection) -> "Iterable[Column]":
-    from pyspark.sql import functions as f
-
     yield f.col("topic").isin(list(selection.topics))
     if selection.from_ms is not None:
         yield f.col("timestamp") >= f.timestamp_millis(f.lit(selection.from_ms))
@@ -158,7 +146,7 @@ def _conditions(selection: Selection) -> "Iterable[Column]":
     if selection.partitions:
         yield f.col("partition").isin(list(selection.partitions))
     if selection.offsets:
-        yield _any_of([_in_range(*bounds) for bounds in selection.offsets])
+        yield reduce(or_, (_in_range(*bounds) for bounds in selection.offsets))
     if selection.key is not None:
         yield f.col("key") == f.lit(bytearray(selection.key.encode(errors="surrogateescape")))
     if selection.key_regex is not None:
@@ -169,22 +157,11 @@ def _conditions(selection: Selection) -> "Iterable[Column]":
 
 
 def _in_range(partition: int, start: int, end: int | None) -> "Column":
-    from pyspark.sql import functions as f
-
     condition = (f.col("partition") == partition) & (f.col("offset") >= start)
     return condition if end is None else condition & (f.col("offset") < end)
 
 
-def _any_of(conditions: "list[Column]") -> "Column":
-    result = conditions[0]
-    for condition in conditions[1:]:
-        result = result | condition
-    return result
-
-
 def _has_header(name: str, value: str | None) -> "Column":
-    from pyspark.sql import functions as f
-
     def matches(header: "Column") -> "Column":
         if value is None:
             return header["key"] == f.lit(name)
@@ -237,8 +214,6 @@ class SelectedRecords:
 
     def frame(self) -> "DataFrame":
         """Return topic, partition, offset, timestamp (ms), key, value, headers and target."""
-        from pyspark.sql import functions as f
-
         files = self.files()
         archived = archive_dataframe(self.spark, self.archive, self.state, files)
         return select_rows(archived, self.selection, self.end_offsets, files).select(
@@ -258,7 +233,6 @@ class SelectedRecords:
         It never decreases with the offset, so ordering by it keeps the order within a partition.
         """
         from pyspark.sql import Window
-        from pyspark.sql import functions as f
 
         by_offset = Window.partitionBy("topic", "partition").orderBy("offset")
         so_far = by_offset.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -272,7 +246,6 @@ class SelectedRecords:
     def with_positions(self, needs_due: bool = False) -> "DataFrame":
         """Return `frame` without value and headers, with `position`: the record's index within its target."""
         from pyspark.sql import Window
-        from pyspark.sql import functions as f
 
         rows = self.frame().drop("value", "headers")
         rows = self.with_due(rows) if self.by_time or needs_due else rows.withColumn("due", f.col("timestamp"))
@@ -281,8 +254,6 @@ class SelectedRecords:
 
     def totals(self) -> dict[TopicPartition, RecordTotals]:
         """Count the records of each target that gets any. Runs a Spark job."""
-        from pyspark.sql import functions as f
-
         size = f.coalesce(f.octet_length("key"), f.lit(0)) + f.coalesce(f.octet_length("value"), f.lit(0))
         columns = (f.count("*"), f.sum(size.cast("bigint")), f.min("timestamp"), f.max("timestamp"))
         rows = self.frame().groupBy("target").agg(*columns).collect()
@@ -296,8 +267,6 @@ class SelectedRecords:
 
         `counts`: the records of each target. Runs a Spark job unless `committed` is empty.
         """
-        from pyspark.sql import functions as f
-
         if not committed:
             return []
         sources = [TopicPartition(topic, number) for topic, ends in self.end_offsets.items() for number in ends]

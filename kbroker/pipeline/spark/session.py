@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.spark.connector import cached_jars, connector_jars
 from kbroker.pipeline.spark.error_text import error_text, is_spark_error
-from kbroker.pipeline.spark.installation import require_java, require_spark
+from kbroker.pipeline.spark.installation import cached_jars, connector_jars, require_java, require_spark
 from kbroker.pipeline.spark.jvm import Jvm
 from kbroker.pipeline.spark.session_conf import LOCAL_HOST, is_local, session_conf
 

@@ -118,11 +118,12 @@ class FetchManager:
         self._large_batch = Lock()
 
     def fetch(
-        self, request: FetchRequest, uses_topic_ids: bool, in_turns: bool = False
+        self, request: FetchRequest, uses_topic_ids: bool, listener: str, in_turns: bool = False
     ) -> FetchResponse | DelayedFetch:
         """Read the requested records. The response is delayed if there are too few, or if they are only on disk.
 
-        With `in_turns` the session is busy, except while the request waits for records.
+        `listener`: the one over which the request came. With `in_turns` the session is busy, except while the request
+        waits for records.
         """
         try:
             session = self._find_session(request, uses_topic_ids)
@@ -133,6 +134,7 @@ class FetchManager:
         try:
             session.update(request.topics, request.forgotten)
             session = self._count_session(session)
+            session.listener = listener
             if request.replica_id >= 0:
                 record_positions(session, request, self.replicas, self.environment.clock.mono_ms())
             reads = read_partitions(session, request, max_bytes, self.replicas, self.throttle)

@@ -88,17 +88,18 @@ class FetchSession:
     `is_closed`: it was closed or evicted. `size_bytes`: an upper bound of its memory; the cache has counted
     `counted_bytes` of it. `withheld`: throttled partitions that are not `ready` until the quota allows, or until
     `next_look_ms` (monotonic). `is_busy`: a large request is being handled in turns, which ends the session itself if
-    it is closed meanwhile.
+    it is closed meanwhile. `listener`: the one over which the last request came.
     """
 
     __slots__ = (
-        "counted_bytes", "epoch", "id", "is_busy", "is_closed", "is_incremental", "last_used_ms", "next_look_ms",
-        "partitions", "ready", "replica_id", "size_bytes", "uses_topic_ids", "waiter", "withheld",
+        "counted_bytes", "epoch", "id", "is_busy", "is_closed", "is_incremental", "last_used_ms", "listener",
+        "next_look_ms", "partitions", "ready", "replica_id", "size_bytes", "uses_topic_ids", "waiter", "withheld",
     )  # fmt: skip
 
     def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
         self.id = session_id
         self.replica_id = -1
+        self.listener = ""
         self.uses_topic_ids = uses_topic_ids
         self.epoch = INITIAL_EPOCH + 1
         # Whether the first request has been served.

@@ -87,14 +87,14 @@ def read_partitions(
                 partition = look_up(session, fetched, partitions)
             diverging = check_fetch(partition, fetched, request)
         except KafkaError as error:
-            _add_refusal(reads, fetched, error.code, is_follower, partitions)
+            _add_refusal(reads, session, fetched, error.code, partitions)
             continue
         if diverging is not None:
             reads.must_respond = True
             reads.add(session, fetched, partition, request, b"", None, diverging)
             continue
         if rack_id and partition.is_leader:
-            replica = partitions.preferred_read_replica(partition, rack_id, fetched.offset)
+            replica = partitions.preferred_read_replica(partition, rack_id, fetched.offset, session.listener)
             if replica != NO_REPLICA:
                 reads.must_respond = True
                 reads.add_read_replica(fetched, partition, replica)
@@ -152,16 +152,16 @@ def read_partitions(
 
 
 def _add_refusal(
-    reads: FetchReads, fetched: FetchPartition, code: ErrorCode, is_follower: bool, partitions: ReplicaManager
+    reads: FetchReads, session: FetchSession, fetched: FetchPartition, code: ErrorCode, partitions: ReplicaManager
 ) -> None:
     """Add the error of a partition from which the client may not fetch."""
     reads.must_respond = True
     leader = None
-    if code is ErrorCode.OFFSET_OUT_OF_RANGE and not is_follower and partitions.may_be_replaced():
+    if code is ErrorCode.OFFSET_OUT_OF_RANGE and session.replica_id < 0 and partitions.may_be_replaced():
         # The consumer may have read from the new leader, and without a leader epoch it would reset its offset.
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     elif code in LEADER_ERRORS:
-        leader = partitions.current_leader(fetched.key, fetched.index)
+        leader = partitions.current_leader(fetched.key, fetched.index, session.listener)
     reads.add_error(fetched, code, leader)
 
 

@@ -41,17 +41,19 @@ class UnacknowledgedBatch(NamedTuple):
 class DelayedProduce(DelayedOperation[list[TopicResult]]):
     """A request with batches that are not committed yet, or not synced yet (flush.before.ack)."""
 
-    __slots__ = ("_batches", "_current_leader", "_missing", "_results")
+    __slots__ = ("_batches", "_current_leader", "_listener", "_missing", "_results")
 
     def __init__(
         self,
         purgatory: Purgatory,
         response: list[TopicResult],
         batches: list[UnacknowledgedBatch],
-        current_leader: Callable[[TopicKey, int], CurrentLeader | None],
+        current_leader: Callable[[TopicKey, int, str], CurrentLeader | None],
+        listener: str,
     ) -> None:
         super().__init__(purgatory)
         self._current_leader = current_leader
+        self._listener = listener
         self._results = response
         self._batches = batches
         # The indexes in `batches` of those that are not acknowledged yet.
@@ -88,7 +90,7 @@ class DelayedProduce(DelayedOperation[list[TopicResult]]):
         index = batch.results[batch.position][0]
         leader = None
         if code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            leader = self._current_leader(batch.partition.topic_id, index)
+            leader = self._current_leader(batch.partition.topic_id, index, self._listener)
         batch.results[batch.position] = error_result(index, code, leader)
 
 

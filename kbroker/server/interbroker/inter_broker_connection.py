@@ -1,4 +1,4 @@
-"""One connection of another broker: the handshake, then requests, which are handled at the same time.
+"""One connection of another broker, after the handshake: its requests are handled at the same time.
 
 Responses are sent as they become complete, in any order; the peer finds their requests by the correlation id. So a
 request that waits for a commit, or for records, delays no other.
@@ -6,27 +6,17 @@ request that waits for a commit, or for records, delays no other.
 
 from __future__ import annotations
 
-from asyncio import TimerHandle, Transport
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from struct import Struct
 from struct import error as StructError
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from kbroker.api.context import ApiHandler, RequestContext
+from kbroker.api.context import ApiHandler, Identity, RequestContext
 from kbroker.api.dispatch import UnsupportedRequest
 from kbroker.interbroker.frame_protocol import FrameProtocol
-from kbroker.interbroker.handshake import (
-    MAX_HANDSHAKE_BYTES,
-    NONCE_BYTES,
-    HandshakeError,
-    Hello,
-    ResponderHandshake,
-    refusal,
-)
 from kbroker.runtime.delayed_response import DelayedResponse
-from kbroker.runtime.event_log import EventLogger
 from kbroker.server.error_reporter import api_name
 from kbroker.server.file_response import FileResponseWriter
 from kbroker.storage.log.segment import FileSlice
@@ -35,6 +25,7 @@ from protocol.fast.primitives import no_pause
 from protocol.varints import skip_tagged_fields
 
 if TYPE_CHECKING:
+    from asyncio import Transport
     from collections.abc import Sequence
 
     from kbroker.common import Buffer
@@ -42,43 +33,30 @@ if TYPE_CHECKING:
     from kbroker.server.direct_send import Part
     from kbroker.server.interbroker.inter_broker_context import InterBrokerContext
 
-log = EventLogger("kbroker.interbroker")
-
 _HEADER = Struct(">ii")
 # API key, version, correlation id, size of the client id. Brokers send none.
 _REQUEST_HEADER = Struct(">hhih")
-HANDSHAKE_TIMEOUT_S = 5.0
 # Requests of a connection that may be in progress. More are not read.
 MAX_IN_PROGRESS = 1024
 
 
-class InterBrokerListener(Protocol):
-    """The inter-broker server, which limits connections without a handshake."""
-
-    def on_open(self, connection: InterBrokerConnection) -> None: ...
-
-    def check_hello(self, hello: Hello | None) -> None:
-        """Raise HandshakeError if a newer process of the initiator is known."""
-        ...
-
-    def on_handshake(self, connection: InterBrokerConnection, hello: Hello) -> None: ...
-
-    def on_close(self, connection: InterBrokerConnection) -> None: ...
-
-
 class InterBrokerConnection(FrameProtocol):
-    """`peer_broker` is (broker id, broker epoch) of the peer after the handshake, None before it."""
+    """`on_close` is called when either side closes the connection, perhaps twice."""
 
-    def __init__(self, server: InterBrokerContext, listener: InterBrokerListener) -> None:
-        super().__init__(server.buffers, MAX_HANDSHAKE_BYTES)
-        self.peer = "?"
+    def __init__(
+        self,
+        server: InterBrokerContext,
+        peer: str,
+        identity: Identity,
+        on_close: Callable[[InterBrokerConnection], None],
+    ) -> None:
+        super().__init__(server.buffers, server.max_request_bytes)
+        self.peer = peer
+        self.identity = identity
         self.producer_since: int | None = None
-        self.peer_broker: tuple[int, int] | None = None
         self.errors = server.errors
         self._server = server
-        self._listener = listener
-        self._handshake: ResponderHandshake | None = ResponderHandshake(server.identity, server.randbytes(NONCE_BYTES))
-        self._handshake_timer: TimerHandle | None = None
+        self._on_close = on_close
         # The requests without a response.
         self._in_progress: dict[RequestContext, None] = {}
         self._file_writer: FileResponseWriter | None = None
@@ -90,55 +68,11 @@ class InterBrokerConnection(FrameProtocol):
 
     def on_open(self) -> None:
         assert self.transport is not None
-        peer = self.transport.get_extra_info("peername")
-        if peer:
-            self.peer = f"{peer[0]}:{peer[1]}"
         self.transport.set_write_buffer_limits(high=self._server.write_high_water)
-        self._handshake_timer = self._server.call_later(HANDSHAKE_TIMEOUT_S, self._on_handshake_timeout)
-        self._listener.on_open(self)
-
-    # The handshake.
-
-    def _on_handshake_timeout(self) -> None:
-        self.close("no handshake in time")
-
-    def _continue_handshake(self, handshake: ResponderHandshake, frame: bytes) -> None:
-        assert self.transport is not None
-        try:
-            if handshake.hello is None:
-                challenge = handshake.challenge(frame)
-                self._listener.check_hello(handshake.hello)
-                _send_frame(self.transport, challenge)
-                return
-            hello = handshake.verify(frame)
-            # The image may have changed meanwhile.
-            self._listener.check_hello(hello)
-        except HandshakeError as error:
-            _send_frame(self.transport, refusal(error.reason))
-            if error.is_transient:
-                # Usual after the restart of a broker, until the other one has the new metadata.
-                log.debug("handshake refused", peer=self.peer, reason=error.reason, **error.detail)
-                self.close_quietly()
-            else:
-                self.close(error.reason, None, **error.detail)
-            return
-        self._handshake = None
-        self._cancel_timer()
-        self.peer_broker = hello.initiator
-        self.max_frame_bytes = self._server.max_request_bytes
-        self._listener.on_handshake(self, hello)
-
-    def _cancel_timer(self) -> None:
-        if self._handshake_timer is not None:
-            self._handshake_timer.cancel()
-            self._handshake_timer = None
 
     # Requests.
 
     def on_frame(self, frame: memoryview, is_shared: bool) -> None:
-        if self._handshake is not None:
-            self._continue_handshake(self._handshake, bytes(frame))
-            return
         server, context = self._server, None
         received_ns = server.mono_ns()
         try:
@@ -274,10 +208,7 @@ class InterBrokerConnection(FrameProtocol):
         """Do nothing: requests of brokers are not counted as request memory."""
 
     def on_malformed(self, size: int) -> None:
-        if self._handshake is not None:
-            self.close("request before the handshake", size=size)
-        else:
-            self.close("frame too large" if size > 0 else "malformed frame", size=size, limit=self.max_frame_bytes)
+        self.close("frame too large" if size > 0 else "malformed frame", size=size, limit=self.max_frame_bytes)
 
     def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None:
         """Close the connection and log the reason. `context`: the request that caused it."""
@@ -290,7 +221,7 @@ class InterBrokerConnection(FrameProtocol):
         transport = self.transport
         if transport is not None:
             self._end()
-            self._listener.on_close(self)
+            self._on_close(self)
             if self._is_paused:
                 transport.abort()
             else:
@@ -298,12 +229,11 @@ class InterBrokerConnection(FrameProtocol):
 
     def on_lost(self, error: Exception | None) -> None:
         self._end()
-        self._listener.on_close(self)
+        self._on_close(self)
 
     def _end(self) -> None:
         self.transport = None
         self._direct_socket = None
-        self._cancel_timer()
         if self._file_writer is not None:
             self._file_writer.stop()
             self._file_writer = None
@@ -320,7 +250,3 @@ def _decode(handler: ApiHandler, frame: memoryview, pos: int, version: int) -> A
         return handler.decode(frame, pos, version)
     except ManyElements:
         return handler.decode(frame, pos, version, no_pause)
-
-
-def _send_frame(transport: Transport, payload: bytes) -> None:
-    transport.write(len(payload).to_bytes(4, "big") + payload)

@@ -9,9 +9,11 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING
 
+from kbroker.api.context import Identity
 from kbroker.interbroker.handshake import HandshakeError, Hello
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.system import start_serving
+from kbroker.server.interbroker.handshake_state import HandshakeState
 from kbroker.server.interbroker.inter_broker_connection import InterBrokerConnection
 from kbroker.server.interbroker.inter_broker_context import InterBrokerContext
 
@@ -32,7 +34,7 @@ ENVELOPE_BYTES = 64 * 1024
 
 
 class InterBrokerServer:
-    """`accepted`: connections since the start. `connections`: the open ones. `strangers`: those without a handshake."""
+    """`accepted`: connections since the start. `connections`: the open ones of brokers. `strangers`: the others."""
 
     def __init__(
         self, environment: Environment, config: BrokerConfig, dispatch: Dispatch, identity: BrokerIdentity
@@ -40,9 +42,10 @@ class InterBrokerServer:
         self.context = InterBrokerContext(environment, identity, dispatch)
         self.accepted = 0
         self.connections: dict[InterBrokerConnection, None] = {}
-        self.strangers: dict[InterBrokerConnection, None] = {}
+        self.strangers: dict[HandshakeState, None] = {}
         # The connections by broker id and channel.
         self._by_link: dict[tuple[int, int], InterBrokerConnection] = {}
+        self._listener_name = config.inter_broker_listener_name
         self._loop = environment.loop
         self._listening: asyncio.Server | None = None
         self._image: MetadataImage | None = None
@@ -52,7 +55,7 @@ class InterBrokerServer:
     async def bind(self, host: str | None, port: int) -> int:
         """Bind an address without accepting connections yet. Returns the port, which the system chooses for port 0."""
         server = await self._loop.create_server(
-            lambda: InterBrokerConnection(self.context, self), host, port, start_serving=False
+            lambda: HandshakeState(self.context, self), host, port, start_serving=False
         )
         self._listening = server
         for listening_socket in server.sockets:
@@ -72,6 +75,8 @@ class InterBrokerServer:
         if self._listening is not None:
             self._listening.close()
             self._listening = None
+        for stranger in list(self.strangers):
+            stranger.close_quietly()
         for connection in list(self.connections):
             connection.close_quietly()
         await self.context.stop()
@@ -79,7 +84,8 @@ class InterBrokerServer:
     def on_delta(self, delta: MetadataDelta) -> None:
         """Close connections of former processes of brokers."""
         for connection in list(self.connections):
-            if connection.peer_broker is not None and self._is_former(*connection.peer_broker):
+            peer_broker = connection.identity.peer_broker
+            if peer_broker is not None and self._is_former(*peer_broker):
                 log.info("connection of a former broker epoch closed", peer=connection.peer)
                 connection.close_quietly()
 
@@ -92,9 +98,9 @@ class InterBrokerServer:
 
     # Called by connections.
 
-    def on_open(self, connection: InterBrokerConnection) -> None:
+    def on_stranger(self, stranger: HandshakeState) -> None:
         self.accepted += 1
-        self.connections[connection] = self.strangers[connection] = None
+        self.strangers[stranger] = None
         if len(self.strangers) > MAX_STRANGERS:
             next(iter(self.strangers)).close("too many connections without a handshake", limit=MAX_STRANGERS)
 
@@ -103,11 +109,18 @@ class InterBrokerServer:
             broker_id, epoch = hello.initiator
             raise HandshakeError("a former epoch of the broker", is_transient=True, broker=broker_id, epoch=epoch)
 
-    def on_handshake(self, connection: InterBrokerConnection, hello: Hello) -> None:
-        self.strangers.pop(connection, None)
+    def on_handshake(self, stranger: HandshakeState, hello: Hello) -> InterBrokerConnection:
+        self.on_stranger_closed(stranger)
         broker_id, epoch = hello.initiator
+        identity = Identity(self._listener_name, peer_broker=hello.initiator)
+        connection = InterBrokerConnection(self.context, stranger.peer, identity, self._on_close)
+        self.connections[connection] = None
         self._close_former(connection, (broker_id, hello.channel))
         log.debug("broker connected", broker=broker_id, epoch=epoch, peer=connection.peer, channel=hello.channel)
+        return connection
+
+    def on_stranger_closed(self, stranger: HandshakeState) -> None:
+        self.strangers.pop(stranger, None)
 
     def _close_former(self, connection: InterBrokerConnection, link: tuple[int, int]) -> None:
         """Close the former connection of a broker's channel.
@@ -120,6 +133,5 @@ class InterBrokerServer:
             log.info("connection replaced by a newer one", peer=former.peer)
             former.close_quietly()
 
-    def on_close(self, connection: InterBrokerConnection) -> None:
+    def _on_close(self, connection: InterBrokerConnection) -> None:
         self.connections.pop(connection, None)
-        self.strangers.pop(connection, None)

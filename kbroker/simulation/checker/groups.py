@@ -218,14 +218,19 @@ def committed_offset_anomalies(index: Index, *, durable: bool) -> Iterator[Anoma
         yield from _CommittedOffsetChecker(group, tp, register, durable, fresh_from).run()
 
 
-class _CommittedOffsetChecker:
-    """Checks one group and partition, event by event.
+class _State(NamedTuple):
+    """`overwritten`: commits that ended before this step are overwritten. An acknowledged commit, `overwriter`,
+    advances it to the commit's beginning. A read advances `last_read` in the same way, for all offsets but the one that
+    it returned. A Loss moves `overwritten` back to the beginning of the durable commit."""
 
-    `_overwritten`: commits that ended before this step are overwritten. An acknowledged commit advances it to the
-    commit's beginning. A read advances `_last_read` in the same way, for all offsets but the one that it returned. A
-    Loss moves `_overwritten` back to the beginning of the durable commit. Reads that began before `fresh_from` may be
-    stale.
-    """
+    overwritten: int
+    overwriter: Operation | None
+    last_read: int = 0
+    last_read_offset: int = NOTHING
+
+
+class _CommittedOffsetChecker:
+    """Checks one group and partition, event by event. Reads that began before `fresh_from` may be stale."""
 
     def __init__(
         self, group: str, tp: TopicPartition, register: CommittedOffsetHistory, durable: bool, fresh_from: int
@@ -236,65 +241,55 @@ class _CommittedOffsetChecker:
         self._by_offset: dict[int, list[Write]] = {NOTHING: [Write(NOTHING, 0, 0, None)]}
         for write in register.writes:
             self._by_offset.setdefault(write.offset, []).append(write)
-        self._overwritten = 0
-        self._overwriter: Operation | None = None
-        self._last_read = 0
-        self._last_read_offset = NOTHING
+        self._state = _State(0, None)
         self._last_loss = 0
         # The beginning of the commit that was durable at the last Loss.
         self._durable_from = 0
         # The state when each pending read began; a Loss during the read moves it back.
-        self._at_begin: dict[int, tuple[int, int, int, Operation | None]] = {}
+        self._at_begin: dict[int, _State] = {}
 
     def run(self) -> Iterator[Anomaly]:
         for _, kind, _, event in _events(self._register):
             if isinstance(event, Write):
                 # A commit that began before a Loss and ended after it may have been acknowledged before the Loss.
-                if event.begun > self._last_loss and event.begun > self._overwritten:
-                    self._overwritten, self._overwriter = event.begun, event.operation
+                if event.begun > self._last_loss and event.begun > self._state.overwritten:
+                    self._state = self._state._replace(overwritten=event.begun, overwriter=event.operation)
             elif kind == _LOSS:
                 yield from self._lose(cast(OperationOf[Loss], event))
             elif kind == _BEGIN:
-                self._at_begin[event.number] = (
-                    self._overwritten,
-                    self._last_read,
-                    self._last_read_offset,
-                    self._overwriter,
-                )
+                self._at_begin[event.number] = self._state
             else:
                 yield from self._read(cast(OperationOf[OffsetFetch], event))
 
     def _lose(self, loss: OperationOf[Loss]) -> Iterator[Anomaly]:
         floor = loss.action.commit_floors[self._group, self._place]
-        kept = self._possible(floor, loss.begun, self._overwritten, self._last_read, self._last_read_offset)
-        if self._durable and not kept:
+        if self._durable and not self._possible(floor, loss.begun, self._state):
             yield anomaly(
                 "unflushed acknowledgement",
                 f"{self._name()} was acknowledged before it was durable: at the power loss "
                 f"{_offset_text(floor)} was durable.",
-                self._overwriter,
+                self._state.overwriter,
                 loss,
             )
         # If several commits have this offset, assume that the first one is durable, unless an earlier Loss removed it.
         # Except after bit rot, what was durable at an earlier Loss still is.
         before = [write for write in self._by_offset.get(floor, []) if write.begun < loss.begun]
         durable = next((write for write in before if write.end >= self._durable_from), before[0] if before else None)
-        self._durable_from = self._overwritten = min(self._overwritten, 0 if durable is None else durable.begun)
-        self._overwriter = None if durable is None else durable.operation
-        self._last_read, self._last_read_offset, self._last_loss = 0, NOTHING, loss.begun
-        for number in self._at_begin:
-            overwritten = min(self._at_begin[number][0], self._overwritten)
-            self._at_begin[number] = (overwritten, 0, NOTHING, self._overwriter)
+        self._durable_from = min(self._state.overwritten, 0 if durable is None else durable.begun)
+        self._state = _State(self._durable_from, None if durable is None else durable.operation)
+        self._last_loss = loss.begun
+        for number, state in self._at_begin.items():
+            overwritten = min(state.overwritten, self._durable_from)
+            self._at_begin[number] = _State(overwritten, self._state.overwriter)
 
     def _read(self, read: OperationOf[OffsetFetch]) -> Iterator[Anomaly]:
         offset = read.action.offsets[self._place]
-        overwritten, last_read, last_read_offset, overwriter = self._at_begin.pop(read.number)
-        end = ended(read)
-        if self._possible(offset, end, overwritten, last_read, last_read_offset):
-            if read.begun > max(self._last_read, self._last_loss):
-                self._last_read, self._last_read_offset = read.begun, offset
+        state, end = self._at_begin.pop(read.number), ended(read)
+        if self._possible(offset, end, state):
+            if read.begun > max(self._state.last_read, self._last_loss):
+                self._state = self._state._replace(last_read=read.begun, last_read_offset=offset)
             return
-        if read.begun < self._fresh_from and self._possible(offset, end, 0, 0, NOTHING):
+        if read.begun < self._fresh_from and self._possible(offset, end, _State(0, None)):
             return
         writers = [write.operation for write in self._by_offset.get(offset, []) if write.begun < end]
         if writers:
@@ -302,13 +297,14 @@ class _CommittedOffsetChecker:
         else:
             kind, text = "unknown commit", "which was never committed"
         yield anomaly(
-            kind, f"{self._name()} was read as {_offset_text(offset)}, {text}.", *writers[-1:], overwriter, read
+            kind, f"{self._name()} was read as {_offset_text(offset)}, {text}.", *writers[-1:], state.overwriter, read
         )
 
-    def _possible(self, offset: int, end: int, overwritten: int, last_read: int, last_read_offset: int) -> bool:
+    def _possible(self, offset: int, end: int, state: "_State") -> bool:
         """Return whether this offset may be the committed one before step `end`. The newest commit is tried first,
         since it is usually the match."""
-        oldest = overwritten if offset == last_read_offset else max(overwritten, last_read)
+        is_last_read = offset == state.last_read_offset
+        oldest = state.overwritten if is_last_read else max(state.overwritten, state.last_read)
         return any(write.begun < end and write.end >= oldest for write in reversed(self._by_offset.get(offset, [])))
 
     def _name(self) -> str:

@@ -17,12 +17,10 @@ from kbroker.simulation.clients.cluster import COORDINATOR_MOVED, Cluster, Refus
 from kbroker.simulation.clients.connection import STATIC_MEMBERS, SimClientConnection
 from kbroker.simulation.clients.consumer import Consumer, Position
 from kbroker.simulation.clients.group_offsets import (
-    EARLIEST,
-    NO_OFFSET,
     GroupOffsets,
     Membership,
     OffsetAndEpoch,
-    list_offset,
+    start_offsets,
 )
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
@@ -66,6 +64,18 @@ class MemberConfig:
     metadata_age_s: float = 6.0
     assignors: Sequence[str] = ("range", "roundrobin")
     commits: bool = True
+
+    @classmethod
+    def draw(cls, random: Random, *, instance_id: str | None = None, commits: bool = True) -> "MemberConfig":
+        session_s = random.choice((6, 10))
+        return cls(
+            instance_id=instance_id,
+            session_timeout_ms=session_s * 1000,
+            rebalance_timeout_ms=random.choice((8_000, 15_000)),
+            heartbeat_s=session_s / random.choice((4, 6)),
+            assignors=random.sample(list(ASSIGNORS), 2),
+            commits=commits,
+        )
 
 
 class Member:
@@ -275,13 +285,8 @@ class Member:
             return {}
         await self._cluster.refresh_metadata(list(dict.fromkeys(topic for topic, _ in partitions)))
         committed = await self._offsets.committed(partitions)
-        starts = {}
-        for tp in partitions:
-            offset, epoch = committed.get(tp, (NO_OFFSET, -1))
-            if offset == NO_OFFSET:
-                offset, epoch = (await list_offset(self._cluster, tp, EARLIEST))[0], -1
-            starts[tp] = Position(offset, epoch)
-        return starts
+        starts = await start_offsets(self._cluster, partitions, committed)
+        return {tp: Position(*start) for tp, start in starts.items()}
 
     def _handle_error(self, code: ErrorCode) -> None:
         if code is ErrorCode.REBALANCE_IN_PROGRESS:

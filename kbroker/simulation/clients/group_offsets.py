@@ -8,6 +8,7 @@ from kbroker.client.requests import GROUP, by_topic
 from kbroker.simulation.checker.history import Commit, History, OffsetFetch, Outcome, TopicPartition
 from kbroker.simulation.clients.cluster import (
     COORDINATOR_MOVED,
+    NO_EPOCH,
     NO_ID,
     Attempts,
     Cluster,
@@ -253,6 +254,19 @@ async def list_offset(
         cluster.forget_leader(tp)
         raise UnavailableError(ErrorCode(response.error_code).name)
     return response.offset, response.leader_epoch
+
+
+async def start_offsets(
+    cluster: Cluster, partitions: Iterable[TopicPartition], committed: Mapping[TopicPartition, OffsetAndEpoch]
+) -> dict[TopicPartition, OffsetAndEpoch]:
+    """Return the committed offsets, or else the log start offsets. Raises OSError."""
+    starts = {}
+    for tp in partitions:
+        offset, epoch = committed.get(tp, (NO_OFFSET, NO_EPOCH))
+        if offset == NO_OFFSET:
+            offset, epoch = (await list_offset(cluster, tp, EARLIEST))[0], NO_EPOCH
+        starts[tp] = offset, epoch
+    return starts
 
 
 async def epoch_end_offset(cluster: Cluster, tp: TopicPartition, leader_epoch: int, epoch: int) -> tuple[int, int]:

@@ -14,13 +14,14 @@
 - No log of a replica is deleted while the broker is among the stored replicas (replicas.py). Logs that are set aside
   count as what they are: the data of the replica.
 - What clients received, as an acknowledgement or as a record, is in the log of every replica that may be elected, and
-  records that they have deleted are not (replicas.py). Under flush.before.ack it is synced on every replica in the ISR.
+  records that they have deleted are not. Under flush.before.ack it is synced on every replica in the ISR.
 
 Compacted logs are compared in their last segment only.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ from kbroker.metadata.recovery.log_recovery import MAX_UNSEEN_EPOCHS
 from kbroker.simulation.disk.log_files import INTERNAL, BatchId, StoredLog, durable_end
 from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.invariants.controller_state import ControllerState, Key, Plans, Reassignments, StoredPartition
-from kbroker.simulation.invariants.replicas import KeptLogs, Memberships, Promises, fault_of_failing_brokers
+from kbroker.simulation.invariants.replicas import KeptLogs, Memberships, fault_of_failing_brokers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +64,11 @@ class ClusterInvariants:
         # the log have in their active segments, too.
         self._compactable: dict[Key, int] = {}
         self._memberships = Memberships(self._state)
-        self._promises = Promises()
+        # What clients were promised about each partition, as offsets that only grow. Received: acknowledged to
+        # acks=all, read, or below the leader's high watermark, so that it can be read. Every replica that may be
+        # elected (ISR and ELR) has these records. Deleted: by DeleteRecords, so they must not come back.
+        self._received: Counter[Key] = Counter()
+        self._deleted: Counter[Key] = Counter()
         self._reassignments = Reassignments()
         self._plans = Plans(self._state)
         # Those that were cordoned when the last transaction was written.
@@ -136,15 +141,17 @@ class ClusterInvariants:
         """Record that a client's deletion of the records below this offset was acknowledged."""
         stored = self._state.partitions().get(tp)
         if stored is not None:
-            self._promises.add_deleted((stored.topic_id, tp[1]), log_start)
+            key = stored.topic_id, tp[1]
+            self._deleted[key] = max(log_start, self._deleted[key])
 
     def check_exposed(self, tp: TopicPartition, end: int) -> None:
         """Record that a client received the offsets below `end`. Raises BrokenInvariant."""
         stored = self._state.partitions().get(tp)
         if stored is None:
             return
-        self._promises.add_received((stored.topic_id, tp[1]), end)
-        if not self._durable or self._is_older((stored.topic_id, tp[1]), stored.registration):
+        key = stored.topic_id, tp[1]
+        self._received[key] = max(end, self._received[key])
+        if not self._durable or self._is_older(key, stored.registration):
             return
         for broker in stored.registration.isr:
             partition = self._partition(broker, tp)
@@ -152,7 +159,7 @@ class ClusterInvariants:
                 continue
             # After a crash the recovery point may be older than what was synced.
             synced = durable_end(self._machines[broker].disk, partition.log.directory)
-            if synced < end and not self._memberships.is_lossy(broker, (stored.topic_id, tp[1])):
+            if synced < end and not self._memberships.is_lossy(broker, key):
                 self._fail(broker, tp, f"a client saw offset {end - 1}, synced is {synced}")
 
     def check_stored(self) -> None:
@@ -181,7 +188,8 @@ class ClusterInvariants:
         self._compared = {entry: value for entry, value in self._compared.items() if entry[0] != key}
         self._memberships.forget(key)
         self._kept_logs.forget(key)
-        self._promises.forget(key)
+        self._received.pop(key, None)
+        self._deleted.pop(key, None)
         self._reassignments.forget(key)
         self._older.pop(key, None)
 
@@ -291,17 +299,17 @@ class ClusterInvariants:
         if high_watermark < known:
             self._fail(broker, tp, f"the high watermark went back from {known} to {high_watermark} in epoch {epoch}")
         self._leaders[key, epoch] = broker, high_watermark
-        received, log = self._promises.received(key), partition.log
+        received, log = self._received[key], partition.log
         if self._stored[key].leader_epoch != epoch or log.health.offline is not None:
             return
         if log.log_end_offset < received:
             self._fail(broker, tp, f"a client received offset {received - 1}, and the log ends at {log.log_end_offset}")
         # Clients can read it now.
-        self._promises.add_received(key, high_watermark)
+        self._received[key] = max(received, high_watermark)
 
     def _check_promises(self, tp: TopicPartition, key: Key, stored: PartitionRegistration) -> None:
         """Check the logs of the replicas that may be elected against what clients were promised."""
-        received, deleted = self._promises.received(key), self._promises.deleted(key)
+        received, deleted = self._received[key], self._deleted[key]
         for broker in (*stored.isr, *stored.elr):
             if self._memberships.is_lossy(broker, key):
                 continue

@@ -1,4 +1,4 @@
-"""Invariants of replicas: memberships of the ISR, logs that have to remain, and what clients were promised.
+"""Invariants of replicas: memberships of the ISR, and logs that have to remain.
 
 The controller fences a broker, or registers it again, in the same change that ends its memberships. The log of a
 replica is not deleted while the broker is among the replicas that the controller has stored; while the data of the
@@ -204,37 +204,3 @@ def _directories(disk: SimDisk) -> Directories:
         elif topic_id is None and tp is not None and disk.isdir(path):
             found[tp.topic, tp.partition] = path
     return found
-
-
-class Promises:
-    """What clients were promised about each partition, as offsets that only grow.
-
-    Received means acknowledged to acks=all, read, or below the leader's high watermark, so that it can be read. Every
-    replica that may be elected has these records: those of the ISR and of the ELR. An acknowledged DeleteRecords
-    promises that the records will not come back.
-    """
-
-    def __init__(self) -> None:
-        self._received: dict[Key, int] = {}
-        self._deleted: dict[Key, int] = {}
-
-    def forget(self, key: Key) -> None:
-        """Record that a partition was removed."""
-        self._received.pop(key, None)
-        self._deleted.pop(key, None)
-
-    def received(self, key: Key) -> int:
-        """Return the offset after the last one that a client received; 0 if there is none."""
-        return self._received.get(key, 0)
-
-    def add_received(self, key: Key, end: int) -> None:
-        """Record that a client received the offsets below `end`."""
-        self._received[key] = max(end, self.received(key))
-
-    def deleted(self, key: Key) -> int:
-        """Return the log start offset that was promised; 0 if there is none."""
-        return self._deleted.get(key, 0)
-
-    def add_deleted(self, key: Key, log_start: int) -> None:
-        """Record that a client's deletion of the records below this offset was acknowledged."""
-        self._deleted[key] = max(log_start, self.deleted(key))

@@ -126,12 +126,12 @@ class SimTransport(TcpEndpoint, asyncio.Transport):
 
     def _receive(self, data: bytes) -> bytes:
         """Pass bytes to the protocol; return those that it did not accept because it stopped reading."""
-        protocol = self._protocol
         try:
-            if not isinstance(protocol, asyncio.BufferedProtocol):
-                cast(asyncio.Protocol, protocol).data_received(data)
+            if not isinstance(self._protocol, asyncio.BufferedProtocol):
+                cast(asyncio.Protocol, self._protocol).data_received(data)
                 return b""
             while data and self._reading and not self._closing:
+                protocol = self._protocol
                 buffer = memoryview(protocol.get_buffer(len(data))).cast("B")
                 size = min(len(buffer), len(data))
                 buffer[:size] = data[:size]
@@ -215,7 +215,7 @@ class SimSocket:
         """Do nothing: options have no effect here."""
 
 
-class SimServer(asyncio.AbstractServer):
+class SimServer:
     """A listener. Closing it leaves its connections open, as in asyncio. `unbind` releases its addresses."""
 
     def __init__(

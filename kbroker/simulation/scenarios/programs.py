@@ -27,7 +27,7 @@ from kbroker.simulation.clients.workloads.quiescence import (
 )
 from kbroker.simulation.clients.workloads.recreation import TOPIC as RECREATED_TOPIC
 from kbroker.simulation.clients.workloads.recreation import RecreatedTopic
-from kbroker.simulation.clients.workloads.stale_client import send_stale_requests
+from kbroker.simulation.clients.workloads.stale_client import StaleClient
 from kbroker.simulation.clients.workloads.transactions import (
     SharedTransactionState,
     consume_transform_produce,
@@ -193,7 +193,7 @@ class Programs:
             self._running_transformers.append(context.loop.run(work))
         groups = [TRANSFORMERS_GROUP] * bool(plan.transformers) + [GROUP] * bool(plan.members)
         for name, context, random in self._clients("stale-client", plan.stale_clients):
-            self._run(context, send_stale_requests(context, name, random, state, groups))
+            self._run(context, StaleClient(context, name, random, state.ended_transactions, groups).run())
 
     async def finish(self) -> None:
         """Stop the programs and wait for them. The group stops after it has recovered from the loss of a member."""

@@ -4,7 +4,6 @@ With --scaling instead, kbroker alone: two brokers on two cores against one.
 """
 
 import argparse
-import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from scripts.benchmark.frame import (
     comparison,
     footer,
     is_chosen,
+    median_of,
     parser,
     publish,
     rounds_text,
@@ -45,13 +45,12 @@ def measure_round(cluster: Cluster, cases: Sequence[Case]) -> Figures:
 
 def rows_of(case: Case, ours: Sequence[Figures], theirs: Sequence[Figures]) -> list[str]:
     """Return the rows of a case. `theirs` is empty if Kafka was not measured."""
+    mine, other = ([figures[case.name] for figures in side] for side in (ours, theirs))
     rows = []
-    for unit in ours[0][case.name]:
-        mine, other = (
-            statistics.median(figures[case.name][unit] for figures in side) if side else None for side in (ours, theirs)
-        )
+    for unit in mine[0]:
         sign, bound = case.bounds.get(unit, ("", 0.0))
-        rows.append(comparison(f"{case.name}, {unit}", mine, other, f"{sign} {bound:.2f}" if sign and theirs else ""))
+        bound_text = f"{sign} {bound:.2f}" if sign and theirs else ""
+        rows.append(comparison(f"{case.name}, {unit}", median_of(mine, unit), median_of(other, unit), bound_text))
     return rows
 
 

@@ -7,7 +7,6 @@ bytes. The second one takes it back. Leaders do not change.
 """
 
 import os
-import statistics
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from scripts.benchmark.frame import (
     add_options,
     comparison,
     footer,
+    median_of,
     parser,
     publish,
     rounds_text,
@@ -225,13 +225,9 @@ def lines_of(
     table: Sequence[Row], ours: Sequence[Mapping[str, float]], theirs: Sequence[Mapping[str, float]]
 ) -> list[str]:
     """`ours`, `theirs`: the figures of each round, by name; `theirs` may be empty."""
-    lines = []
-    for row in table:
-        mine, other = (
-            statistics.median(each[row.figure] for each in side) if side else None for side in (ours, theirs)
-        )
-        lines.append(comparison(row.title, mine, other, row.bound))
-    return lines
+    return [
+        comparison(row.title, median_of(ours, row.figure), median_of(theirs, row.figure), row.bound) for row in table
+    ]
 
 
 def main() -> int:

@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -18,7 +17,16 @@ from kbroker.runtime.system import raise_descriptor_limit, system_environment
 from scripts.benchmark.cluster.admin import NO_LEADER, Admin, balanced, start, wait_until
 from scripts.benchmark.cluster.cases import other_than
 from scripts.benchmark.cluster.clusters import BROKERS, Cluster, KafkaCluster, KbrokerCluster, measure_clusters
-from scripts.benchmark.frame import add_options, comparison, parser, publish, scratch_directory, today, write_json
+from scripts.benchmark.frame import (
+    add_options,
+    comparison,
+    median_of,
+    parser,
+    publish,
+    scratch_directory,
+    today,
+    write_json,
+)
 from scripts.benchmark.peers import resident_kib
 from scripts.benchmark.scale.metadata_costs import HEADING, THREADS, Cost, measure_metadata, rows_of_costs
 
@@ -151,14 +159,9 @@ def rows_of_processes(partitions: int, figures: dict[str, list[Figures]]) -> lis
     sides = figures[KbrokerCluster.name], figures.get(KafkaCluster.name, [])
     units = dict.fromkeys(unit for side in sides for each in side for unit in each)
     return [
-        comparison(f"{partitions:,} partitions, {unit}", _median(sides[0], unit), _median(sides[1], unit))
+        comparison(f"{partitions:,} partitions, {unit}", median_of(sides[0], unit), median_of(sides[1], unit))
         for unit in units
     ]
-
-
-def _median(figures: list[Figures], unit: str) -> float | None:
-    values = [each[unit] for each in figures if unit in each]
-    return statistics.median(values) if values else None
 
 
 async def measure_costs(args: argparse.Namespace, base: Path) -> dict[int, dict[str, Cost]]:

@@ -92,7 +92,7 @@ def test_a_redrive_until_a_time_before_now_sends_the_later_records_later(
     # An hour later.
     selection = LetterFilter(until_ms=now_ms)
     later = Redrive(bootstrap, dead, selection, None, (None, "1h"))
-    assert later.run(rate=None, again=False, dry_run=False, progress=lambda _: None).sent == 1
+    assert later.run(rate=None, again=False, dry_run=False, progress=lambda _: None)["sent"] == 1
 
 
 @pytest.mark.parametrize(

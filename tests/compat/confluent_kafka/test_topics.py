@@ -67,12 +67,6 @@ def test_an_invalid_topic_is_rejected(admin, name, wrong, code):
 
 
 @pytest.mark.feature("topics")
-@pytest.mark.parametrize("bad", [".", "..", "with space", "sla/sh", "x" * 250])
-def test_an_invalid_topic_name(admin, bad):
-    assert refusal(admin.create_topics([NewTopic(bad, 1, 1)])) == KafkaError.TOPIC_EXCEPTION
-
-
-@pytest.mark.feature("topics")
 def test_many_topics_in_one_request_fail_one_by_one(admin):
     good, existing = unique("good"), unique("existing")
     created(admin, NewTopic(existing, 1, 1))

@@ -10,7 +10,7 @@ import pytest
 
 from scripts.benchmark.peers import kafka_classpath
 from tests.compat import toolchains
-from tests.compat.java_programs import QUICK_JVM
+from tests.compat.java_programs import kafka_jvm
 from tests.compat.spark.session import CONNECTOR, IVY, PROVIDED, ivy_lock, jvm_options
 from tests.compat.spark.session import HERE as SPARK_TESTS
 from tests.compat.toolchains import GO_ENVIRONMENT, ROOT, javascript_directory, need
@@ -30,7 +30,7 @@ def python(library: str) -> Callable[[str, str], str]:
 
 def java(bootstrap: str, topic: str) -> str:
     need("java", "javac", "mvn")
-    return run("java", "-Xmx256m", *QUICK_JVM, "-cp", kafka_classpath(), "java/ProduceConsume.java", bootstrap, topic)
+    return run("java", "-Xmx256m", *kafka_jvm(), "-cp", kafka_classpath(), "java/ProduceConsume.java", bootstrap, topic)
 
 
 def go(bootstrap: str, topic: str) -> str:

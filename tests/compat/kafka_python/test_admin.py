@@ -17,7 +17,6 @@ from kafka.errors import (
     InvalidConfigurationError,
     InvalidPartitionsError,
     InvalidReplicationFactorError,
-    InvalidTopicError,
     NoError,
     OffsetOutOfRangeError,
     TopicAlreadyExistsError,
@@ -90,23 +89,6 @@ def test_an_invalid_topic_is_rejected(admin, name, spec, error):
     with pytest.raises(error):
         admin.create_topics({name: spec})
     assert name not in admin.list_topics()
-
-
-@pytest.mark.feature("topics")
-@pytest.mark.parametrize("bad", ["", ".", "..", "with space", "sla/sh", "x" * 250])
-def test_an_invalid_topic_name(admin, bad):
-    with pytest.raises(InvalidTopicError):
-        admin.create_topics({bad: {"num_partitions": 1, "replication_factor": 1}})
-    assert bad not in admin.list_topics()
-
-
-@pytest.mark.feature("topics")
-def test_names_that_differ_only_in_dot_and_underscore_collide(admin):
-    stem = unique("collide")
-    admin.create_topics([f"{stem}.x"])
-    with pytest.raises(InvalidTopicError):
-        admin.create_topics([f"{stem}_x"])
-    admin.delete_topics([f"{stem}.x"])
 
 
 @pytest.mark.feature("topics")

@@ -6,7 +6,7 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import InvalidRecordError, InvalidTimestampError, MessageSizeTooLargeError
 
-from tests.compat.kafka_python.helpers import poll, read
+from tests.compat.kafka_python.helpers import read
 from tests.compat.support import DEADLINE_S, eventually, need_own_broker
 
 WEEK_MS = 7 * 24 * 3600 * 1000
@@ -64,19 +64,6 @@ def test_codec(producer, consumer, topic, codec):
     for value in values:
         sender.send(name, value)
     sender.flush(DEADLINE_S)
-    assert [r.value for r in read(consumer(name), len(values))] == values
-
-
-@pytest.mark.feature("compression")
-@pytest.mark.parametrize("stored", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
-def test_broker_recompresses_to_the_topics_codec(producer, consumer, topic, stored):
-    name = topic(configs={"compression.type": stored})
-    values = [f"{n} ".encode() * 30 for n in range(300)]
-    for codec, part in ((None, values[:100]), ("gzip", values[100:200]), ("lz4", values[200:])):
-        sender = producer(compression_type=codec, linger_ms=20)
-        for value in part:
-            sender.send(name, value)
-        sender.flush(DEADLINE_S)
     assert [r.value for r in read(consumer(name), len(values))] == values
 
 
@@ -145,20 +132,6 @@ def test_the_smallest_fetches_make_progress(producer, consumer, topic, limits):
     for partition in range(3):
         in_partition = [int(r.value) for r in records if r.partition == partition]
         assert in_partition == list(range(partition, 60, 3))
-
-
-@pytest.mark.feature("fetch limits")
-def test_a_fetch_completes_when_min_bytes_have_arrived(producer, consumer, topic):
-    name = topic()
-    # Longer than the test waits, so that the records come before this time has passed.
-    wait_ms = 2 * int(DEADLINE_S * 1000)
-    reader = consumer(name, fetch_min_bytes=5000, fetch_max_wait_ms=wait_ms, request_timeout_ms=wait_ms + 5000)
-    sender = producer()
-    eventually(lambda: poll(reader, timeout_ms=100) == [] and reader.assignment(), "assignment")
-    sender.send(name, b"x").get(DEADLINE_S)
-    assert not reader.poll(timeout_ms=700), "one small record must not complete a fetch that wants 5000 bytes"
-    sender.send(name, b"y" * 6000).get(DEADLINE_S)
-    assert [len(r.value) for r in read(reader, 2)] == [1, 6000]
 
 
 @pytest.mark.feature("timestamps")

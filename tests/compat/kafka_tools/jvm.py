@@ -15,6 +15,7 @@ from py4j.java_gateway import CallbackServerParameters, JavaGateway, find_jar_pa
 from py4j.protocol import Py4JJavaError
 
 from scripts.benchmark.peers import QUIET, kafka_classpath
+from tests.compat.java_programs import kafka_jvm
 
 # Kafka's scripts and the main classes behind them, as of 4.3.
 MAIN_CLASSES = {
@@ -99,7 +100,7 @@ class Jvm:
         self._log = log.open("w")
         self.gateway = JavaGateway.launch_gateway(
             classpath=f"{kafka_classpath()}:{find_jar_path()}",
-            javaopts=["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", QUIET],
+            javaopts=["-Xmx512m", *kafka_jvm(), QUIET],
             die_on_exit=True,
             redirect_stdout=self._log,
             redirect_stderr=self._log,

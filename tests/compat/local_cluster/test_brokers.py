@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kbroker.cli.cluster.layout_reader import read_layout
+from kbroker.cli.cluster.cluster_state import read_layout
 from kbroker.cli.common.client import admin_client
 from kbroker.metadata.reassignments.placement.balance import balance
 from kbroker.metadata.reassignments.placement.drain import change_replication_factor, drain

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from scripts.benchmark.peers import Kafka, java, kafka_classpath
-from tests.compat.java_programs import QUICK_JVM
+from tests.compat.java_programs import kafka_jvm
 from tests.compat.support import DEADLINE_S
 
 MAIN_CLASS = "org.apache.kafka.connect.mirror.MirrorMaker"
@@ -60,7 +60,7 @@ class QuickKafka(Kafka):
             )
 
     def command(self) -> list[str]:
-        heap = [f"-Xmx{self.heap}", *QUICK_JVM]
+        heap = [f"-Xmx{self.heap}", *kafka_jvm()]
         return java("kafka.Kafka", str(self.directory / "server.properties"), options=heap)
 
 
@@ -80,7 +80,7 @@ class MirrorMaker:
     def start(self) -> None:
         """Start it without waiting for it: it needs some seconds before it copies the first record."""
         self._starts += 1
-        command = ["java", "-Xmx384m", *QUICK_JVM, *LOGGING, "-cp", kafka_classpath(), MAIN_CLASS]
+        command = ["java", "-Xmx384m", *kafka_jvm(), *LOGGING, "-cp", kafka_classpath(), MAIN_CLASS]
         with self._log(self._starts).open("wb") as log:
             self._process = subprocess.Popen(
                 [*command, str(self._directory / "mm2.properties")], stdin=subprocess.DEVNULL, stdout=log, stderr=log

@@ -6,8 +6,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from kbroker.pipeline.spark.connector import cached_jars
-from kbroker.pipeline.spark.installation import require_java, require_spark
+from kbroker.pipeline.spark.installation import cached_jars, require_java, require_spark
 from tests.compat.support import DEADLINE_S, eventually
 
 

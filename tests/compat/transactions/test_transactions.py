@@ -162,20 +162,6 @@ def test_a_fenced_instance_cannot_commit(client, topic, transactional_id):
     assert client.read(name, COMMITTED) == [[]]
 
 
-def test_each_new_instance_fences_the_previous_one(client, topic, transactional_id):
-    name = topic()
-    for number in range(4):
-        producer = started(client, transactional_id)
-        transact(producer, name, [b"%d" % number])
-        producer.begin()
-        producer.send(name, b"%d, open" % number)
-        producer.flush()
-    last = started(client, transactional_id)
-    assert client.end(name, COMMITTED) == client.end(name, UNCOMMITTED) == 4 * 4
-    assert client.read(name, COMMITTED) == [[b"%d" % number for number in range(4)]]
-    transact(last, name, [b"last"])
-
-
 def test_an_expired_transaction_is_aborted(client, topic, transactional_id):
     # On a slow machine the first timeout may expire before the record is written.
     for timeout_ms in (1000, 4000, 16_000):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.image import BrokerRegistration
+from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import APIS, ApiKey
 from protocol.messages.k03_metadata import MetadataRequestTopic, MetadataResponseBroker
@@ -64,7 +64,7 @@ async def test_a_broker_is_named_while_no_controller_is_known():
     for controller_id in (-1, 7):
         image.controller_id = controller_id
         assert (await metadata(handlers, 9)).controller_id == 1
-    image.brokers.clear()
+    image.apply(MetadataDelta(brokers={1: None}))
     assert (await metadata(handlers, 12)).controller_id == -1
 
 

@@ -2,12 +2,11 @@
 
 import pytest
 
-from kbroker.cli import main
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.transactions.app import description_json
-from kbroker.cli.transactions.hanging import abort_marker
-from kbroker.cli.transactions.requests import (
+from kbroker.cli.transactions.hanging import (
     PartitionProducer,
+    abort_marker,
     list_transactions,
     unknown_to_coordinators,
     with_old_transaction,
@@ -91,25 +90,3 @@ def test_a_filter_requires_the_version_that_introduced_it(selection: ListTransac
                 with pytest.raises(UnsupportedVersionError):
                     list_transactions(client, selection)
         broker.close()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["list", "--state", "Running"], "--state must be one of Empty, Ongoing, "),
-        (["list", "--longer-than", "soon"], "expected a duration"),
-        (["abort", "t", "--start-offset", "1"], "expected TOPIC:PARTITION, not 't'"),
-        (["abort", "t:0,1", "--start-offset", "1"], "expected TOPIC:PARTITION"),
-        (["abort", "t:0"], "use --start-offset, or --producer-id"),
-        (["abort", "t:0", "--producer-id", "1", "--producer-epoch", "0"], "use --start-offset, or"),
-        (["abort", "t:0", "--start-offset", "1", "--producer-id", "1"], "use --start-offset, or"),
-        (["find-hanging", "--max-transaction-timeout", "15"], "expected a duration"),
-        (["describe"], "Missing argument"),
-    ],
-)
-def test_usage_errors_are_one_line(arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["transactions", *arguments, "--bootstrap", "127.0.0.1:1"]) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert reason in output.err
-    assert output.err.count("\n") == 1

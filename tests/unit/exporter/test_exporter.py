@@ -264,7 +264,7 @@ async def test_traffic_between_brokers(m: Machine) -> None:
     errors = SimpleNamespace(errors={(1, ErrorCode.FENCED_LEADER_EPOCH): 2}, closed={"inter-broker: no handshake": 1})
     context = SimpleNamespace(dispatch=SimpleNamespace(stats=lambda: [fetch]), errors=errors)
     exporter: Any = m.broker.exporter
-    server = SimpleNamespace(context=context, connections={1: None, 2: None}, accepted=5)
+    server = SimpleNamespace(context=context, connections={1: None}, strangers={2: None}, accepted=5)
     exporter._sources = exporter._sources._replace(inter_broker=server)
     stats = PeerStats()
     stats.connections, stats.connection_failures, stats.requests_without_response = 2, 3, 4

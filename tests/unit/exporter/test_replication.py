@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kbroker.common import NO_LEADER, TopicPartition
-from kbroker.exporter.metrics_page import MetricsPage
+from kbroker.exporter.families import MetricsPage
 from kbroker.exporter.replication import ElectionCounter, collect_cluster, collect_fetchers
 from kbroker.interbroker.peer_connection import PeerStats
 from kbroker.metadata.image import (

@@ -19,7 +19,7 @@ from tests.unit.fuzz.table import targets
 SEED = int(os.environ.get("KBROKER_FUZZ_SEED", "1"))
 TIMES = float(os.environ.get("KBROKER_FUZZ_TIMES", "1"))
 # For a target of weight 1.
-INPUTS = 600 if THOROUGH else 300
+INPUTS = 600 if THOROUGH else 200
 MEASURED = 16
 
 BY_NAME = [pytest.param(target, id=name) for name, target in targets().items()]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.image import BrokerRegistration, MetadataDelta, PartitionRegistration, TopicImage
+from kbroker.metadata.image import BrokerEndpoint, BrokerRegistration, MetadataDelta, PartitionRegistration, TopicImage
 from kbroker.server import response_cache
 from kbroker.server.response_cache import ENTRY_OVERHEAD, MAX_BYTES, MAX_RESPONSE_BYTES, ResponseCache
 from protocol.apis import ApiKey
@@ -167,7 +167,7 @@ async def test_every_change_of_the_image(m: Machine) -> None:
         with_partition(topic, leader=2, leader_epoch=8),
         MetadataDelta(controller_id=2),
         with_partition(group_topic, leader=2),
-        MetadataDelta(brokers={1: this._replace(host="elsewhere", port=9999)}),
+        MetadataDelta(brokers={1: this._replace(endpoints=(BrokerEndpoint("PLAINTEXT", "elsewhere", 9999),))}),
         MetadataDelta(brokers={2: None}),
         with_partition(group_topic, leader=1),
         with_partition(topic, leader=1, leader_epoch=9),

@@ -16,7 +16,7 @@ from kbroker.config import BrokerConfig
 from kbroker.runtime.environment import DescriptorLimits
 from kbroker.runtime.real_disk import RealDisk
 from kbroker.server.connection import Connection
-from kbroker.server.socket_server import FEW_CONNECTIONS, SocketServer
+from kbroker.server.socket_server import FEW_CONNECTIONS, Listener, SocketServer
 from protocol.apis import ApiKey
 from tests.unit.support.memory_disk import make_environment
 from tests.unit.support.server_connection import ECHO, ConnectionUnderTest
@@ -87,11 +87,13 @@ def test_connections_leave_file_descriptors_to_the_logs() -> None:
     async def scenario() -> None:
         environment = make_environment()
         environment.descriptors = DescriptorLimits.of(300)
-        server = SocketServer(environment, BrokerConfig.load({"listeners": "PLAINTEXT://localhost:9092"}), Dispatch())
+        config = BrokerConfig.load({})
+        server = SocketServer(environment, config, Dispatch())
+        listener = Listener(server, "PLAINTEXT", config)
 
         def connect(descriptor: int) -> Transport:
             transport = Transport(descriptor)
-            Connection(server.context, server).connection_made(cast(asyncio.Transport, transport))
+            Connection(server.context, listener).connection_made(cast(asyncio.Transport, transport))
             return transport
 
         below = environment.descriptors.connections

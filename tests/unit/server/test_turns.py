@@ -9,7 +9,7 @@ from kbroker.server.connection import TURN_BYTES, TURN_FRAMES
 from kbroker.server.frame_buffers import MAX_BUFFERS
 from tests.unit.support.server_connection import ECHO, ConnectionUnderTest, FakeServer
 
-REQUESTS = 40
+REQUESTS = 15
 LARGE = TURN_BYTES + 1000
 
 

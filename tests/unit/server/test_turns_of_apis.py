@@ -80,7 +80,7 @@ from protocol.schema.message import Message, message_info
 from tests.unit.support.simulated_broker import Machine, broker_test
 from tests.unit.support.turns import count_turns
 
-COUNT = 40 * TURN_ELEMENTS
+COUNT = 24 * TURN_ELEMENTS
 # The topic has 10 partitions; the others are unknown, and one is repeated.
 INDEXES = [*range(COUNT - 1), 5]
 NAMES = ["t", *(f"n{index}" for index in range(COUNT - 2)), "n7"]

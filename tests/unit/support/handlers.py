@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from kbroker.api.context import RequestContext, awaited
+from kbroker.api.context import Identity, RequestContext, awaited
 from kbroker.api.dispatch import load_handler
 from kbroker.api.local_requests import DetachedConnection
 from kbroker.common import KafkaError, TopicPartition
@@ -172,7 +172,12 @@ class Handlers:
         return await join_cluster(environment, self.store.session(), broker, lambda: config, raise_failure)
 
     async def request(
-        self, key: ApiKey, version: int, *, peer_broker: tuple[int, int] | None = None, **fields: Any
+        self,
+        key: ApiKey,
+        version: int,
+        *,
+        peer_broker: tuple[int, int] | None = None,
+        **fields: Any,
     ) -> Any:
         """Return the response to a request. `peer_broker`: the broker that has sent it, None for a client."""
         return await respond(self.services, message_classes(key)[0](**fields), version, peer_broker=peer_broker)
@@ -185,7 +190,8 @@ async def respond(
     key = message_info(type(request)).key
     assert key is not None
     handler = load_handler(ApiKey(key), version, forwards=False)
-    context = RequestContext(DetachedConnection("127.0.0.1:5", peer_broker), handler, version, 0, client, 0)
+    identity = Identity("PLAINTEXT", peer_broker=peer_broker)
+    context = RequestContext(DetachedConnection("127.0.0.1:5", identity), handler, version, 0, client, 0)
     response = await awaited(
         handler.handle(services, context, decode(type(request), encode(request, version), version))
     )

@@ -13,7 +13,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
-from kbroker.api.context import ApiHandler, Overlap, RequestContext, Services
+from kbroker.api.context import ApiHandler, Identity, Overlap, RequestContext, Services
 from kbroker.api.dispatch import Dispatch, UnsupportedRequest, load_handler, message_codec
 from kbroker.api.local_requests import DetachedConnection, awaited, handle_locally
 from kbroker.common import KafkaError
@@ -276,7 +276,7 @@ class ForwardingBroker(PeerBroker):
         """Handle a client's request."""
         key = message_info(type(request)).key
         handler = load_handler(ApiKey(key or 0), version)
-        context = RequestContext(DetachedConnection(CLIENT, None), handler, version, 1, "an app", 0)
+        context = RequestContext(DetachedConnection(CLIENT, Identity("PLAINTEXT")), handler, version, 1, "an app", 0)
         return await awaited(handler.handle(self.services, context, request))
 
 

@@ -31,13 +31,6 @@ PRODUCE_TIMEOUT_MS, REQUEST_TIMEOUT_S = 2000, 5.0
 class QueueCluster(SimulatedCluster):
     """A cluster whose topic is t, with one partition."""
 
-    async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
-        """Wait in virtual time; in larger steps than other tests, since these stories wait for minutes."""
-        deadline = self.loop.time() + seconds
-        while not condition():
-            assert self.loop.time() < deadline, "the condition did not become true"
-            await asyncio.sleep(0.02)
-
     def now_ms(self, node_id: int) -> int:
         return self.broker(node_id).environment.clock.now_ms()
 

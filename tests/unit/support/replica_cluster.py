@@ -44,6 +44,7 @@ from protocol.messages.k02_list_offsets import (
     ListOffsetsTopicResponse,
 )
 from protocol.records.batch import build_batch, iter_headers
+from tests.unit.support.async_test import until
 from tests.unit.support.log_lab import content
 
 NOW = 1_700_000_000_000
@@ -97,7 +98,7 @@ class EndPoint:
         await cluster.pass_over(route)
         leader = cluster.nodes[broker_id]
         request = decode_fetch_request(memoryview(b"".join(body)), 0, version)
-        response = leader.fetching.fetch(request, True)
+        response = leader.fetching.fetch(request, True, "PLAINTEXT")
         if isinstance(response, DelayedResponse):
             response = await response
         cluster.fetches[route] = cluster.fetches.get(route, 0) + 1
@@ -261,7 +262,7 @@ class ReplicaCluster:
         """Append a batch at a broker, as the leader."""
         batch = build_batch([(NOW, None, value, ()) for value in values])
         response = self.nodes[node_id].replicas.append_records(
-            [(topic, [(index, memoryview(batch))])], acks, 30_000, 11
+            [(topic, [(index, memoryview(batch))])], acks, 30_000, 11, "PLAINTEXT"
         )
         return Produced(response)
 
@@ -272,10 +273,7 @@ class ReplicaCluster:
 
     async def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
         """Wait in virtual time until a condition is true."""
-        deadline = self.loop.time() + seconds
-        while not condition():
-            assert self.loop.time() < deadline, "the condition did not become true"
-            await asyncio.sleep(0.001)
+        await until(condition, seconds)
 
     async def settle(self) -> None:
         """Wait until the logs of the last change are open."""

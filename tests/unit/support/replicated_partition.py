@@ -141,7 +141,7 @@ class ReplicatedPartition:
             [] if offset is None else [(self.partition.topic_id, [position])], [], "",
             100 + replica if broker_epoch is None else broker_epoch,
         )  # fmt: skip
-        response = self.services.fetching.fetch(request, True)
+        response = self.services.fetching.fetch(request, True, "PLAINTEXT")
         session_id = response.session.id if isinstance(response, DelayedFetch) else response.session_id
         self._sessions[replica] = session_id, session_epoch + 1
         return response

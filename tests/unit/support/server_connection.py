@@ -7,7 +7,7 @@ from struct import Struct
 from types import SimpleNamespace
 from typing import Any, cast
 
-from kbroker.api.context import ApiHandler, Overlap, RequestContext
+from kbroker.api.context import ApiHandler, Identity, Overlap, RequestContext
 from kbroker.api.dispatch import UnsupportedRequest
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.metrics import RequestStats
@@ -95,6 +95,7 @@ class FakeServer:
         self.max_gathered_bytes = 300
         self.max_request_bytes = MAX_FRAME
         self.services = None
+        self.identity = Identity("PLAINTEXT")
         self.dispatch = SimpleNamespace(find=self.find)
         self.unsent_bytes = 0
         self.connections: list[Connection] = []

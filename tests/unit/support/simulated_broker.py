@@ -19,6 +19,7 @@ from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.network.transport import direct_socket
 from kbroker.simulation.runtime.environment import SimClock, SimProcesses
 from kbroker.simulation.runtime.loop import SimLoop
+from tests.unit.support.async_test import until
 from tests.unit.support.client import Client, dotted
 
 T = TypeVar("T")
@@ -156,10 +157,7 @@ class Machine:
 
     async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
         """Wait in virtual time until a condition is true."""
-        deadline = self.loop.time() + seconds
-        while not condition():
-            assert self.loop.time() < deadline, "the condition did not become true"
-            await asyncio.sleep(0.001)
+        await until(condition, seconds)
 
 
 def broker_test(

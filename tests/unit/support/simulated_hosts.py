@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from functools import wraps
 from random import Random
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ import pytest
 from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.runtime.loop import SimLoop
 from tests.sampling import third_of
+from tests.unit.support.async_test import until
 
 S = TypeVar("S", bound="SimulatedHosts")
 
@@ -35,10 +35,7 @@ class SimulatedHosts:
 
     async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
         """Wait in virtual time until a condition holds."""
-        deadline = self.loop.time() + seconds
-        while not condition():
-            assert self.loop.time() < deadline, "the condition did not become true"
-            await asyncio.sleep(0.001)
+        await until(condition, seconds)
 
     def discard(self) -> None:
         for host in self.hosts.values():
@@ -59,17 +56,17 @@ class SimulatedHosts:
 def simulated(make: Callable[[int], S], seeds: Sequence[int]) -> Callable[[Callable[..., Awaitable[None]]], Any]:
     """Turn a coroutine function into a test that runs once per seed, of which a normal run has a third.
 
-    The arguments after the first are fixtures and parameters.
+    Its first argument is the simulation; further ones are parameters of the test.
     """
 
     def decorate(test: Callable[..., Awaitable[None]]) -> Any:
-        @wraps(test)
-        def run(seed: int, **fixtures: object) -> None:
-            make(seed).run(lambda hosts: test(hosts, **fixtures))
+        def run(seed: int, **parameters: object) -> None:
+            make(seed).run(lambda simulation: test(simulation, **parameters))
 
-        parameters = list(inspect.signature(test).parameters.values())
+        _, *others = inspect.signature(test).parameters.values()
         seed = inspect.Parameter("seed", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        run.__signature__ = inspect.Signature([seed, *parameters[1:]])  # type: ignore[attr-defined]
+        run.__signature__ = inspect.Signature([seed, *others])  # type: ignore[attr-defined]
+        run.__name__, run.__doc__ = test.__name__, test.__doc__  # type: ignore[attr-defined]
         return pytest.mark.parametrize("seed", third_of(seeds))(run)
 
     return decorate

@@ -14,16 +14,17 @@ T = TypeVar("T")
 
 
 def count_turns(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Return a function that returns how many turns have begun."""
-    begun: list[None] = []
+    """Return a function that returns how many turns have ended before their calls were complete."""
+    ended: list[None] = []
     enter = turns._Stack.enter
 
     def counted(self: turns._Stack, *arguments: object) -> object:
-        begun.append(None)
+        if self.awaited is turns._NEXT_TURN:
+            ended.append(None)
         return enter(self, *arguments)
 
     monkeypatch.setattr(turns._Stack, "enter", counted)
-    return lambda: len(begun)
+    return lambda: len(ended)
 
 
 def hold_turns(m: Machine, monkeypatch: pytest.MonkeyPatch, when: Callable[[], bool] = lambda: True) -> asyncio.Event:

@@ -6,7 +6,7 @@ are archived already are skipped.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,17 +27,21 @@ from kbroker.pipeline.archive.ingest.batch_ranges import (
     resume_offsets,
     skip_below,
 )
-from kbroker.pipeline.archive.ingest.checkpoint import CheckpointGeneration
+from kbroker.pipeline.archive.ingest.checkpoint import CheckpointDirectory, CheckpointGeneration
 from kbroker.pipeline.archive.ingest.cluster_retry import RetryingCluster, RunStopped, StopEvent
-from kbroker.pipeline.archive.ingest.options import IngestSummary, Reporter, format_gap
+from kbroker.pipeline.archive.ingest.options import IngestOptions, IngestSummary, Reporter, format_gap
 from kbroker.pipeline.archive.layout import OffsetRange
-from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, Gap, ManifestCommit, TopicInfo
+from kbroker.pipeline.archive.manifest import ArchiveState, DataFile, Gap, ManifestCommit, QueryBatch, TopicInfo
 from kbroker.pipeline.archive.staging import data_file_writer
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.spark import functions as f
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+TopicFilter = Callable[[str], bool]
 
 
 class _Logs(NamedTuple):
@@ -49,25 +53,38 @@ class _Logs(NamedTuple):
 
 
 @dataclass
-class BatchCommitter:
-    """The foreachBatch function of the streaming query. Spark calls it in a separate thread."""
+class IngestRun:
+    """What the parts of one run share."""
 
     spark: "SparkSession"
     archive: Archive
-    checkpoint: CheckpointGeneration
-    cluster: RetryingCluster
+    checkpoints: CheckpointDirectory
+    options: IngestOptions
+    matches: TopicFilter | None  # the compiled pattern of the topics
     stop: StopEvent
-    rate_limit: RateLimit | None
     reporter: Reporter
+    rate_limit: RateLimit | None
     summary: IngestSummary
-    failure: Exception | None = None
-    is_busy: bool = False
-    finished_batches: int = 0
+
+    def new_cluster(self) -> RetryingCluster:
+        return RetryingCluster(self.options.bootstrap, self.options.broker_wait_s, self.stop, self.reporter.warn)
+
+
+class BatchCommitter:
+    """The foreachBatch function of the streaming query. Spark calls it in a separate thread."""
+
+    def __init__(self, run: IngestRun, checkpoint: CheckpointGeneration) -> None:
+        self.run = run
+        self.checkpoint = checkpoint
+        self.cluster = run.new_cluster()  # a separate connection, because of the thread
+        self.failure: Exception | None = None
+        self.is_busy = False
+        self.finished_batches = 0
 
     def __call__(self, frame: "DataFrame", batch: int) -> None:
         self.is_busy = True
         try:
-            if self.stop.count:
+            if self.run.stop.count:
                 raise RunStopped
             self._process(frame, batch)
             self.finished_batches += 1
@@ -78,7 +95,7 @@ class BatchCommitter:
             self.is_busy = False
 
     def _process(self, frame: "DataFrame", batch: int) -> None:
-        state = self.archive.state()
+        state = self.run.archive.state()
         metadata = self.checkpoint.metadata
         if state.last_batches.get(metadata.query_id, -1) >= batch:
             return  # committed by a run that was killed before Spark finished the batch
@@ -91,14 +108,15 @@ class BatchCommitter:
             self._archive(rows, batch, state, ranges)
 
     def _wait_for_rate(self, ranges: Sequence[BatchRange]) -> None:
-        if self.rate_limit is not None:
-            self.stop.wait(self.rate_limit.delay_s(time.monotonic()))
-            self.rate_limit.record_batch(sum(end - start for _, start, end in ranges), time.monotonic())
+        limit = self.run.rate_limit
+        if limit is not None:
+            self.run.stop.wait(limit.delay_s(time.monotonic()))
+            limit.record_batch(sum(end - start for _, start, end in ranges), time.monotonic())
 
     def _archive(self, rows: "DataFrame", batch: int, state: ArchiveState, ranges: Sequence[BatchRange]) -> None:
         start_s = time.monotonic()
         resume = resume_offsets(state)
-        with data_file_writer(self.spark, self.archive) as writer:
+        with data_file_writer(self.run.spark, self.run.archive) as writer:
             files = writer.write(rows)
             _require_within(files, ranges)
             logs = self._read_logs(state, ranges)
@@ -113,11 +131,11 @@ class BatchCommitter:
                     add=tuple(files),
                     covered=tuple(covered),
                     gaps=tuple(gaps),
-                    query=(self.checkpoint.metadata.query_id, batch),
+                    query=QueryBatch(self.checkpoint.metadata.query_id, batch),
                     topics=changed_topics(current, logs.topics),
                 )
 
-            self.summary.last_commit = self.archive.commit(build).commit_number
+            self.run.summary.last_commit = self.run.archive.commit(build).commit_number
         self._report(batch, files, gaps, time.monotonic() - start_s)
 
     def _read_logs(self, state: ArchiveState, ranges: Sequence[BatchRange]) -> _Logs:
@@ -162,32 +180,30 @@ class BatchCommitter:
     ) -> list[OffsetRange]:
         """Return the offsets of a batch without a row."""
         from pyspark.sql import Window
-        from pyspark.sql import functions as f
 
         (topic, partition), start, end = batch_range
         topic_files = [file for file in files if file.topic == topic]
-        rows = archive_dataframe(self.spark, self.archive, state, topic_files).where(f.col("partition") == partition)
+        rows = archive_dataframe(self.run.spark, self.run.archive, state, topic_files)
+        rows = rows.where(f.col("partition") == partition)
         previous = f.lag("offset", 1, start - 1).over(Window.orderBy("offset"))
         jumps = rows.select(previous.alias("previous"), "offset").where("offset > previous + 1").collect()
         last = max(stats.last for file in topic_files for stats in file.partitions if stats.partition == partition)
         return [*(OffsetRange(row.previous + 1, row.offset) for row in jumps), OffsetRange(last + 1, end)]
 
     def _report(self, batch: int, files: Sequence[DataFile], gaps: Sequence[Gap], seconds: float) -> None:
-        self.summary.add_batch(files, gaps)
+        self.run.summary.add_batch(files, gaps)
         for gap in gaps:
-            self.reporter.warn(format_gap(gap))
+            self.run.reporter.warn(format_gap(gap))
         records = sum(file.rows for file in files)
         size = sum(file.size for file in files)
         rate = f"{records / seconds:,.0f} records/s" if seconds > 0 else ""
-        self.reporter.progress(
+        self.run.reporter.progress(
             f"batch {batch}: {records:,} records in {len(files)} files of {size:,} bytes in {seconds:.1f} s ({rate})"
         )
 
 
 def _drop_below(frame: "DataFrame", offsets: Mapping[TopicPartition, int]) -> "DataFrame":
     """Drop the records of each partition that are below its offset."""
-    from pyspark.sql import functions as f
-
     for (topic, partition), offset in offsets.items():
         is_partition = (f.col("topic") == topic) & (f.col("partition") == partition)
         frame = frame.where(~(is_partition & (f.col("offset") < offset)))

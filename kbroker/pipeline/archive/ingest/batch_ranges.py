@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.layout import OffsetRange, intersect_ranges, subtract_ranges
-from kbroker.pipeline.archive.manifest.model import ArchiveState, CoveredRange, DataFile, Gap, TopicInfo
+from kbroker.pipeline.archive.manifest import ArchiveState, CoveredRange, DataFile, Gap, TopicInfo
 from kbroker.pipeline.errors import PipelineError
 
 RETENTION = "retention"

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.ingest.batch_ranges import changed_topics
-from kbroker.pipeline.archive.manifest.model import ArchiveState, GroupOffsets, ManifestCommit, TopicInfo
+from kbroker.pipeline.archive.manifest import ArchiveState, GroupOffsets, ManifestCommit, TopicInfo
 from kbroker.pipeline.cluster_admin import BrokerUnavailableError, ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.storage import Storage

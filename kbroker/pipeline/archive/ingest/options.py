@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kbroker.pipeline.archive.manifest.model import DataFile, Gap
+from kbroker.pipeline.archive.manifest import DataFile, Gap
 from kbroker.pipeline.errors import PipelineError
 
 MAX_BATCH_RECORDS = 2_000_000

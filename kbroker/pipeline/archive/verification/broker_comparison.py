@@ -18,15 +18,7 @@ from kbroker.pipeline.archive.layout import (
     merge_ranges,
     subtract_ranges,
 )
-from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, TopicInfo
-from kbroker.pipeline.archive.verification.checks import (
-    BucketStats,
-    BucketSum,
-    BucketSums,
-    archive_sums,
-    comparable_ranges,
-    unequal_buckets,
-)
+from kbroker.pipeline.archive.manifest import ArchiveState, DataFile, TopicInfo
 from kbroker.pipeline.archive.verification.findings import (
     Finding,
     PartitionComparison,
@@ -34,77 +26,17 @@ from kbroker.pipeline.archive.verification.findings import (
     difference,
     note,
 )
-from kbroker.pipeline.archive.verification.row_scan import BUCKET_OFFSETS, MAX_REPORTED, RowScan, note_omitted
+from kbroker.pipeline.archive.verification.row_scan import MAX_REPORTED, RowScan, note_omitted
 from kbroker.pipeline.cluster_admin import ClusterAdmin
+from kbroker.pipeline.spark import functions as f
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
-
-@dataclass
-class ComparisonPlan:
-    """The offsets to compare, and findings on those that cannot be compared."""
-
-    ranges: Mapping[TopicPartition, tuple[OffsetRange, ...]] = field(default_factory=dict)
-    compacted_topics: frozenset[str] = frozenset()  # from which the broker may have removed records
-    findings: list[Finding] = field(default_factory=list)
-
-    @property
-    def bounds(self) -> dict[TopicPartition, OffsetRange]:
-        """The range from the first to the last compared offset of each partition."""
-        return {tp: OffsetRange(ranges[0].start, ranges[-1].end) for tp, ranges in self.ranges.items()}
-
-
-def plan_comparison(
-    cluster: ClusterAdmin, state: ArchiveState, scope: VerificationScope, require_broker: bool
-) -> ComparisonPlan:
-    """Plan the comparison. With `require_broker` a topic that is not at the broker is a difference."""
-    archived = sorted({tp.topic for tp in state.covered if scope.has_topic(tp.topic)})
-    topics = cluster.describe_topics(archived)
-    findings: list[Finding] = []
-    partitions: list[TopicPartition] = []
-    for topic in archived:
-        info = topics.get(topic)
-        problem = _topic_problem(state.topics.get(topic), info)
-        if problem:
-            create = difference if require_broker else note
-            findings.append(create("not compared", f"{problem}: not compared", topic=topic))
-        elif info is not None:
-            for tp in sorted(tp for tp in state.covered if tp.topic == topic):
-                if tp.partition < info.partitions:
-                    partitions.append(tp)
-                else:
-                    text = f"archived, but the broker's topic has {info.partitions} partitions"
-                    findings.append(difference("unknown record", text, tp))
-    log_starts = cluster.beginning_offsets(partitions)
-    log_ends = cluster.end_offsets(partitions, bool(state.settings.get("committed_only")))
-    for tp in partitions:
-        offsets_after_end = subtract_ranges(scope.limit(state.covered[tp]), [OffsetRange(0, log_ends[tp])])
-        if offsets_after_end:
-            text = f"archived, but the broker's log ends at {log_ends[tp]}"
-            findings.append(difference("unknown record", text, tp, offsets=offsets_after_end))
-    ranges = comparable_ranges(state, scope, log_starts, log_ends)
-    return ComparisonPlan(ranges, _compacted_topics(cluster, state, topics), findings)
-
-
-def _topic_problem(archived: TopicInfo | None, info: TopicInfo | None) -> str:
-    if info is None:
-        return "the topic does not exist at the broker"
-    if archived is not None and archived.topic_id and info.topic_id and archived.topic_id != info.topic_id:
-        return f"the broker's topic was created again (its id is {info.topic_id} instead of {archived.topic_id})"
-    return ""
-
-
-def _compacted_topics(cluster: ClusterAdmin, state: ArchiveState, topics: Iterable[str]) -> frozenset[str]:
-    """Return the topics with log compaction, now or when they were archived."""
-    policies = cluster.effective_configs("cleanup.policy", topics)
-    archived_policies = {name: info.configs.get("cleanup.policy", "") for name, info in state.topics.items()}
-    return frozenset(
-        name for name, policy in policies.items() if "compact" in policy or "compact" in archived_policies.get(name, "")
-    )
-
-
-PartitionRanges = Mapping[TopicPartition, Sequence[OffsetRange]]
+# Rows are summed by bucket of this many offsets; single records are compared only in buckets whose sums differ.
+BUCKET_OFFSETS = 100_000
+# The most buckets of a partition whose records are compared one by one. If more differ, nearly all records differ.
+MAX_BUCKETS = 100
 
 _TEXTS = {
     "missing record": "at the broker, but not in the archive",
@@ -120,6 +52,66 @@ _COLUMN_HASHES = {
     "timestampType": "CAST(timestampType AS BIGINT)",
 }
 
+_Ranges = Mapping[TopicPartition, tuple[OffsetRange, ...]]
+
+
+@dataclass
+class ComparisonPlan:
+    """The offsets to compare, and findings on those that cannot be compared."""
+
+    ranges: _Ranges = field(default_factory=dict)
+    compacted_topics: frozenset[str] = frozenset()  # from which the broker may have removed records
+    findings: list[Finding] = field(default_factory=list)
+
+
+def plan_comparison(
+    cluster: ClusterAdmin, state: ArchiveState, scope: VerificationScope, require_broker: bool
+) -> ComparisonPlan:
+    """Plan the comparison. With `require_broker` a topic that is not at the broker is a difference."""
+    archived = sorted({tp.topic for tp in state.covered if scope.has_topic(tp.topic)})
+    topics = cluster.describe_topics(archived)
+    findings: list[Finding] = []
+    partitions: list[TopicPartition] = []
+    for topic in archived:
+        info = topics.get(topic)
+        if info is None or (problem := _topic_problem(state.topics.get(topic), info)):
+            text = "the topic does not exist at the broker" if info is None else problem
+            create = difference if require_broker else note
+            findings.append(create("not compared", f"{text}: not compared", topic=topic))
+            continue
+        for tp in sorted(tp for tp in state.covered if tp.topic == topic):
+            if tp.partition < info.partitions:
+                partitions.append(tp)
+            else:
+                text = f"archived, but the broker's topic has {info.partitions} partitions"
+                findings.append(difference("unknown record", text, tp))
+    log_starts = cluster.beginning_offsets(partitions)
+    log_ends = cluster.end_offsets(partitions, bool(state.settings.get("committed_only")))
+    ranges = {}
+    for tp in partitions:
+        selected = scope.limit(state.covered[tp])
+        if beyond_end := subtract_ranges(selected, [OffsetRange(0, log_ends[tp])]):
+            text = f"archived, but the broker's log ends at {log_ends[tp]}"
+            findings.append(difference("unknown record", text, tp, offsets=beyond_end))
+        if comparable := intersect_ranges(selected, [OffsetRange(log_starts[tp], log_ends[tp])]):
+            ranges[tp] = comparable
+    return ComparisonPlan(ranges, _compacted_topics(cluster, state, topics), findings)
+
+
+def _topic_problem(archived: TopicInfo | None, info: TopicInfo) -> str:
+    if archived is not None and archived.topic_id and info.topic_id and archived.topic_id != info.topic_id:
+        return f"the broker's topic was created again (its id is {info.topic_id} instead of {archived.topic_id})"
+    return ""
+
+
+def _compacted_topics(cluster: ClusterAdmin, state: ArchiveState, topics: Iterable[str]) -> frozenset[str]:
+    """Return the topics with log compaction, now or when they were archived."""
+    policies = cluster.effective_configs("cleanup.policy", topics)
+    archived_policies = {name: info.configs.get("cleanup.policy", "") for name, info in state.topics.items()}
+    return frozenset(
+        name for name, policy in policies.items() if "compact" in policy or "compact" in archived_policies.get(name, "")
+    )
+
 
 class _GroupKey(NamedTuple):
     """What the differing records of one finding have in common; the names are those of Spark's columns."""
@@ -131,41 +123,95 @@ class _GroupKey(NamedTuple):
     file: str | None  # URI; None for missing records
 
 
-class BrokerRecords:
-    """The records at the broker."""
+class BrokerComparison:
+    """Compares the rows of one state with the broker's records."""
 
-    def __init__(self, spark: "SparkSession", bootstrap: str, committed_only: bool, scope: VerificationScope) -> None:
+    def __init__(
+        self,
+        spark: "SparkSession",
+        cluster: ClusterAdmin,
+        plan: ComparisonPlan,
+        scan: RowScan,
+        scope: VerificationScope,
+        committed_only: bool,
+    ) -> None:
         self._spark = spark
-        self._bootstrap = bootstrap
-        self._isolation_level = "read_committed" if committed_only else "read_uncommitted"
+        self._cluster = cluster
+        self._plan = plan
+        self._scan = scan
         self._timestamp_condition = scope.timestamp_condition()
+        self._isolation_level = "read_committed" if committed_only else "read_uncommitted"
 
-    def sums(self, ranges: PartitionRanges) -> BucketSums:
-        """Return the sums of the records at these offsets."""
-        from pyspark.sql import functions as f
+    def run(
+        self, readable: Sequence[DataFile], lost: Sequence[DataFile]
+    ) -> tuple[list[Finding], list[PartitionComparison]]:
+        """Compare the readable files with the broker. Returns the findings, and a summary for each partition.
 
-        rows = self._read(ranges).withColumn("bucket", f.expr(f"offset div {BUCKET_OFFSETS}"))
-        grouped = rows.groupBy("topic", "partition", "bucket")
-        sums = grouped.agg(f.count("*").alias("rows"), f.expr(f"{schema.CHECKSUM} AS checksum")).collect()
-        return {
-            (TopicPartition(row.topic, row.partition), row.bucket): BucketSum(
-                row["rows"], schema.to_unsigned(row.checksum)
-            )
-            for row in sums
+        `lost`: the files whose rows cannot be read.
+        """
+        sums: dict[TopicPartition, list[Row]] = {tp: [] for tp in self._plan.ranges}
+        for row in self._sums(readable):
+            sums[TopicPartition(row.topic, row.partition)].append(row)
+        unequal = {
+            tp: buckets
+            for tp, rows in sums.items()
+            if (buckets := sorted(row.bucket for row in rows if row.checksum or row.archived != row.at_broker))
         }
+        findings = self._compare_records(unequal, readable, lost) if unequal else []
+        different = {(finding.topic, finding.partition) for finding in findings if finding.is_difference}
+        comparisons = []
+        for tp, rows in sums.items():
+            archived, at_broker = sum(row.archived for row in rows), sum(row.at_broker for row in rows)
+            equal = tuple(tp) not in different
+            comparisons.append(PartitionComparison(*tp, self._plan.ranges[tp], archived, at_broker, equal))
+        return findings, comparisons
 
-    def find_differences(
-        self, archive_rows: "DataFrame", ranges: PartitionRanges, compacted_topics: frozenset[str]
-    ) -> tuple[list[Finding], int]:
+    def _sums(self, files: Sequence[DataFile]) -> "list[Row]":
+        """Count the rows of both sides by bucket. The checksum of all of them is 0 if both have the same rows."""
+        archived = self._archived(self._plan.ranges, files).selectExpr(*schema.NAMES[:-1], "1 AS is_archived")
+        at_broker = self._at_broker(self._plan.ranges).selectExpr(*schema.NAMES[:-1], "0 AS is_archived")
+        return (
+            archived.unionByName(at_broker)
+            .groupBy("topic", "partition", f.expr(f"offset div {BUCKET_OFFSETS} AS bucket"))
+            .agg(
+                f.expr("count_if(is_archived = 1) AS archived"),
+                f.expr("count_if(is_archived = 0) AS at_broker"),
+                f.expr(f"{schema.CHECKSUM} AS checksum"),
+            )
+            .collect()
+        )
+
+    def _compare_records(
+        self, unequal: Mapping[TopicPartition, Sequence[int]], readable: Sequence[DataFile], lost: Sequence[DataFile]
+    ) -> list[Finding]:
+        """Compare the records of unequal buckets one by one."""
+        ranges, omitted = {}, {}
+        for tp, buckets in unequal.items():
+            count = len(buckets) if tp.topic in self._plan.compacted_topics else MAX_BUCKETS
+            ranges[tp] = intersect_ranges(self._plan.ranges[tp], _bucket_ranges(buckets[:count]))
+            omitted[tp] = intersect_ranges(self._plan.ranges[tp], _bucket_ranges(buckets[count:]))
+        differences, compacted = self._find_differences(ranges, readable)
+        log_starts = self._cluster.beginning_offsets(unequal)
+        findings = []
+        for found in differences:
+            findings += _explain(found, log_starts, lost)
+        for tp, offsets in omitted.items():
+            if existing := subtract_ranges(offsets, [OffsetRange(0, log_starts[tp])]):
+                text = "different at the broker; too many to be compared one by one"
+                findings.append(difference("different record", text, tp, offsets=existing))
+        if compacted:
+            text = f"{compacted} archived records were removed at the broker by log compaction"
+            topics = ", ".join(sorted({tp.topic for tp in ranges} & self._plan.compacted_topics))
+            findings.append(note("compacted", text, topic=topics))
+        return findings
+
+    def _find_differences(self, ranges: _Ranges, files: Sequence[DataFile]) -> tuple[list[Finding], int]:
         """Compare the records at these offsets one by one.
 
-        Returns the differences, and how many archived records of `compacted_topics` are no longer at the broker.
+        Returns the differences, and how many archived records of compacted topics are no longer at the broker.
         """
-        from pyspark.sql import functions as f
-
-        archived = _restrict(archive_rows.where(self._timestamp_condition), self._spark, ranges)
-        archive = _hash_rows(archived, "file_path", "archive")
-        broker = _hash_rows(self._read(ranges), "CAST(NULL AS string)", "broker")
+        archive = _hash_rows(self._archived(ranges, files), "file_path", "archive")
+        broker = _hash_rows(self._at_broker(ranges), "CAST(NULL AS string)", "broker")
         joined = archive.join(broker, ["topic", "partition", "offset"], "full_outer")
         kind = f.expr(
             "CASE WHEN archive IS NULL THEN 'missing record' WHEN broker IS NULL THEN 'unknown record' "
@@ -173,20 +219,24 @@ class BrokerRecords:
         )
         different = joined.withColumn("kind", kind).where("kind IS NOT NULL").persist()
         try:
-            if not compacted_topics:
+            if not self._plan.compacted_topics:
                 return _to_findings(different), 0
-            is_compacted = f.col("topic").isin(*compacted_topics) & (f.col("kind") == "unknown record")
-            compacted = different.where(is_compacted).count()
-            return _to_findings(different.where(~is_compacted)), compacted
+            is_compacted = f.col("topic").isin(*self._plan.compacted_topics) & (f.col("kind") == "unknown record")
+            return _to_findings(different.where(~is_compacted)), different.where(is_compacted).count()
         finally:
             different.unpersist()
 
-    def _read(self, ranges: PartitionRanges) -> "DataFrame":
-        """Return the records at these offsets, with the columns of Spark's Kafka source."""
+    def _archived(self, ranges: _Ranges, files: Sequence[DataFile]) -> "DataFrame":
+        """Return the archive's rows at these offsets."""
+        rows = self._scan.rows(file for file in files if _has_any(file, ranges))
+        return self._restrict(rows, ranges)
+
+    def _at_broker(self, ranges: _Ranges) -> "DataFrame":
+        """Return the broker's records at these offsets, with the columns of Spark's Kafka source."""
         # At least one task per core, even for a single partition.
         min_partitions = max(len(ranges), self._spark.sparkContext.defaultParallelism)
         options = {
-            "kafka.bootstrap.servers": self._bootstrap,
+            "kafka.bootstrap.servers": self._cluster.bootstrap,
             "kafka.isolation.level": self._isolation_level,
             "assign": encode_assignment(ranges),
             "startingOffsets": encode_offsets({tp: listed[0].start for tp, listed in ranges.items()}),
@@ -195,14 +245,29 @@ class BrokerRecords:
             "failOnDataLoss": "false",
             "minPartitions": str(min_partitions),
         }
-        rows = self._spark.read.format("kafka").options(**options).load().where(self._timestamp_condition)
-        return _restrict(rows, self._spark, ranges)
+        return self._restrict(self._spark.read.format("kafka").options(**options).load(), ranges)
+
+    def _restrict(self, rows: "DataFrame", ranges: _Ranges) -> "DataFrame":
+        """Return the rows at these offsets and with timestamps in the scope."""
+        table_rows = [(*tp, *offsets) for tp, listed in ranges.items() for offsets in listed]
+        columns = "topic string, partition int, lo bigint, hi bigint"
+        table = self._spark.createDataFrame(table_rows, columns).alias("ranges")
+        is_in_range = f.expr(
+            "rows.topic = ranges.topic AND rows.partition = ranges.partition AND offset >= lo AND offset < hi"
+        )
+        return rows.where(self._timestamp_condition).alias("rows").join(f.broadcast(table), is_in_range, "left_semi")
+
+
+def _hash_rows(rows: "DataFrame", file: str, name: str) -> "DataFrame":
+    """Return one row per offset: topic, partition, offset, and a struct of file, row hash and column hashes."""
+    hashes = [f.expr(f"{expression} AS {column}") for column, expression in _COLUMN_HASHES.items()]
+    struct = f.struct(f.expr(f"{file} AS file"), f.expr(f"{schema.ROW_CHECKSUM} AS hash"), *hashes)
+    hashed = rows.select("topic", "partition", "offset", struct.alias(name))
+    return hashed.groupBy("topic", "partition", "offset").agg(f.first(name).alias(name))
 
 
 def _to_findings(different: "DataFrame") -> list[Finding]:
     """Return one finding for all differing records with the same group key."""
-    from pyspark.sql import functions as f
-
     columns = [f"IF(archive.{name} <=> broker.{name}, NULL, '{name}')" for name in _COLUMN_HASHES]
     differing = f"IF(kind = 'different record', concat_ws(', ', {', '.join(columns)}), '') AS columns"
     rows = different.select(
@@ -217,111 +282,12 @@ def _to_findings(different: "DataFrame") -> list[Finding]:
     ranges: dict[_GroupKey, list[OffsetRange]] = defaultdict(list)
     for row in found[:MAX_REPORTED]:
         ranges[_GroupKey(*(row[name] for name in key))].append(OffsetRange(row["first"], row["last"] + 1))
-    findings = [_finding(group_key, listed) for group_key, listed in ranges.items()]
+    findings = []
+    for group, listed in ranges.items():
+        path = "/".join(group.file.split("/")[-3:]) if group.file else ""
+        text = _TEXTS[group.kind] + (f" ({group.columns})" if group.kind == "different record" else "")
+        findings.append(difference(group.kind, text, TopicPartition(group.topic, group.partition), path, listed))
     return findings + note_omitted(len(found), "ranges of differing records")
-
-
-def _finding(key: _GroupKey, ranges: Sequence[OffsetRange]) -> Finding:
-    path = "/".join(key.file.split("/")[-3:]) if key.file else ""
-    text = _TEXTS[key.kind] + (f" ({key.columns})" if key.kind == "different record" else "")
-    return difference(key.kind, text, TopicPartition(key.topic, key.partition), path, ranges)
-
-
-def _restrict(rows: "DataFrame", spark: "SparkSession", ranges: PartitionRanges) -> "DataFrame":
-    """Return the rows at these offsets."""
-    from pyspark.sql import functions as f
-
-    table_rows = [(*tp, *offsets) for tp, listed in ranges.items() for offsets in listed]
-    table = spark.createDataFrame(table_rows, "topic string, partition int, lo bigint, hi bigint").alias("ranges")
-    is_in_range = f.expr(
-        "rows.topic = ranges.topic AND rows.partition = ranges.partition AND offset >= lo AND offset < hi"
-    )
-    return rows.alias("rows").join(f.broadcast(table), is_in_range, "left_semi")
-
-
-def _hash_rows(rows: "DataFrame", file: str, name: str) -> "DataFrame":
-    """Return one row per offset: topic, partition, offset, and a struct of file, row hash and column hashes."""
-    from pyspark.sql import functions as f
-
-    hashes = [f.expr(f"{expression} AS {column}") for column, expression in _COLUMN_HASHES.items()]
-    struct = f.struct(f.expr(f"{file} AS file"), f.expr(f"{schema.ROW_CHECKSUM} AS hash"), *hashes)
-    hashed = rows.select("topic", "partition", "offset", struct.alias(name))
-    return hashed.groupBy("topic", "partition", "offset").agg(f.first(name).alias(name))
-
-
-# The most buckets of a partition whose records are compared one by one. If more differ, nearly all records differ.
-MAX_BUCKETS = 100
-
-_Ranges = Mapping[TopicPartition, tuple[OffsetRange, ...]]
-
-
-@dataclass
-class BrokerComparison:
-    """Compares the rows of one state with the broker's records."""
-
-    cluster: ClusterAdmin
-    records: BrokerRecords
-    plan: ComparisonPlan
-    scan: RowScan
-    readable: Sequence[DataFile]
-    lost: Sequence[DataFile]  # files whose rows cannot be read
-
-    def run(
-        self, buckets: Iterable[BucketStats], state: ArchiveState
-    ) -> tuple[list[Finding], list[PartitionComparison]]:
-        """Compare the archive with the broker. Returns the findings, and a summary for each partition."""
-        broker = self.records.sums(self.plan.ranges)
-        archive = archive_sums(buckets, state.files)
-        findings = self._compare_records(unequal_buckets(archive, broker))
-        different = {(finding.topic, finding.partition) for finding in findings if finding.is_difference}
-        comparisons = []
-        for tp, ranges in self.plan.ranges.items():
-            archive_rows = sum(total.rows for (other, _), total in archive.items() if other == tp)
-            broker_rows = sum(total.rows for (other, _), total in broker.items() if other == tp)
-            is_equal = tuple(tp) not in different
-            comparisons.append(PartitionComparison(*tp, ranges, archive_rows, broker_rows, is_equal))
-        return findings, comparisons
-
-    def _compare_records(self, unequal: Mapping[TopicPartition, Sequence[int]]) -> list[Finding]:
-        """Compare the records of unequal buckets one by one."""
-        ranges, findings = self._select_ranges(unequal)
-        if not ranges:
-            return findings
-        files = [file for file in self.readable if _has_any(file, ranges)]
-        differences, compacted = self.records.find_differences(
-            self.scan.rows(files), ranges, self.plan.compacted_topics
-        )
-        log_starts = self.cluster.beginning_offsets(ranges)
-        for found in differences:
-            remaining = _exclude_retention(found, log_starts)
-            if remaining is not None:
-                findings += _attribute_to_files(remaining, self.lost)
-        if compacted:
-            text = f"{compacted} archived records were removed at the broker by log compaction"
-            topics = ", ".join(sorted({tp.topic for tp in ranges} & self.plan.compacted_topics))
-            findings.append(note("compacted", text, topic=topics))
-        return findings
-
-    def _select_ranges(self, unequal: Mapping[TopicPartition, Sequence[int]]) -> tuple[_Ranges, list[Finding]]:
-        """Return the offsets of unequal buckets that the broker still has, and findings on the others."""
-        log_starts = self.cluster.beginning_offsets(unequal)
-        result: dict[TopicPartition, tuple[OffsetRange, ...]] = {}
-        findings: list[Finding] = []
-        for tp, buckets in unequal.items():
-            selected = intersect_ranges(self.plan.ranges[tp], _bucket_ranges(buckets))
-            deleted = intersect_ranges(selected, [OffsetRange(0, log_starts[tp])])
-            if deleted:
-                text = "deleted from the broker's log while it was read"
-                findings.append(note("retention", text, tp, offsets=deleted))
-            selected = subtract_ranges(selected, deleted)
-            if tp.topic not in self.plan.compacted_topics and len(buckets) > MAX_BUCKETS:
-                limit = _bucket_ranges(buckets[:MAX_BUCKETS])
-                text = "different at the broker; too many to be compared one by one"
-                findings.append(difference("different record", text, tp, offsets=subtract_ranges(selected, limit)))
-                selected = intersect_ranges(selected, limit)
-            if selected:
-                result[tp] = selected
-        return result, findings
 
 
 def _bucket_ranges(buckets: Iterable[int]) -> tuple[OffsetRange, ...]:
@@ -330,39 +296,25 @@ def _bucket_ranges(buckets: Iterable[int]) -> tuple[OffsetRange, ...]:
 
 def _has_any(file: DataFile, ranges: _Ranges) -> bool:
     return any(
-        intersect_ranges(
-            [OffsetRange(stats.first, stats.last + 1)], ranges.get(TopicPartition(file.topic, stats.partition), ())
-        )
+        intersect_ranges([stats.offsets], ranges.get(TopicPartition(file.topic, stats.partition), ()))
         for stats in file.partitions
     )
 
 
-def _exclude_retention(finding: Finding, log_starts: Mapping[TopicPartition, int]) -> Finding | None:
-    """Exclude records that retention has deleted from the broker meanwhile; None if nothing remains."""
-    if finding.kind != "unknown record" or finding.partition is None:
-        return finding
-    log_start = log_starts[TopicPartition(finding.topic, finding.partition)]
-    remaining = subtract_ranges(finding.offsets, [OffsetRange(0, log_start)])
-    return finding._replace(offsets=remaining) if remaining else None
-
-
-def _attribute_to_files(finding: Finding, lost: Iterable[DataFile]) -> list[Finding]:
-    """Split missing records by the unreadable file that contained them."""
-    if finding.kind != "missing record":
-        return [finding]
-    result = []
-    remaining = finding.offsets
-    for file in lost:
-        held = intersect_ranges(
-            remaining,
-            [
-                OffsetRange(stats.first, stats.last + 1)
-                for stats in file.partitions
-                if (file.topic, stats.partition) == (finding.topic, finding.partition)
-            ],
-        )
-        if held:
-            text = "at the broker; the archive lost it with this file"
-            result.append(finding._replace(text=text, file=file.path, offsets=held))
-            remaining = subtract_ranges(remaining, held)
-    return [*result, *([finding._replace(offsets=remaining)] if remaining else [])]
+def _explain(found: Finding, log_starts: Mapping[TopicPartition, int], lost: Iterable[DataFile]) -> list[Finding]:
+    """Separate what retention has deleted from the broker meanwhile, and what was in an unreadable file."""
+    if found.partition is None:
+        return [found]
+    tp, result, remaining = TopicPartition(found.topic, found.partition), [], found.offsets
+    if found.kind == "unknown record":
+        if deleted := intersect_ranges(remaining, [OffsetRange(0, log_starts[tp])]):
+            result.append(note("retention", "deleted from the broker's log while it was read", tp, offsets=deleted))
+            remaining = subtract_ranges(remaining, deleted)
+    elif found.kind == "missing record":
+        for file in lost:
+            known = [stats.offsets for stats in file.partitions if (file.topic, stats.partition) == tp]
+            if held := intersect_ranges(remaining, known):
+                text = "at the broker; the archive lost it with this file"
+                result.append(found._replace(text=text, file=file.path, offsets=held))
+                remaining = subtract_ranges(remaining, held)
+    return [*result, *([found._replace(offsets=remaining)] if remaining else [])]

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.layout import OffsetRange, commit_path, merge_ranges, state_path
-from kbroker.pipeline.archive.manifest.files import list_manifest, read_commit, read_state
-from kbroker.pipeline.archive.manifest.model import ArchiveState, ManifestCommit, apply_commit, apply_commits
+from kbroker.pipeline.archive.manifest import ArchiveState, ManifestCommit, apply_commit, apply_commits
+from kbroker.pipeline.archive.manifest_files import list_manifest, read_commit, read_state
 from kbroker.pipeline.archive.verification.findings import Finding, difference
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.storage import FileMissingError, Storage, message_without_path

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.layout import SPARK_METADATA, OffsetRange, writer_id_of
-from kbroker.pipeline.archive.manifest import files as manifest_files
-from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile
+from kbroker.pipeline.archive import manifest_files
+from kbroker.pipeline.archive.layout import SPARK_METADATA, writer_id_of
+from kbroker.pipeline.archive.manifest import ArchiveState, DataFile
 from kbroker.pipeline.archive.verification.findings import Finding, difference, note
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.storage import FileMissingError, Storage, message_without_path
@@ -221,10 +221,10 @@ def _check_changed(
 
 def _per_partition(kind: str, text: str, file: DataFile) -> list[Finding]:
     """Return one difference per partition that the file has rows of."""
-    findings = []
-    for stats in file.partitions:
-        tp, offsets = TopicPartition(file.topic, stats.partition), OffsetRange(stats.first, stats.last + 1)
-        findings.append(difference(kind, text, tp, file.path, [offsets]))
+    findings = [
+        difference(kind, text, TopicPartition(file.topic, stats.partition), file.path, [stats.offsets])
+        for stats in file.partitions
+    ]
     return findings or [difference(kind, text, file=file.path)]
 
 

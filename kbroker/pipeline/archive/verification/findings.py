@@ -1,14 +1,16 @@
-"""What a verification covers, its findings and its report (pure)."""
+"""What a verification covers, finds and reports, and its checks of statistics (pure)."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive import schema
-from kbroker.pipeline.archive.layout import OffsetRange, intersect_ranges, merge_ranges
-from kbroker.pipeline.archive.manifest.model import DataFile, PartitionStats
+from kbroker.pipeline.archive.layout import OffsetRange, intersect_ranges, merge_ranges, subtract_ranges
+from kbroker.pipeline.archive.manifest import ArchiveState, DataFile, PartitionStats
 
 
 @dataclass(frozen=True)
@@ -96,20 +98,14 @@ class PartitionComparison(NamedTuple):
 
     topic: str
     partition: int
-    ranges: tuple[OffsetRange, ...]
+    spans: tuple[OffsetRange, ...]
     archive_rows: int
     broker_rows: int
-    is_equal: bool
+    equal: bool
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "topic": self.topic,
-            "partition": self.partition,
-            "spans": self.ranges,
-            "archive_rows": self.archive_rows,
-            "broker_rows": self.broker_rows,
-            "equal": self.is_equal,
-        }
+        rows = {"archive_rows": self.archive_rows, "broker_rows": self.broker_rows}
+        return {"topic": self.topic, "partition": self.partition, "spans": self.spans, **rows, "equal": self.equal}
 
 
 @dataclass
@@ -157,7 +153,8 @@ class VerificationReport:
         }
 
 
-def note(
+def _finding(
+    is_difference: bool,
     kind: str,
     text: str,
     tp: TopicPartition | None = None,
@@ -165,22 +162,15 @@ def note(
     offsets: Iterable[OffsetRange] = (),
     topic: str = "",
 ) -> Finding:
-    """Create a finding that is not a difference."""
+    assert kind in DIFFERENCES or not is_difference, kind
     topic, partition = (topic, None) if tp is None else tp
-    return Finding(kind, text, topic, partition, file, tuple(offsets), is_difference=False)
+    return Finding(kind, text, topic, partition, file, tuple(offsets), is_difference)
 
 
-def difference(
-    kind: str,
-    text: str,
-    tp: TopicPartition | None = None,
-    file: str = "",
-    offsets: Iterable[OffsetRange] = (),
-    topic: str = "",
-) -> Finding:
-    """Create a finding that makes the verification fail; `kind` is one of DIFFERENCES."""
-    assert kind in DIFFERENCES, kind
-    return note(kind, text, tp, file, offsets, topic)._replace(is_difference=True)
+# Creates a finding that makes the verification fail; `kind` is one of DIFFERENCES.
+difference = partial(_finding, True)
+# Creates a finding that does not.
+note = partial(_finding, False)
 
 
 def format_finding(finding: Finding) -> str:
@@ -202,3 +192,104 @@ def format_offsets(ranges: Sequence[OffsetRange]) -> str:
     is_single = len(ranges) == 1 and ranges[0].end - ranges[0].start == 1
     omitted = f" and {len(ranges) - MAX_PRINTED_RANGES} more ranges" if len(ranges) > MAX_PRINTED_RANGES else ""
     return f"offset{'' if is_single else 's'} {', '.join(texts)}{omitted}"
+
+
+class CountedRows(NamedTuple):
+    """Statistics of the rows of one partition in one file, as they were read."""
+
+    file: DataFile
+    stats: PartitionStats
+    misdated: int  # rows whose timestamp has a different date than the directory
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.file.topic, self.stats.partition)
+
+
+def check_manifest(state: ArchiveState, scope: VerificationScope) -> Iterator[Finding]:
+    """Find contradictions within the manifest: in paths, dates and offsets, and holes without a gap."""
+    for file in state.files.values():
+        if not scope.has_file(file):
+            continue
+        if not file.path.startswith(f"topic={file.topic}/date={file.date}/"):
+            yield difference("layout", f"the manifest assigns it to {file.topic} and {file.date}", file=file.path)
+        for stats in file.partitions:
+            tp = TopicPartition(file.topic, stats.partition)
+            yield from _check_stats(file, tp, stats, state.covered.get(tp, ()))
+    for tp, ranges in sorted(state.covered.items()):
+        if scope.has_topic(tp.topic):
+            yield from _check_holes(tp, ranges, state)
+
+
+def _check_stats(
+    file: DataFile, tp: TopicPartition, stats: PartitionStats, covered: tuple[OffsetRange, ...]
+) -> Iterator[Finding]:
+    offsets = stats.offsets
+    count = offsets.end - offsets.start
+    if not 0 < stats.rows <= count:
+        yield difference("layout", f"the manifest claims {stats.rows} rows", tp, file.path, [offsets])
+    uncovered = subtract_ranges([offsets], covered)
+    if uncovered and stats.rows > count - sum(end - start for start, end in uncovered):
+        yield difference("layout", "the manifest claims rows that no commit covers", tp, file.path, uncovered)
+
+
+def _check_holes(tp: TopicPartition, covered: Sequence[OffsetRange], state: ArchiveState) -> Iterator[Finding]:
+    between = [OffsetRange(previous.end, following.start) for previous, following in pairwise(covered)]
+    gaps = [OffsetRange(gap.start, gap.end) for gap in state.gaps if (gap.topic, gap.partition) == tp]
+    holes = subtract_ranges(between, gaps)
+    if holes:
+        yield difference("hole", "no commit covers them, and no gap explains why", tp, offsets=holes)
+
+
+def check_rows(file: DataFile, counted: Iterable[PartitionStats]) -> Iterator[Finding]:
+    """Compare the statistics of a file's rows with the committed ones."""
+    committed_stats = {stats.partition: stats for stats in file.partitions}
+    counted_stats = {stats.partition: stats for stats in counted}
+    for partition in sorted(committed_stats.keys() | counted_stats.keys()):
+        committed, found = committed_stats.get(partition), counted_stats.get(partition)
+        if committed == found:
+            continue
+        if committed is None:
+            text = f"{counted_stats[partition].rows} rows of a partition that was not committed in this file"
+        elif found is None:
+            text = f"all {committed.rows} committed rows are missing"
+        else:
+            text = "; ".join(_stats_changes(committed, found))
+        known = [stats for stats in (committed, found) if stats is not None]
+        offsets = OffsetRange(min(stats.first for stats in known), max(stats.last for stats in known) + 1)
+        yield difference("rows", text, TopicPartition(file.topic, partition), file.path, [offsets])
+
+
+def _stats_changes(committed: PartitionStats, found: PartitionStats) -> Iterator[str]:
+    if committed.rows != found.rows:
+        yield f"{found.rows} rows instead of {committed.rows}"
+    if (committed.first, committed.last) != (found.first, found.last):
+        yield f"offsets {found.first} to {found.last} instead of {committed.first} to {committed.last}"
+    if committed.bytes != found.bytes:
+        yield f"{found.bytes} bytes of keys and values instead of {committed.bytes}"
+    if (committed.from_ms, committed.to_ms) != (found.from_ms, found.to_ms):
+        yield f"timestamps {found.from_ms} to {found.to_ms} instead of {committed.from_ms} to {committed.to_ms}"
+    if committed.checksum != found.checksum:
+        yield f"checksum {found.checksum:016x} instead of {committed.checksum:016x}"
+
+
+def may_be_uncovered(rows: CountedRows, state: ArchiveState) -> bool:
+    """Return whether some of the rows may be at offsets that no commit covers; only their offsets can show it."""
+    covered = state.covered.get(rows.tp, ())
+    return not any(start <= rows.stats.first and rows.stats.last < end for start, end in covered)
+
+
+def check_dates(counted: Iterable[CountedRows]) -> Iterator[Finding]:
+    """Find files with rows whose date is not that of the directory."""
+    for rows in counted:
+        if rows.misdated:
+            text = f"{rows.misdated} row{'s have' if rows.misdated > 1 else ' has'} a different date than"
+            text += f" {rows.file.date} (UTC), within"
+            yield difference("date", text, rows.tp, rows.file.path, [rows.stats.offsets])
+
+
+def lost_offsets(committed: PartitionStats, found: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
+    """Return the committed offsets without a row. They are known only if each offset had a row when committed."""
+    if committed.rows != committed.last - committed.first + 1:
+        return ()
+    return subtract_ranges([committed.offsets], found)

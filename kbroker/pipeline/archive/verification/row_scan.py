@@ -1,57 +1,52 @@
 """Reads the rows of data files with Spark: statistics in one pass, and offsets where a pass has found a problem."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive import schema
 from kbroker.pipeline.archive.archive import Archive, archive_dataframe, read_parquet
 from kbroker.pipeline.archive.layout import OffsetRange, ranges_of
-from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile
-from kbroker.pipeline.archive.verification.checks import BucketStats
-from kbroker.pipeline.archive.verification.findings import Finding, VerificationScope, difference, note
+from kbroker.pipeline.archive.manifest import ArchiveState, DataFile
+from kbroker.pipeline.archive.verification.findings import CountedRows, Finding, difference, note
+from kbroker.pipeline.spark import functions as f
 from kbroker.pipeline.spark.error_text import error_text, is_spark_error
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-# Rows are summed by bucket of this many offsets; single records are compared only in buckets whose sums differ.
-BUCKET_OFFSETS = 100_000
 # Findings of one kind that are reported; the others are only counted.
 MAX_REPORTED = 1000
 # log2 of the offsets that share a 64-bit integer with one bit each.
 _WORD_SHIFT = 6
+_MISDATED = f"count_if(date IS NULL OR date <> {schema.DATE}) AS misdated"
 
-# Messages of `explain` for failures that are not caused by a file.
+# Messages of `error_text` for failures that are not caused by a file.
 _RESOURCE_FAILURES = ("no space left on device", "ran out of memory")
 
 
 class RowScan:
     """Passes over the files of one state. A file that Spark cannot read is excluded from all later passes."""
 
-    def __init__(self, spark: "SparkSession", archive: Archive, state: ArchiveState, scope: VerificationScope) -> None:
+    def __init__(self, spark: "SparkSession", archive: Archive, state: ArchiveState) -> None:
         self._spark = spark
         self._archive = archive
         self._state = state
-        self._timestamp_condition = scope.timestamp_condition()
         self.unreadable: dict[str, Exception] = {}  # by path
 
-    def bucket_stats(
-        self,
-        files: Sequence[DataFile],
-        compared: Mapping[TopicPartition, OffsetRange],
-        check_files_exist: Callable[[], None],
-    ) -> list[BucketStats]:
-        """Return the statistics of all rows; rows within the `compared` offsets are compared with the broker.
+    def count(self, files: Sequence[DataFile], check_files_exist: Callable[[], None]) -> list[CountedRows]:
+        """Return the statistics of all rows, by file and partition.
 
         Files that Spark cannot read are found by bisection and added to `unreadable`. `check_files_exist` is called
         before a failure is attributed to a file: it raises if the failure may be due to a deleted file.
         """
         if not files:
             return []
+        by_path = {file.path: file for file in files}
         try:
-            return self._scan(files, compared)
+            found = schema.partition_stats(self.rows(files), "file_path", more=[f.expr(_MISDATED)])
+            return sorted(CountedRows(by_path[_path_of(uri)], stats, misdated) for (uri,), stats, (misdated,) in found)
         except Exception as error:
             check_files_exist()
             if not _is_caused_by_files(error):
@@ -60,49 +55,21 @@ class RowScan:
                 self.unreadable[files[0].path] = error
                 return []
         half = len(files) // 2
-        return self.bucket_stats(files[:half], compared, check_files_exist) + self.bucket_stats(
-            files[half:], compared, check_files_exist
-        )
-
-    def _scan(self, files: Sequence[DataFile], compared: Mapping[TopicPartition, OffsetRange]) -> list[BucketStats]:
-        from pyspark.sql import functions as f
-
-        rows = self._read(files).withColumn("bucket", f.expr(f"offset div {BUCKET_OFFSETS}"))
-        grouped = self._mark_compared(rows, compared).groupBy("file_path", "partition", "bucket", "is_compared")
-        misdated = f.expr(f"count_if(date IS NULL OR date <> {schema.DATE}) AS misdated")
-        stats = grouped.agg(*map(f.expr, schema.STATS_AGGREGATES), misdated).collect()
-        return [_bucket_stats(row) for row in stats]
-
-    def _mark_compared(self, rows: "DataFrame", compared: Mapping[TopicPartition, OffsetRange]) -> "DataFrame":
-        """Add the column is_compared."""
-        from pyspark.sql import functions as f
-
-        if not compared:
-            return rows.withColumn("is_compared", f.lit(False))
-        ranges = [(*tp, *offsets) for tp, offsets in compared.items()]
-        table = self._spark.createDataFrame(ranges, "topic string, partition int, lo bigint, hi bigint")
-        joined = rows.join(f.broadcast(table), ["topic", "partition"], "left")
-        is_in_range = f.expr("coalesce(offset >= lo AND offset < hi, false)")
-        return joined.withColumn("is_compared", is_in_range & f.expr(self._timestamp_condition))
-
-    def _read(self, files: Iterable[DataFile]) -> "DataFrame":
-        files = list(files)
-        if not files:
-            return self._spark.createDataFrame([], f"{schema.COLUMNS}, file_path string")
-        rows = archive_dataframe(self._spark, self._archive, self._state, files)
-        return rows.select(*schema.NAMES, "_metadata.file_path")
+        return self.count(files[:half], check_files_exist) + self.count(files[half:], check_files_exist)
 
     def rows(self, files: Iterable[DataFile]) -> "DataFrame":
         """Return the rows of these files, except unreadable ones: schema.NAMES, and the URI as `file_path`."""
-        return self._read(file for file in files if file.path not in self.unreadable)
+        readable = [file for file in files if file.path not in self.unreadable]
+        if not readable:
+            return self._spark.createDataFrame([], f"{schema.COLUMNS}, file_path string")
+        rows = archive_dataframe(self._spark, self._archive, self._state, readable)
+        return rows.select(*schema.NAMES, "_metadata.file_path")
 
     def find_duplicates(self, files: Sequence[DataFile]) -> list[Finding]:
         """Find records that are in the files more than once.
 
         The first pass reads only the offsets, and counts the rows and distinct offsets of each group of 64 offsets.
         """
-        from pyspark.sql import functions as f
-
         rows = self.rows(files).select("topic", "partition", "offset", "file_path")
         word = f.expr(f"shiftright(offset, {_WORD_SHIFT})").alias("word")
         bit = f"shiftleft(1L, CAST(offset & {2**_WORD_SHIFT - 1} AS INT))"
@@ -130,21 +97,17 @@ class RowScan:
 
     def offsets(self, file: DataFile, partition: int) -> tuple[OffsetRange, ...]:
         """Return the offsets of a file's rows."""
-        from pyspark.sql import functions as f
-
         return _collect_ranges(self.rows([file]).where(f.col("partition") == partition))
 
     def foreign_offsets(self, path: str) -> list[tuple[TopicPartition, tuple[OffsetRange, ...]]]:
         """Return the offsets of a foreign file's rows. Raises an exception of Spark if it is not like an archive's."""
         storage = self._archive.storage
         rows = read_parquet(self._spark, storage.uri(""), [storage.uri(path)]).where("offset IS NOT NULL")
-        partitions = rows.select("topic", "partition").distinct().orderBy("topic", "partition").collect()
+        found = rows.select("topic", "partition").distinct().orderBy("topic", "partition").collect()
+        partitions = [TopicPartition(row.topic, row.partition) for row in found]
         return [
-            (
-                TopicPartition(*row),
-                _collect_ranges(rows.where(f"topic = '{row.topic}' AND partition = {row.partition}")),
-            )
-            for row in partitions
+            (tp, _collect_ranges(rows.where(f"topic = '{tp.topic}' AND partition = {tp.partition}")))
+            for tp in partitions
         ]
 
 
@@ -156,19 +119,10 @@ def note_omitted(count: int, description: str) -> list[Finding]:
 
 def _collect_ranges(rows: "DataFrame") -> tuple[OffsetRange, ...]:
     """Return the first MAX_REPORTED offset ranges of one partition's rows."""
-    from pyspark.sql import functions as f
-
     run = f.expr("offset - row_number() OVER (ORDER BY offset)").alias("run")  # equal for consecutive offsets
     runs = rows.select("offset").distinct().select("offset", run).groupBy("run")
     ends = runs.agg(f.min("offset").alias("first"), f.max("offset").alias("last")).orderBy("first").limit(MAX_REPORTED)
     return tuple(OffsetRange(row["first"], row["last"] + 1) for row in ends.collect())
-
-
-def _bucket_stats(row: "Row") -> BucketStats:
-    names = ("partition", "bucket", "is_compared", "first", "last", "rows", "bytes", "from_ms", "to_ms")
-    values = (row[name] for name in names)
-    checksum = schema.to_unsigned(row["checksum"])
-    return BucketStats._make((_path_of(row.file_path), *values, checksum, row["misdated"]))
 
 
 def _path_of(uri: str) -> str:

@@ -4,6 +4,7 @@ Nothing is changed. Damage never ends a verification: the report contains everyt
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,23 +12,9 @@ from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.layout import STAGING, OffsetRange, subtract_ranges
 from kbroker.pipeline.archive.leftovers import list_data_files
-from kbroker.pipeline.archive.manifest.files import list_manifest
-from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile
-from kbroker.pipeline.archive.verification.broker_comparison import (
-    BrokerComparison,
-    BrokerRecords,
-    ComparisonPlan,
-    plan_comparison,
-)
-from kbroker.pipeline.archive.verification.checks import (
-    BucketStats,
-    check_dates,
-    check_manifest,
-    check_rows,
-    lost_offsets,
-    possibly_uncovered,
-    stats_by_file,
-)
+from kbroker.pipeline.archive.manifest import ArchiveState, DataFile, PartitionStats
+from kbroker.pipeline.archive.manifest_files import list_manifest
+from kbroker.pipeline.archive.verification.broker_comparison import BrokerComparison, ComparisonPlan, plan_comparison
 from kbroker.pipeline.archive.verification.commit_chain import read_chain
 from kbroker.pipeline.archive.verification.file_checks import (
     FileCheckResult,
@@ -36,7 +23,18 @@ from kbroker.pipeline.archive.verification.file_checks import (
     find_read_problem,
     split_uncommitted,
 )
-from kbroker.pipeline.archive.verification.findings import Finding, VerificationReport, VerificationScope, difference
+from kbroker.pipeline.archive.verification.findings import (
+    CountedRows,
+    Finding,
+    VerificationReport,
+    VerificationScope,
+    check_dates,
+    check_manifest,
+    check_rows,
+    difference,
+    lost_offsets,
+    may_be_uncovered,
+)
 from kbroker.pipeline.archive.verification.row_scan import RowScan
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
@@ -75,9 +73,9 @@ def verify(
     started_s = time.time()
     for _ in range(ATTEMPTS):
         cluster = ClusterAdmin(bootstrap) if bootstrap else None
-        verification = _Verification(spark, storage, cluster, scope or VerificationScope(), require_broker, progress)
         try:
-            report = verification.run(advance)
+            verification = _Verification(spark, storage, cluster, scope or VerificationScope(), progress)
+            report = verification.run(require_broker, advance)
         except _FilesRemoved:
             progress("the archive is being compacted: starting again with its current state")
             continue
@@ -105,26 +103,24 @@ class _Verification:
         storage: Storage,
         cluster: ClusterAdmin | None,
         scope: VerificationScope,
-        require_broker: bool,
         progress: Callable[[str], None],
     ) -> None:
         self._spark = spark
         self._storage = storage
         self._cluster = cluster
         self._scope = scope
-        self._require_broker = require_broker
         self._progress = progress
         self._chain = read_chain(storage)
         self._state = self._chain.state
-        self._scan = RowScan(spark, Archive(storage), self._state, scope)
+        self._scan = RowScan(spark, Archive(storage), self._state)
         bootstrap = cluster.bootstrap if cluster is not None else ""
         self._report = VerificationReport(storage.root, bootstrap, self._state.commit_number)
 
-    def run(self, advance: Callable[[int], None]) -> VerificationReport:
+    def run(self, require_broker: bool, advance: Callable[[int], None]) -> VerificationReport:
         _require_topics(self._state, self._scope)
         plan = ComparisonPlan()
         if self._cluster is not None:
-            plan = plan_comparison(self._cluster, self._state, self._scope, self._require_broker)
+            plan = plan_comparison(self._cluster, self._state, self._scope, require_broker)
         findings = self._report.findings
         findings += self._chain.findings
         findings += check_manifest(self._state, self._scope)
@@ -132,25 +128,25 @@ class _Verification:
         findings += checked.findings
         self._progress("counting the rows")
         # Changed files are read separately, so that none of them can make the pass over the intact files fail.
-        buckets = self._scan.bucket_stats(checked.intact, plan.bounds, self._require_files_exist)
-        buckets += self._scan.bucket_stats(checked.changed, plan.bounds, self._require_files_exist)
+        counted = self._scan.count(checked.intact, self._require_files_exist)
+        counted += self._scan.count(checked.changed, self._require_files_exist)
         scanned, rejected = [*checked.intact, *checked.changed], self._scan.unreadable
         readable = [file for file in scanned if file.path not in rejected]
         rejected_files = [file for file in scanned if file.path in rejected]
-        lost = [*checked.missing, *checked.unreadable, *rejected_files]
         findings += [
             difference("unreadable file", error_text(rejected[file.path]), file=file.path, topic=file.topic)
             for file in rejected_files
         ]
-        self._report.rows = sum(bucket.rows for bucket in buckets)
+        self._report.rows = sum(rows.stats.rows for rows in counted)
         try:
-            findings += self._check_rows(readable, buckets)
+            findings += self._check_rows(readable, counted)
             findings += self._find_uncommitted()
             findings += self._check_spark_metadata()
             findings += plan.findings
             if plan.ranges and self._cluster is not None:
                 self._progress("comparing with the broker")
-                findings += self._compare(self._cluster, plan, readable, lost, buckets)
+                lost = [*checked.missing, *checked.unreadable, *rejected_files]
+                findings += self._compare(self._cluster, plan, readable, lost)
         except Exception as error:
             if is_spark_error(error):
                 self._require_files_exist()
@@ -175,35 +171,28 @@ class _Verification:
         self._report.files, self._report.bytes = len(files), result.bytes
         return result
 
-    def _check_rows(self, files: Sequence[DataFile], buckets: Sequence[BucketStats]) -> list[Finding]:
-        counted = stats_by_file(buckets)
+    def _check_rows(self, files: Sequence[DataFile], counted: Sequence[CountedRows]) -> list[Finding]:
+        stats_by_path: dict[str, list[PartitionStats]] = defaultdict(list)
+        for rows in counted:
+            stats_by_path[rows.file.path].append(rows.stats)
         findings: list[Finding] = []
         for file in files:
-            differences = list(check_rows(file, counted.get(file.path, ())))
+            differences = list(check_rows(file, stats_by_path[file.path]))
             findings += differences
-            for partition in {finding.partition for finding in differences if finding.partition is not None}:
-                findings += self._find_lost_rows(file, partition)
-        findings += check_dates(buckets, self._state)
-        suspects = {(bucket.file, bucket.partition) for bucket in possibly_uncovered(buckets, self._state)}
-        for path, partition in sorted(suspects):
-            findings += self._find_uncovered_rows(self._state.files[path], partition)
+            changed = {finding.partition for finding in differences}
+            for stats in file.partitions:
+                if stats.partition in changed:
+                    lost = lost_offsets(stats, self._scan.offsets(file, stats.partition))
+                    tp = TopicPartition(file.topic, stats.partition)
+                    findings += [difference("rows", "committed rows are missing", tp, file.path, lost)] if lost else []
+        findings += check_dates(counted)
+        for rows in counted:
+            if may_be_uncovered(rows, self._state):
+                offsets = self._scan.offsets(rows.file, rows.tp.partition)
+                if uncovered := subtract_ranges(offsets, self._state.covered.get(rows.tp, ())):
+                    text = "rows that no commit covers"
+                    findings.append(difference("uncovered", text, rows.tp, rows.file.path, uncovered))
         return findings + (self._scan.find_duplicates(files) if files else [])
-
-    def _find_lost_rows(self, file: DataFile, partition: int) -> list[Finding]:
-        tp = TopicPartition(file.topic, partition)
-        found = self._scan.offsets(file, partition)
-        lost = [
-            offsets
-            for stats in file.partitions
-            if stats.partition == partition
-            for offsets in lost_offsets(stats, found)
-        ]
-        return [difference("rows", "committed rows are missing", tp, file.path, lost)] if lost else []
-
-    def _find_uncovered_rows(self, file: DataFile, partition: int) -> list[Finding]:
-        tp = TopicPartition(file.topic, partition)
-        uncovered = subtract_ranges(self._scan.offsets(file, partition), self._state.covered.get(tp, ()))
-        return [difference("uncovered", "rows that no commit covers", tp, file.path, uncovered)] if uncovered else []
 
     def _find_uncommitted(self) -> list[Finding]:
         """Find files that readers may read as data and that no commit contains."""
@@ -275,18 +264,12 @@ class _Verification:
         return state.commit_number != self._state.commit_number or bool(self._list_writers()[0])
 
     def _compare(
-        self,
-        cluster: ClusterAdmin,
-        plan: ComparisonPlan,
-        readable: Sequence[DataFile],
-        lost: Sequence[DataFile],
-        buckets: Sequence[BucketStats],
+        self, cluster: ClusterAdmin, plan: ComparisonPlan, readable: Sequence[DataFile], lost: Sequence[DataFile]
     ) -> list[Finding]:
         committed_only = bool(self._state.settings.get("committed_only"))
-        records = BrokerRecords(self._spark, cluster.bootstrap, committed_only, self._scope)
-        comparison = BrokerComparison(cluster, records, plan, self._scan, readable, lost)
+        comparison = BrokerComparison(self._spark, cluster, plan, self._scan, self._scope, committed_only)
         try:
-            findings, self._report.compared = comparison.run(buckets, self._state)
+            findings, self._report.compared = comparison.run(readable, lost)
         except Exception as error:
             if not isinstance(error, PipelineError) and not is_spark_error(error):
                 raise

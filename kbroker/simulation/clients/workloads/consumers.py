@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from random import Random
 
 from kbroker.simulation.checker.history import Corrupt, Read, TopicPartition
-from kbroker.simulation.clients.cluster import NO_EPOCH, Cluster, RefusedError
+from kbroker.simulation.clients.cluster import Cluster, RefusedError
 from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig, Position
-from kbroker.simulation.clients.group_member import ASSIGNORS, FencedError, Member, MemberConfig
+from kbroker.simulation.clients.group_member import FencedError, Member, MemberConfig
 from kbroker.simulation.clients.group_offsets import (
     EARLIEST,
     LATEST,
-    NO_OFFSET,
     GroupOffsets,
     list_offset,
+    start_offsets,
 )
 from kbroker.simulation.clients.records import CorruptRecordError
 from kbroker.simulation.clients.workloads.context import WorkloadContext
@@ -70,20 +70,14 @@ async def _start_positions(
     group_offsets: GroupOffsets | None,
 ) -> dict[TopicPartition, Position] | None:
     """Return the committed offsets, or else the log start offsets. None if stopped before they are known."""
-    found: dict[TopicPartition, Position] = {}
     while not context.stop.requested:
         try:
             await cluster.refresh_metadata(list(dict.fromkeys(topic for topic, _ in partitions)))
-            kept = {} if group_offsets is None else await group_offsets.committed(partitions)
-            for tp in partitions:
-                offset, epoch = kept.get(tp, (NO_OFFSET, NO_EPOCH))
-                if offset == NO_OFFSET:
-                    offset, epoch = (await list_offset(cluster, tp, EARLIEST))[0], NO_EPOCH
-                found[tp] = Position(offset, epoch)
+            committed = {} if group_offsets is None else await group_offsets.committed(partitions)
+            starts = await start_offsets(cluster, partitions, committed)
+            return {tp: Position(*start) for tp, start in starts.items()}
         except (OSError, RefusedError):
             await cluster.backoff()
-        else:
-            return found
     return None
 
 
@@ -120,14 +114,7 @@ async def consume_group(
         cluster = context.cluster(name, random, static_members=instance is not None)
         config = ConsumerConfig.draw(random, committed_only=committed_only, rack=context.rack)
         consumer = Consumer(cluster, context.history, name, random, config)
-        session_s = random.choice((6, 10))
-        settings = MemberConfig(
-            instance_id=instance,
-            session_timeout_ms=session_s * 1000,
-            rebalance_timeout_ms=random.choice((8_000, 15_000)),
-            heartbeat_s=session_s / random.choice((4, 6)),
-            assignors=random.sample(list(ASSIGNORS), 2),
-        )
+        settings = MemberConfig.draw(random, instance_id=instance)
         member = Member(consumer, context.history, name, group, topics, random, settings)
         try:
             await _run_member(context, member, name, random)

@@ -21,12 +21,6 @@ from kbroker.simulation.runtime.environment import EPOCH_MS
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from protocol.messages.k19_create_topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
 from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from protocol.records.batch import build_batch
 
@@ -187,21 +181,16 @@ class RecreatedTopic:
                 await asyncio.sleep(random.random() * 0.3)
 
     async def _create(self, cluster: Cluster) -> Incarnation:
-        configs = [CreatableTopicConfig(name=key, value=value) for key, value in self._configs.items()]
-        topic = CreatableTopic(
-            name=TOPIC, num_partitions=1, replication_factor=self._replication_factor, configs=configs
-        )
-        request = CreateTopicsRequest(topics=[topic], timeout_ms=BROKER_TIMEOUT_MS)
         while True:
-            with suppress(OSError):
-                connection = await cluster.any_node()
-                code = (await connection.request(request, CreateTopicsResponse)).topics[0].error_code
-                # The topic exists if an earlier attempt has created it.
-                if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                    topic_id = await self._described_id(cluster)
-                    if topic_id is not None:
-                        self._note(f"topic {TOPIC} created with the id {topic_id.hex()}")
-                        return Incarnation(topic_id)
+            # The topic exists if an earlier attempt has created it.
+            with suppress(OSError, RefusedError):
+                await self._admin(cluster).create_topic(
+                    TOPIC, 1, self._configs, replication_factor=self._replication_factor
+                )
+            topic_id = await self._described_id(cluster)
+            if topic_id is not None:
+                self._note(f"topic {TOPIC} created with the id {topic_id.hex()}")
+                return Incarnation(topic_id)
             await cluster.backoff()
 
     async def _delete(self, cluster: Cluster, incarnation: Incarnation) -> None:
@@ -229,13 +218,13 @@ class RecreatedTopic:
 
     async def _is_gone(self, cluster: Cluster, incarnation: Incarnation) -> bool:
         """Return whether Metadata has no topic, or another one of the same name. Raises OSError."""
-        described = await Admin(cluster, self._no_history, TOPIC).describe(TOPIC)
+        described = await self._admin(cluster).describe(TOPIC)
         return described is None or described.topic_id != incarnation.topic_id
 
     async def _described_id(self, cluster: Cluster) -> bytes | None:
         """Return the topic's id; None if there is no topic or no response. Raises BrokenDeletion for a deleted id."""
         try:
-            described = await Admin(cluster, self._no_history, TOPIC).describe(TOPIC)
+            described = await self._admin(cluster).describe(TOPIC)
         except OSError:
             return None
         if described is not None and described.topic_id in self._deleted:
@@ -360,6 +349,9 @@ class RecreatedTopic:
             return False
         incarnation.read_committed(committed[TOPIC, 0][0])
         return True
+
+    def _admin(self, cluster: Cluster) -> Admin:
+        return Admin(cluster, self._no_history, TOPIC)
 
     def _offsets(self, cluster: Cluster) -> GroupOffsets:
         return GroupOffsets(cluster, self._no_history, TOPIC, GROUP)

@@ -16,7 +16,6 @@ from kbroker.simulation.checker.history import TopicPartition
 from kbroker.simulation.clients.cluster import Cluster
 from kbroker.simulation.clients.transactional import FIRST_OF_VERSION_2, VERSION_2, EndedTransaction
 from kbroker.simulation.clients.workloads.context import TIMEOUT_S, WorkloadContext
-from kbroker.simulation.clients.workloads.transactions import SharedTransactionState
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
@@ -37,6 +36,7 @@ from protocol.messages.k27_write_txn_markers import (
 TRANSACTIONS_TOPIC = "__transaction_state"
 # Most requests repeat one of this many newest transactions: recent ones are more likely to have an effect.
 NEWEST_TRANSACTIONS = 5
+PAUSE_S = 0.1
 # An offset that no client commits; in a committed offset it shows that a stale commit was applied.
 STALE_OFFSET = 1_000_000_007
 # The first WriteTxnMarkers version with the transaction version.
@@ -48,29 +48,40 @@ class StaleClient:
 
     def __init__(
         self,
-        cluster: Cluster,
+        context: WorkloadContext,
+        name: str,
         random: Random,
         ended_transactions: Sequence[EndedTransaction],
-        groups: Sequence[str] = (),
+        groups: Sequence[str],
     ) -> None:
-        self._cluster = cluster
+        self._context = context
+        self._name = name
+        self._cluster = Cluster(context.loop, context.bootstrap, random, name, timeout_s=TIMEOUT_S)
         self._random = random
         self._ended_transactions = ended_transactions
         self._groups = groups
 
-    async def send_stale_request(self, ended: EndedTransaction) -> str:
-        """Send one stale request. Returns a description with the response's error code. Raises OSError."""
-        senders = [
-            self._end_transaction,
-            self._end_transaction,
-            self._produce,
-            self._write_markers,
-            self._write_markers,
-        ]
+    async def run(self) -> None:
+        """Send stale requests until stopped."""
+        random = self._random
+        senders = [self._end_transaction] * 2 + [self._produce] + [self._write_markers] * 2
         if self._groups:
             senders.append(self._commit_offsets)
-        description, code = await self._random.choice(senders)(ended)
-        return f"{description} of {ended.transactional_id} {ended.identity} again: {code.name}"
+        while not self._context.stop.requested:
+            await asyncio.sleep(random.random() * 2 * PAUSE_S)
+            newest = self._ended_transactions[-NEWEST_TRANSACTIONS:]
+            candidates = self._ended_transactions if random.random() < 0.1 else newest
+            if not candidates:
+                continue
+            ended = random.choice(candidates)
+            try:
+                description, code = await random.choice(senders)(ended)
+            except OSError:
+                await self._cluster.backoff()
+            else:
+                text = f"{description} of {ended.transactional_id} {ended.identity} again: {code.name}"
+                self._context.history.note(self._name, text)
+        self._cluster.close()
 
     async def _end_transaction(self, ended: EndedTransaction) -> tuple[str, ErrorCode]:
         """Repeat the EndTxn, or send the opposite one."""
@@ -161,30 +172,3 @@ class StaleClient:
         finally:
             connection.close()
         return f"offsets of {group}", ErrorCode(response.topics[0].partitions[0].error_code)
-
-
-async def send_stale_requests(
-    context: WorkloadContext,
-    name: str,
-    random: Random,
-    shared: SharedTransactionState,
-    groups: Sequence[str] = (),
-    pause_s: float = 0.1,
-) -> None:
-    """Send stale requests until stopped."""
-    cluster = Cluster(context.loop, context.bootstrap, random, name, timeout_s=TIMEOUT_S)
-    stale_client = StaleClient(cluster, random, shared.ended_transactions, groups)
-    while not context.stop.requested:
-        await asyncio.sleep(random.random() * 2 * pause_s)
-        ended_transactions = (
-            shared.ended_transactions if random.random() < 0.1 else shared.ended_transactions[-NEWEST_TRANSACTIONS:]
-        )
-        if not ended_transactions:
-            continue
-        try:
-            description = await stale_client.send_stale_request(random.choice(ended_transactions))
-        except OSError:
-            await cluster.backoff()
-        else:
-            context.history.note(name, description)
-    cluster.close()

@@ -11,7 +11,7 @@ from random import Random
 
 from kbroker.simulation.checker.history import Read, TopicPartition
 from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig
-from kbroker.simulation.clients.group_member import ASSIGNORS, FencedError, Member, MemberConfig
+from kbroker.simulation.clients.group_member import FencedError, Member, MemberConfig
 from kbroker.simulation.clients.group_offsets import send_offsets
 from kbroker.simulation.clients.records import CorruptRecordError, RecordShape, ValueSource
 from kbroker.simulation.clients.transactional import (
@@ -200,14 +200,7 @@ def _new_member(program: _Program, group: str, topics: Sequence[str]) -> Member:
     config.max_bytes = config.partition_max_bytes = random.choice((5_000, 100_000, 1 << 20))
     config.min_bytes, config.max_wait_ms = random.choice((0, 1)), random.choice((10, 100))
     consumer = Consumer(cluster, context.history, program.name, random, config)
-    session_s = random.choice((6, 10))
-    settings = MemberConfig(
-        session_timeout_ms=session_s * 1000,
-        rebalance_timeout_ms=random.choice((8_000, 15_000)),
-        heartbeat_s=session_s / random.choice((4, 6)),
-        assignors=random.sample(list(ASSIGNORS), 2),
-        commits=False,
-    )
+    settings = MemberConfig.draw(random, commits=False)
     return Member(consumer, context.history, program.name, group, topics, random, settings)
 
 

@@ -9,7 +9,7 @@ from kbroker.pipeline.archive.ingest.cluster_retry import StopEvent
 from kbroker.pipeline.archive.ingest.options import IngestOptions, Reporter, create_subscription
 from kbroker.pipeline.archive.ingest.run import archive_topics
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.location import open_storage
+from kbroker.pipeline.storage import open_storage
 from tests.compat.support import DEADLINE_S, eventually
 
 

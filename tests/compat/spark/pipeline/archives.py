@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.manifest.model import CoveredRange, Gap, ManifestCommit
+from kbroker.pipeline.archive.manifest import CoveredRange, Gap, ManifestCommit
 from kbroker.pipeline.archive.staging import data_file_writer
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.storage.local import LocalStorage

@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.storage.location import open_storage
+from kbroker.pipeline.storage import open_storage
 from tests.compat.spark.pipeline.processes import Command
 from tests.compat.spark.pipeline.random_writers import RandomWriters
 from tests.compat.support import BrokerProcess, eventually, unique

@@ -11,13 +11,13 @@ import pytest
 from kbroker.pipeline.archive import schema
 from kbroker.pipeline.archive.archive import Archive, archive_dataframe
 from kbroker.pipeline.archive.leftovers import find_foreign_files, find_leftovers, remove_leftovers
-from kbroker.pipeline.archive.manifest.files import SparkMetadataLog
-from kbroker.pipeline.archive.manifest.model import DataFile, ManifestCommit
+from kbroker.pipeline.archive.manifest import DataFile, ManifestCommit
+from kbroker.pipeline.archive.manifest_files import SparkMetadataLog
 from kbroker.pipeline.archive.staging import data_file_writer
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.storage import open_storage
 from kbroker.pipeline.storage.hadoop import HadoopStorage
 from kbroker.pipeline.storage.local import LocalStorage
-from kbroker.pipeline.storage.location import open_storage
 from kbroker.pipeline.storage.storage import walk
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("archive files")]

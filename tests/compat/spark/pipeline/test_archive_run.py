@@ -16,7 +16,7 @@ from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.ingest.options import StartPosition
 from kbroker.pipeline.archive.layout import OffsetRange
-from kbroker.pipeline.archive.manifest.model import Gap
+from kbroker.pipeline.archive.manifest import Gap
 from kbroker.pipeline.archive.staging import DataFileWriter
 from kbroker.pipeline.errors import PipelineError
 from tests.compat.spark.helpers import Topics, Writer, numbered

@@ -15,12 +15,12 @@ import pytest
 from kbroker.cli import main
 from kbroker.pipeline.archive import staging
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.compaction import CompactionClock, CompactionOptions, clean_up, compact
+from kbroker.pipeline.archive.compaction import CompactionOptions, clean_up, compact
 from kbroker.pipeline.archive.compaction_plan import merged_stats, plan_merges
 from kbroker.pipeline.archive.layout import STAGING
 from kbroker.pipeline.archive.leftovers import remove_leftovers
-from kbroker.pipeline.archive.manifest.files import SparkMetadataLog
-from kbroker.pipeline.archive.manifest.model import CoveredRange, ManifestCommit
+from kbroker.pipeline.archive.manifest import CoveredRange, ManifestCommit
+from kbroker.pipeline.archive.manifest_files import SparkMetadataLog
 from kbroker.pipeline.archive.staging import data_file_writer
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.session import partition_keys
@@ -381,7 +381,8 @@ def test_replaced_files_are_kept_for_readers(small_archive: SmallFilesArchive) -
         small_archive.spark,
         small_archive.archive(),
         CompactionOptions(keep_replaced_s=30),
-        clock=CompactionClock(lambda: now_ms[0], sleep),
+        now_ms=lambda: now_ms[0],
+        sleep=sleep,
     )
     assert slept == [30]
     assert small_archive.data_files() == set(small_archive.archive().state().files)

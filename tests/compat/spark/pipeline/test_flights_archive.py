@@ -23,8 +23,8 @@ from kbroker.pipeline.replay.preparation import ReplayContext, prepare_replay
 from kbroker.pipeline.replay.routing import target_names
 from kbroker.pipeline.replay.run import create_plan, execute_plan
 from kbroker.pipeline.replay.selection import Selection
-from kbroker.pipeline.replay.sending.job import SpeedLimit
-from kbroker.pipeline.storage.location import open_storage
+from kbroker.pipeline.replay.sending import SpeedLimit
+from kbroker.pipeline.storage import open_storage
 from tests.compat.spark.flights import TOTALS, flight_lines, totals
 from tests.compat.spark.helpers import Topics, load
 from tests.compat.spark.pipeline.archives import rewrite_file

@@ -6,9 +6,9 @@ import os
 import pytest
 
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.storage import open_storage
 from kbroker.pipeline.storage.hadoop import HadoopStorage
 from kbroker.pipeline.storage.local import LocalStorage
-from kbroker.pipeline.storage.location import open_storage
 from kbroker.pipeline.storage.storage import FileMissingError, walk
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("archive files")]

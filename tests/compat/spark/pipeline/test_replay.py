@@ -17,20 +17,18 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.manifest.model import CoveredRange, ManifestCommit, TopicInfo
+from kbroker.pipeline.archive.manifest import CoveredRange, ManifestCommit, TopicInfo
 from kbroker.pipeline.archive.staging import data_file_writer
 from kbroker.pipeline.cluster_admin import cluster_client
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay import run
+from kbroker.pipeline.replay import run, sending
 from kbroker.pipeline.replay.group_offsets import ALL_GROUPS, CommittedOffset, GroupPosition
 from kbroker.pipeline.replay.plan import ReplayRequest, list_plans, load_plan
 from kbroker.pipeline.replay.preparation import ReplayContext, prepare_replay
 from kbroker.pipeline.replay.routing import murmur2, target_names
 from kbroker.pipeline.replay.run import create_plan, execute_plan
 from kbroker.pipeline.replay.selection import Selection
-from kbroker.pipeline.replay.sending import job
-from kbroker.pipeline.replay.sending.job import SpeedLimit
-from kbroker.pipeline.replay.sending.task import Pacing
+from kbroker.pipeline.replay.sending import Pacing, SpeedLimit
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.helpers import Topics, load
 from tests.compat.spark.pipeline.processes import Command, quick_jvm
@@ -123,7 +121,7 @@ def test_a_topic_is_replayed_record_by_record(spark, topics: Topics, bootstrap, 
     eventually(lambda: source not in topics._admin.list_topics(timeout=DEADLINE_S).topics, "the topic is deleted")
     context = context_for(spark, archive, bootstrap)
     summary = replay(context, request_for([source]))
-    assert (summary.rows, summary.sent) == (3000, 3000)
+    assert (summary.plan.rows, summary.sent) == (3000, 3000)
     copies = topics.read(source)
     assert [content(m) for m in copies] == [content(m) for m in original]
     for old, new in zip(original, copies, strict=True):
@@ -245,7 +243,7 @@ def test_kills_of_the_command_and_the_broker_lose_and_duplicate_nothing(broker, 
         summary = execute_plan(context_for(spark, archive, broker.bootstrap), plan, SpeedLimit(rate=8000))
     finally:
         killer.join()
-    assert summary.rows == KILLED_RECORDS
+    assert summary.plan.rows == KILLED_RECORDS
     assert broker.starts == 2 + sum(process != "command" for process in kills)
     assert 0 < summary.sent <= KILLED_RECORDS - before
     copies = topics.read(target)
@@ -351,7 +349,7 @@ def test_speed_and_rate(spark, topics: Topics, bootstrap, tmp_path, monkeypatch)
         pacings.append(Pacing(**fields))
         return pacings[-1]
 
-    monkeypatch.setattr(job, "Pacing", record_pacing)
+    monkeypatch.setattr(sending, "Pacing", record_pacing)
     arrivals = arrival_times(context, topics, source, SpeedLimit(speed=2.0))
     # 6 s of records in 3 s: all partitions by one clock, no record before its time
     begin_s, origin_ms = pacings[0].begin_s, pacings[0].origin_ms

@@ -11,7 +11,7 @@ from kbroker.cli.app import run
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.archive import Archive, archive_dataframe
 from kbroker.pipeline.archive.layout import OffsetRange, ranges_of
-from kbroker.pipeline.archive.manifest.model import ArchiveState, ManifestCommit, TopicInfo
+from kbroker.pipeline.archive.manifest import ArchiveState, ManifestCommit, TopicInfo
 from kbroker.pipeline.archive.staging import data_file_writer
 from kbroker.pipeline.archive.verification.broker_comparison import plan_comparison
 from kbroker.pipeline.archive.verification.findings import (
@@ -77,7 +77,7 @@ def test_an_undamaged_archive_has_no_difference(spark: Any, verified: VerifiedTo
     assert _text(report) == ""
     compared = [(result.partition, result.archive_rows, result.broker_rows) for result in report.compared]
     assert compared == [(0, 120, 120), (1, 120, 120)]
-    assert all(result.is_equal for result in report.compared)
+    assert all(result.equal for result in report.compared)
     assert report.rows == RECORDS
 
 
@@ -142,7 +142,7 @@ def test_records_of_a_lost_file_are_found_at_the_broker(spark: Any, verified: Ve
     report = verify(spark, target.archive.storage, verified.bootstrap)
     missing = [finding for finding in report.differences if finding.kind == "missing record"]
     assert [(finding.file, finding.offsets) for finding in missing] == [(target.file.path, (target.offsets,))]
-    assert [(result.partition, result.is_equal) for result in report.compared] == [(0, False), (1, True)]
+    assert [(result.partition, result.equal) for result in report.compared] == [(0, False), (1, True)]
     for file in target.files:
         (target.root / file.path).unlink()
     report = verify(spark, target.archive.storage, verified.bootstrap)
@@ -159,7 +159,7 @@ def test_retention_and_deleted_topics_are_no_difference(spark: Any, topics: Topi
     archive_topic(spark, archive, topics.bootstrap, topic, {0: (0, 60)})
     topics.delete_before(topic, 0, 20)
     report = verify(spark, archive.storage, topics.bootstrap)
-    assert (_text(report), report.compared[0].ranges) == ("", (OffsetRange(20, 60),))
+    assert (_text(report), report.compared[0].spans) == ("", (OffsetRange(20, 60),))
     topics.delete_before(topic, 0, 60)
     assert _text(verify(spark, archive.storage, topics.bootstrap)) == ""
 

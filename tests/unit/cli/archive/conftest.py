@@ -8,7 +8,7 @@ import pytest
 from kbroker.pipeline.archive import staging
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.layout import owner_path, staging_directory
-from kbroker.pipeline.archive.manifest.model import CoveredRange, Gap, ManifestCommit, TopicInfo
+from kbroker.pipeline.archive.manifest import CoveredRange, Gap, ManifestCommit, TopicInfo
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.unit.support.archives import append_file, create_archive, make_file, new_data_path
 

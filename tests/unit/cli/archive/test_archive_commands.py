@@ -12,7 +12,7 @@ from kbroker.cli import main
 from kbroker.cli.archive.app import format_utc, topic_json
 from kbroker.cli.archive.compact import parse_target_size
 from kbroker.cli.common.errors import CliError
-from kbroker.pipeline.archive.manifest.model import ArchiveState, CoveredRange, Gap, ManifestCommit, apply_commit
+from kbroker.pipeline.archive.manifest import ArchiveState, CoveredRange, Gap, ManifestCommit, apply_commit
 from kbroker.pipeline.archive.report import report_topics
 
 

@@ -5,11 +5,19 @@ from typing import Any
 
 import pytest
 
-from kbroker.cli.cluster import cluster_state, layout_reader
+from kbroker.cli.cluster import cluster_state
 from kbroker.cli.cluster.app import cluster_summary, lag_by_broker
 from kbroker.cli.cluster.brokers import broker_summaries
-from kbroker.cli.cluster.cluster_state import LogDirs, healing_json, healing_text, log_dirs, read_healing
-from kbroker.cli.cluster.layout_reader import layout_of, measure_write_rates, retired_replicas
+from kbroker.cli.cluster.cluster_state import (
+    LogDirs,
+    healing_json,
+    healing_text,
+    layout_of,
+    log_dirs,
+    measure_write_rates,
+    read_healing,
+    retired_replicas,
+)
 from kbroker.cli.common.partitions import PartitionHealth, ReplicaChanges
 from kbroker.client.admin import EARLIEST, LATEST, MetadataTopic
 from kbroker.client.requests import Partition
@@ -161,7 +169,7 @@ def test_write_rates(monkeypatch: pytest.MonkeyPatch) -> None:
         assert partitions == {1: [("t", index) for index in range(4)]}
         return {(1, ("t", index)): known[timestamp] for index, known in offsets.items() if timestamp in known}
 
-    monkeypatch.setattr(layout_reader, "offsets_at_brokers", list_offsets)
+    monkeypatch.setattr(cluster_state, "offsets_at_brokers", list_offsets)
     parts = [PlacedPartition("t", index, (1,), 1, 50_000) for index in range(4)]
     # Partitions that only change the order of replicas, or are empty, are not asked for.
     parts += [PlacedPartition("u", 0, (1, 2), 1, 50_000), PlacedPartition("u", 1, (1,), 1, 0)]

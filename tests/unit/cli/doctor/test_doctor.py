@@ -140,7 +140,7 @@ def test_an_invalid_configuration_ends_the_checks(data: Path) -> None:
     assert (check, status) == ("configuration", PROBLEM)
     assert "num.partitions" in message
     assert len(results(data, options=StartOptions(config="/nowhere/x.toml"))) == 1
-    assert "cannot use the wildcard" in failure(data, options=StartOptions(advertise="0.0.0.0:9092"))[2]
+    assert "cannot use the wildcard" in failure(data, options=StartOptions(advertise=["0.0.0.0:9092"]))[2]
 
 
 def test_configs_without_effect(data: Path) -> None:
@@ -150,12 +150,17 @@ def test_configs_without_effect(data: Path) -> None:
 
 
 def test_two_listeners(data: Path) -> None:
-    options = StartOptions(
-        set=["listeners=A://127.0.0.1:1,B://127.0.0.1:2", "listener.security.protocol.map=A:PLAINTEXT,B:PLAINTEXT"]
-    )
-    assert [result for result in results(data, options=options) if result.status == PROBLEM] == [
-        CheckResult("configuration", PROBLEM, "listeners has 2 values", "Set one: kbroker supports one of listeners.")
+    listen = ["127.0.0.1:9092", "HOST://127.0.0.1:19092"]
+    checks = [
+        (result.check, result.status, result.message) for result in results(data, options=StartOptions(listen=listen))
     ]
+    for listener in ("PLAINTEXT://127.0.0.1:9092", "HOST://127.0.0.1:19092"):
+        assert ("listener", OK, f"{listener} can be bound") in checks
+    assert ("advertised address", OK, "127.0.0.1:19092 is 127.0.0.1") in checks
+    options = StartOptions(listen=listen, advertise=["127.0.0.1:9092"])
+    check, status, message = failure(data, options=options)
+    assert (check, status) == ("configuration", WARNING)
+    assert message == "HOST://127.0.0.1:19092 is not advertised: its clients get no address of any broker"
 
 
 # Network.
@@ -193,7 +198,7 @@ def test_a_running_broker_is_checked(data: Path) -> None:
 
 
 def test_an_advertised_name_that_cannot_be_resolved(data: Path) -> None:
-    options = StartOptions(listen="0.0.0.0:9092", advertise="queue.example:9092")
+    options = StartOptions(listen=["0.0.0.0:9092"], advertise=["queue.example:9092"])
     unknown = OSError(-2, "Name or service not known")
     assert failure(data, options=options, addresses=unknown) == (
         "advertised address", PROBLEM, "queue.example cannot be resolved: Name or service not known",
@@ -201,7 +206,7 @@ def test_an_advertised_name_that_cannot_be_resolved(data: Path) -> None:
 
 
 def test_a_loopback_address_advertised_on_a_wildcard_listener(data: Path) -> None:
-    options = StartOptions(listen="0.0.0.0:9092", advertise="localhost:9092")
+    options = StartOptions(listen=["0.0.0.0:9092"], advertise=["localhost:9092"])
     check, status, message = failure(data, options=options, addresses=["127.0.0.1", "::1"])
     assert (check, status) == ("advertised address", WARNING)
     assert "is reachable from this machine only" in message

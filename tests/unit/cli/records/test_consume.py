@@ -1,17 +1,14 @@
 """`kbroker consume`: offset ranges, output and signals."""
 
 import io
-import os
-import signal
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
 from kbroker.cli.common.values import PartitionPosition
-from kbroker.cli.records.polling import InterruptGuard, Printer, resolve_position
+from kbroker.cli.records.polling import Printer, resolve_position
 
 A, B = ("t", 0), ("t", 1)
 LOG_START = {A: 10, B: 0}
@@ -63,33 +60,3 @@ def test_partial_writes_are_continued(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(buffer=out))
     Printer(as_json=False, separator=None, for_terminal=False).print([Record(b"one"), Record(b""), Record(b"three")])
     assert out.getvalue() == b"one\n\nthree\n"
-
-
-@pytest.fixture
-def guard() -> Iterator[InterruptGuard]:
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield InterruptGuard()
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-
-
-def poll(guard: InterruptGuard, number: int, times: int, steps: list[str]) -> None:
-    with guard.deferred():
-        for _ in range(times):
-            os.kill(os.getpid(), number)
-        steps.append("end of poll")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_deferred_to_the_end_of_the_poll_and_a_second_one_interrupts_it(
-    guard: InterruptGuard, number: int
-) -> None:
-    steps: list[str] = []
-    with pytest.raises(KeyboardInterrupt):
-        poll(guard, number, 1, steps)
-    assert steps == ["end of poll"]
-    with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), number)
-    with pytest.raises(KeyboardInterrupt):
-        poll(guard, number, 2, steps)
-    assert steps == ["end of poll"]

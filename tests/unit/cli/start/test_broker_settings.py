@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,21 +12,21 @@ from kbroker.cli.start.options import StartOptions, check_single, load_propertie
 from kbroker.config.sources.files import parse_properties_file
 
 
-def settings(brokers: int, *assignments: str, **options: str) -> list[dict[str, str]]:
+def settings(brokers: int, *assignments: str, **options: Any) -> list[dict[str, str]]:
     properties, _ = load_properties(StartOptions(set=list(assignments), **options), {})
     connect = [f"127.0.0.1:{2181 + index}" for index in range(brokers)]
     return broker_settings(properties, brokers, "/data", connect, "kbroker:secret")
 
 
 def test_brokers_have_their_own_ids_directories_and_consecutive_ports() -> None:
-    brokers = settings(3, listen="0.0.0.0:9092", advertise="host.example:9092", metrics="127.0.0.1:9400")
+    brokers = settings(3, listen=["0.0.0.0:9092"], advertise=["host.example:9092"], metrics="127.0.0.1:9400")
     assert [broker["node.id"] for broker in brokers] == ["1", "2", "3"]
     assert [broker["log.dirs"] for broker in brokers] == ["/data/broker-1", "/data/broker-2", "/data/broker-3"]
     assert brokers[2]["listeners"] == "PLAINTEXT://0.0.0.0:9094"
     assert brokers[2]["advertised.listeners"] == "PLAINTEXT://host.example:9094"
     assert brokers[2]["kbroker.metrics.listener"] == "127.0.0.1:9402"
     assert [broker["zookeeper.connect"] for broker in brokers] == [f"127.0.0.1:{port}" for port in (2181, 2182, 2183)]
-    assert [broker["listeners"] for broker in settings(2, listen="127.0.0.1:0")] == ["PLAINTEXT://127.0.0.1:0"] * 2
+    assert [broker["listeners"] for broker in settings(2, listen=["127.0.0.1:0"])] == ["PLAINTEXT://127.0.0.1:0"] * 2
 
 
 @pytest.mark.parametrize(("brokers", "factor", "min_isr"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (5, "3", "2")])
@@ -53,10 +54,21 @@ def test_configs_that_differ_between_the_brokers_are_refused(name: str) -> None:
         settings(3, f"{name}=1")
 
 
+def test_the_ports_of_each_listener_count_up() -> None:
+    listen, advertise = ["127.0.0.1:9092", "HOST://:19092"], ["127.0.0.1:9092", "HOST://h:19092"]
+    third = settings(3, listen=listen, advertise=advertise)[2]
+    assert third["listeners"] == "PLAINTEXT://127.0.0.1:9094,HOST://:19094"
+    assert third["advertised.listeners"] == "PLAINTEXT://127.0.0.1:9094,HOST://h:19094"
+    close = ["127.0.0.1:9092", "HOST://127.0.0.1:9094"]
+    assert len(settings(2, listen=close)) == 2
+    with pytest.raises(CliError, match="those of two listeners must be 3 apart"):
+        settings(3, listen=close)
+
+
 def test_ports_end_at_the_highest_one() -> None:
-    assert len(settings(2, listen="127.0.0.1:65534")) == 2
+    assert len(settings(2, listen=["127.0.0.1:65534"])) == 2
     with pytest.raises(CliError, match=r"no port for broker 3: 65534 \+ 2 is above 65535"):
-        settings(3, listen="127.0.0.1:65534")
+        settings(3, listen=["127.0.0.1:65534"])
 
 
 def test_the_file_of_a_broker_has_the_same_configs(tmp_path: Path) -> None:

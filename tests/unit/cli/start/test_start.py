@@ -13,7 +13,7 @@ from kbroker import cli
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.start.options import StartOptions, load_properties, parse_options
 from kbroker.cli.start.start import print_ready, start
-from kbroker.config import BrokerConfig
+from kbroker.config import BrokerConfig, ConfigError
 
 
 def properties(options: StartOptions) -> dict[str, str]:
@@ -22,15 +22,29 @@ def properties(options: StartOptions) -> dict[str, str]:
 
 def test_options_are_parsed_without_typer() -> None:
     args = ["--config", "a.toml", "--data-dir=d", "--listen", "h:1", "--advertise=h:2", "--set", "a=b=c"]
-    expected = StartOptions("a.toml", "d", "h:1", "h:2", ["a=b=c"], "debug", "json", "h:3")
+    expected = StartOptions("a.toml", "d", ["h:1"], ["h:2"], ["a=b=c"], "debug", "json", "h:3")
     assert parse_options([*args, "--log-level", "debug", "--log-format", "json", "--metrics=h:3"]) == expected
     assert parse_options([]) == StartOptions()
     assert parse_options(["--set", "a=1", "--set=b=2"]) == StartOptions(set=["a=1", "b=2"])
+    assert parse_options(["--listen", ":1", "--listen=HOST://:2"]) == StartOptions(listen=[":1", "HOST://:2"])
 
 
 @pytest.mark.parametrize("args", [["--help"], ["--listen"], ["--bogus", "x"], ["extra"], ["-h"]])
 def test_typer_handles_help_and_usage_errors(args: list[str]) -> None:
     assert parse_options(args) is None
+
+
+def test_several_listeners_have_names_and_no_security_protocol() -> None:
+    options = StartOptions(listen=["0.0.0.0:9092", "host://:19092"], advertise=["b:9092", "host://[::1]:19092"])
+    config = BrokerConfig.load(properties(options))
+    assert [str(endpoint) for endpoint in config.listeners] == ["PLAINTEXT://0.0.0.0:9092", "HOST://:19092"]
+    assert [str(endpoint) for endpoint in config.advertised_listeners] == ["PLAINTEXT://b:9092", "HOST://[::1]:19092"]
+    assert {endpoint.security_protocol for endpoint in config.listeners} == {"PLAINTEXT"}
+    options.set = ["listener.security.protocol.map=PLAINTEXT:PLAINTEXT,HOST:SSL"]
+    with pytest.raises(ConfigError, match="HOST://:19092 has the security protocol SSL; only PLAINTEXT is supported"):
+        BrokerConfig.load(properties(options))
+    with pytest.raises(ConfigError, match=r"inter\.broker\.listener\.name must be a listener name"):
+        BrokerConfig.load(properties(StartOptions(listen=["A://h:1", "B://h:2"])))
 
 
 def test_without_options_the_broker_listens_on_loopback_only() -> None:
@@ -71,7 +85,7 @@ def test_data_dir_overrides_log_dir() -> None:
 
 
 def test_an_ipv6_address_keeps_its_brackets() -> None:
-    assert properties(StartOptions(listen="[::1]:9092"))["listeners"] == "PLAINTEXT://[::1]:9092"
+    assert properties(StartOptions(listen=["[::1]:9092"]))["listeners"] == "PLAINTEXT://[::1]:9092"
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
@@ -147,9 +161,9 @@ def test_the_ready_line_is_the_only_standard_output(
 @pytest.mark.parametrize(
     ("options", "status", "reason"),
     [
-        (StartOptions(listen="0.0.0.0:9092"), 1, "--advertise HOST:PORT"),
-        (StartOptions(listen="0.0.0.0:9092", advertise="[::]:9092"), 1, "wildcard"),
-        (StartOptions(listen="nowhere"), 2, "--listen must be HOST:PORT"),
+        (StartOptions(listen=["0.0.0.0:9092"]), 1, "--advertise HOST:PORT"),
+        (StartOptions(listen=["0.0.0.0:9092"], advertise=["[::]:9092"]), 1, "wildcard"),
+        (StartOptions(listen=["nowhere"]), 2, "--listen must be HOST:PORT"),
         (StartOptions(set=["x"]), 2, "NAME=VALUE"),
         (StartOptions(set=["num.partitions=many"]), 1, "num.partitions"),
         (StartOptions(log_level="loud"), 2, "--log-level"),

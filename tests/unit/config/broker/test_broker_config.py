@@ -35,7 +35,13 @@ def test_the_defaults_are_a_broker_on_the_loopback_interface():
 )
 def test_attributes_have_the_types_of_their_configs(config_class: type, definition: dict):
     others = {"values", "static_configs", "dynamic_default_configs", "dynamic_broker_configs", "topic_defaults"}
-    others |= {"listeners", "advertised_listeners", "throttled_leaders", "throttled_followers"}
+    others |= {
+        "listeners",
+        "advertised_listeners",
+        "inter_broker_listener_name",
+        "throttled_leaders",
+        "throttled_followers",
+    }
     for attribute, hint in get_type_hints(config_class).items():
         if attribute not in others:
             key = definition[attribute.replace("_", ".")]

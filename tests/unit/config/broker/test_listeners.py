@@ -5,8 +5,12 @@ import pytest
 from kbroker.config import BrokerConfig, ConfigError, Endpoint
 
 
-def load(listeners: str, advertised: str | None = None, protocols: str | None = None) -> BrokerConfig:
+def load(
+    listeners: str, advertised: str | None = None, protocols: str | None = None, inter_broker: str | None = None
+) -> BrokerConfig:
     configs = {"listeners": listeners}
+    if inter_broker is not None:
+        configs["inter.broker.listener.name"] = inter_broker
     if advertised is not None:
         configs["advertised.listeners"] = advertised
     if protocols is not None:
@@ -28,10 +32,56 @@ def test_an_endpoint_has_name_host_and_port(text: str, endpoint: Endpoint, addre
     assert endpoint.address == address
 
 
+INSIDE_OUTSIDE = "inside:plaintext, OUTSIDE:PLAINTEXT,PLAINTEXT:PLAINTEXT"
+
+
 def test_several_listeners_have_different_names():
-    config = load("INSIDE://:1, OUTSIDE://:2", "INSIDE://a:1,OUTSIDE://b:3", "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT")
+    config = load("INSIDE://:1, outside://:2", "INSIDE://a:1,OUTSIDE://b:3", INSIDE_OUTSIDE, "inside")
     assert [endpoint.port for endpoint in config.listeners] == [1, 2]
     assert [endpoint.address for endpoint in config.advertised_listeners] == ["a:1", "b:3"]
+    assert config.inter_broker_listener_name == "INSIDE"
+    assert config.inter_broker_listener == (Endpoint("INTERBROKER", "", 0), "a")
+
+
+def test_an_advertised_address_is_optional_and_may_have_the_port_of_another():
+    config = load("PLAINTEXT://:1,OUTSIDE://:2,INSIDE://:3", "PLAINTEXT://a:9,OUTSIDE://b:9", INSIDE_OUTSIDE)
+    assert [endpoint.name for endpoint in config.advertised_listeners] == ["PLAINTEXT", "OUTSIDE"]
+
+
+@pytest.mark.parametrize(
+    ("listeners", "accepted"),
+    [
+        # Apache Kafka 4.4.0 accepts and refuses these.
+        ("PLAINTEXT://a:1,INSIDE://a:2", True),
+        ("PLAINTEXT://a:0,INSIDE://a:0", True),
+        ("PLAINTEXT://127.0.0.1:1,INSIDE://[::1]:1", True),
+        ("PLAINTEXT://127.0.0.1:1,INSIDE://127.0.0.2:1", False),
+        ("PLAINTEXT://127.0.0.1:1,INSIDE://[::1]:1,OUTSIDE://127.0.0.2:1", False),
+        ("PLAINTEXT://a:1,INSIDE://b:1", False),
+    ],
+)
+def test_listeners_have_different_ports(listeners: str, accepted: bool):
+    if accepted:
+        assert load(listeners, None, INSIDE_OUTSIDE).inter_broker_listener_name == "PLAINTEXT"
+        return
+    with pytest.raises(ConfigError, match="Each listener must have a different port unless exactly one"):
+        load(listeners, None, INSIDE_OUTSIDE)
+
+
+@pytest.mark.parametrize(
+    ("inter_broker", "reason"),
+    [
+        (None, "inter.broker.listener.name must be a listener name defined in advertised.listeners"),
+        ("INSIDE", "The valid options based on currently configured listeners are OUTSIDE,PLAINTEXT2"),
+        ("OTHER", "Listener with name OTHER defined in inter.broker.listener.name not found in"),
+        ("", "The provided listener name is null or empty string"),
+    ],
+)
+def test_the_listener_of_brokers_must_be_known(inter_broker: str | None, reason: str):
+    listeners = "INSIDE://a:1,OUTSIDE://a:2,PLAINTEXT2://a:3"
+    protocols = f"{INSIDE_OUTSIDE},PLAINTEXT2:PLAINTEXT"
+    with pytest.raises(ConfigError, match=reason):
+        load(listeners, "OUTSIDE://b:1,PLAINTEXT2://b:2", protocols, inter_broker)
 
 
 @pytest.mark.parametrize(

@@ -104,22 +104,6 @@ def partition_of(broker: Harness, group_id: str = "g") -> TopicPartition:
 # Restarts.
 
 
-def test_a_restart_keeps_members_generation_assignment_and_offsets(broker: Harness, make: Make) -> None:
-    member_id = stable_group(broker)
-    assert commit_error(broker.call(commit_request(42, member_id=member_id, generation=1), 9)) == 0
-    successor = make(broker.log)
-    successor.create_topic("t", 2)
-    assert state(successor) == "Stable"
-    assert heartbeat(successor, member_id) is ErrorCode.NONE
-    assert successor.call(sync_request(member_id), 4).assignment == b"A"
-    assert offsets_in(successor.call(fetch_request(), 9)) == {"t": [42]}
-    # The member continues as if there had been no restart.
-    assert commit_error(successor.call(commit_request(43, member_id=member_id, generation=1), 9)) == 0
-    leave = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=member_id)])
-    assert successor.call(leave, 3).members[0].error_code == 0
-    assert state(successor) == "Empty"
-
-
 def test_after_a_restart_a_member_has_its_session_timeout_to_come_back(broker: Harness, make: Make) -> None:
     stable_group(broker, session_ms=5_000)
     successor = make(broker.log)
@@ -183,23 +167,6 @@ def test_while_a_partition_is_loading_requests_get_an_error_to_retry(broker: Har
     assert heartbeat(broker, member_id) is ErrorCode.NONE
 
 
-def test_losing_the_partition_fails_all_waiting_requests(broker: Harness) -> None:
-    member_id = stable_group(broker)
-    other = broker.call(join_request(), 9).member_id
-    waiting = broker.start(join_request(other), 9)
-    broker.log.held = True
-    commit = broker.start(commit_request(1, member_id=member_id, generation=1), 9)
-    assert not waiting.done()
-    assert not commit.done()
-    broker.run(broker.elect(partition_of(broker).partition, NODE + 1))
-    broker.loop.run_ready()
-    assert waiting.result().error_code == ErrorCode.NOT_COORDINATOR
-    assert commit_error(commit.result()) == ErrorCode.NOT_COORDINATOR
-    assert broker.call(DescribeGroupsRequest(groups=["g"]), 6).groups[0].error_code == ErrorCode.NOT_COORDINATOR
-    # No deadline of the group expires any more.
-    broker.loop.pass_ms(60_000)
-
-
 def test_a_partition_that_cannot_be_loaded_has_no_coordinator(broker: Harness) -> None:
     index = partition_of(broker).partition
     broker.log.read_error = OSError("bad sector")
@@ -229,25 +196,6 @@ def test_offset_commits_are_pipelined_and_succeed_when_they_are_committed(broker
     broker.loop.run_ready()
     assert commit_error(second.result()) == 0
     assert offsets_in(stable.result()) == {"t": [2]}
-
-
-def test_commits_of_one_loop_iteration_share_an_append(broker: Harness) -> None:
-    before = len(broker.log.batches.get(partition_of(broker), []))
-    tasks = [broker.loop.create_task(broker.serve(commit_request(i), 9)) for i in range(50)]
-    broker.loop.run_ready()
-    assert all(task.done() for task in tasks)
-    assert len(broker.log.batches[partition_of(broker)]) == before + 1
-    assert offsets_in(broker.call(fetch_request(), 9)) == {"t": [49]}
-
-
-def test_a_failed_append_fails_all_commits_that_share_it(broker: Harness) -> None:
-    broker.call(commit_request(1), 9)
-    broker.log.append_error = ErrorCode.KAFKA_STORAGE_ERROR
-    tasks = [broker.loop.create_task(broker.serve(commit_request(i), 9)) for i in range(2, 5)]
-    broker.loop.run_ready()
-    assert [commit_error(task.result()) for task in tasks] == [ErrorCode.NOT_COORDINATOR] * 3
-    broker.log.append_error = None
-    assert offsets_in(broker.call(fetch_request(), 9)) == {"t": [1]}
 
 
 def test_deleting_a_group_waits_for_commits_in_flight(broker: Harness, make: Make) -> None:

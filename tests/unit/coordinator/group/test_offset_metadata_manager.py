@@ -48,71 +48,6 @@ def story() -> Story:
     return Story()
 
 
-def test_committed_offsets_are_replaced_and_deleted(story: Story) -> None:
-    story.commit(5)
-    story.commit(6)
-    story.delete(7, OffsetKey("g", "t", 1))
-    story.delete(8, OffsetKey("g", "u", 0))
-    assert story.offsets() == {KEY: 6}
-    assert story.manager.partitions("g") == [("t", 0)]
-    story.delete(9)
-    assert story.manager.by_group == {}
-
-
-def test_an_offset_is_pending_until_its_transaction_ends(story: Story) -> None:
-    story.commit(5, producer_id=A)
-    assert (story.pending(), story.offsets()) == ({KEY}, {})
-    assert story.manager.partitions("g") == [("t", 0)]
-    story.end(A)
-    assert (story.pending(), story.offsets()) == (set(), {KEY: 5})
-    assert not story.manager.pending
-    story.end(A)
-    assert story.offsets() == {KEY: 5}
-
-
-def test_an_aborted_offset_does_not_count(story: Story) -> None:
-    story.commit(5, producer_id=A)
-    story.end(A, committed=False)
-    assert (story.pending(), story.offsets()) == (set(), {})
-
-
-def test_the_last_commit_of_a_transaction_counts(story: Story) -> None:
-    story.commit(5, producer_id=A)
-    story.commit(6, producer_id=A)
-    story.end(A)
-    assert story.offsets() == {KEY: 6}
-
-
-def test_a_later_ordinary_commit_counts_although_the_transaction_ends_after_it(story: Story) -> None:
-    story.commit(5, producer_id=A)
-    story.commit(6)
-    assert story.pending() == {KEY}
-    story.end(A)
-    assert (story.pending(), story.offsets()) == (set(), {KEY: 6})
-
-
-@pytest.mark.parametrize("order", [(A, B), (B, A)])
-def test_the_last_commit_of_two_transactions_counts_whichever_ends_first(story: Story, order: tuple[int, int]) -> None:
-    story.commit(5, producer_id=A)
-    story.commit(6, producer_id=B)
-    for producer_id in order:
-        story.end(producer_id)
-    assert (story.pending(), story.offsets()) == (set(), {KEY: 6})
-
-
-def test_a_deleted_offset_does_not_come_back_with_its_transaction(story: Story) -> None:
-    other = OffsetKey("g", "t", 1)
-    story.commit(5, producer_id=A)
-    story.commit(6, other, A)
-    story.commit(7, producer_id=B)
-    story.delete(8)
-    story.delete(9)
-    assert story.pending() == {other}
-    story.end(B)
-    story.end(A)
-    assert story.offsets() == {other: 6}
-
-
 def test_groups_are_found_by_their_topics(story: Story) -> None:
     story.commit(5, OffsetKey("committed", "t", 0))
     story.commit(6, OffsetKey("pending", "t", 0), A)
@@ -163,7 +98,12 @@ def test_any_order_of_commits_and_ends_has_the_result_of_kafka(seed: int) -> Non
             else:
                 target.end(producer_id, committed=committed)
         assert story.offsets() == model.committed
-        assert story.pending() == {key for offsets in model.pending.values() for key in offsets}
+        pending = {key for offsets in model.pending.values() for key in offsets}
+        assert (story.pending(), bool(story.manager.pending)) == (pending, bool(pending))
+        assert set(story.manager.by_group) == {key.group_id for key in model.committed}
+        for group in "gh":
+            partitions = {(key.topic, key.partition) for key in {*pending, *model.committed} if key.group_id == group}
+            assert set(story.manager.partitions(group)) == partitions
 
 
 RETENTION_MS = 1000

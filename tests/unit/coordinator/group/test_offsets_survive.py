@@ -1,6 +1,7 @@
 """Transactional offsets through kills, power losses and compaction of a whole broker."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,16 +26,11 @@ from protocol.messages.k09_offset_fetch import (
 )
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.messages.k15_groups import ListGroupsRequest, ListGroupsResponse
-from protocol.messages.k22_transactions import (
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from tests.unit.support.client import Client
 from tests.unit.support.simulated_broker import HOUR, MINUTE, Machine
 from tests.unit.support.simulated_broker import broker_test as any_broker_test
+from tests.unit.support.transactional_producer import Producer
 
 MIB = 1 << 20
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -61,40 +57,29 @@ class GroupClient:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.producers: dict[str, tuple[int, int]] = {}
+        self.producers: dict[str, Producer] = {}
 
     async def create_internal_topics(self) -> None:
         for kind in (0, 1):
-            while True:
-                request = FindCoordinatorRequest(key_type=kind, coordinator_keys=["g"])
-                response = await self.client.request(request, 4, FindCoordinatorResponse)
-                if response.coordinators[0].error_code == 0:
-                    break
+            request = FindCoordinatorRequest(key_type=kind, coordinator_keys=["g"])
+            while (await self.client.request(request, 4, FindCoordinatorResponse)).coordinators[0].error_code:
                 await asyncio.sleep(0.1)
-
-    async def begin(self, name: str) -> None:
-        request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1 << 30)
-        while True:
-            response = await self.client.request(request, 5, InitProducerIdResponse)
-            if response.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                break
-            await asyncio.sleep(0.1)
-        assert response.error_code == 0
-        self.producers[name] = (response.producer_id, response.producer_epoch)
 
     async def commit_in_transaction(self, name: str, partition: int, offset: int) -> None:
         """Commit an offset in a transaction, which begins with it."""
         if name not in self.producers:
-            await self.begin(name)
+            self.producers[name] = Producer(self.client, name)
+            while code := await self.producers[name].init(timeout_ms=1 << 30):
+                assert code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                await asyncio.sleep(0.1)
         committed = TxnOffsetCommitRequestPartition(
             partition_index=partition, committed_offset=offset, committed_metadata=None
         )
-        producer_id, epoch = self.producers[name]
         request = TxnOffsetCommitRequest(
             transactional_id=name,
             group_id="g",
-            producer_id=producer_id,
-            producer_epoch=epoch,
+            producer_id=self.producers[name].producer_id,
+            producer_epoch=self.producers[name].epoch,
             topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[committed])],
         )
         while True:
@@ -106,13 +91,7 @@ class GroupClient:
         assert code == ErrorCode.NONE
 
     async def end(self, name: str, *, committed: bool = True) -> None:
-        producer_id, epoch = self.producers[name]
-        request = EndTxnRequest(
-            transactional_id=name, producer_id=producer_id, producer_epoch=epoch, committed=committed
-        )
-        response = await self.client.request(request, 5, EndTxnResponse)
-        assert response.error_code == 0
-        self.producers[name] = (response.producer_id, response.producer_epoch)
+        assert await self.producers[name].end(committed) == 0
 
     async def commit(
         self, partition: int, offset: int, *, group: str = "g", metadata_bytes: int = 0, times: int = 1
@@ -157,7 +136,7 @@ async def group_client(m: Machine, predecessor: GroupClient | None = None) -> Gr
     """Return a client. With a predecessor it continues with its producers."""
     client = GroupClient(await m.client())
     if predecessor is not None:
-        client.producers = predecessor.producers
+        client.producers = {name: replace(old, client=client.client) for name, old in predecessor.producers.items()}
     else:
         await client.client.create_topic("t", 3)
         await client.create_internal_topics()

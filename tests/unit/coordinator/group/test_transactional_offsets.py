@@ -112,25 +112,6 @@ def group_ids(broker: Harness) -> list[str]:
 # Restarts.
 
 
-@pytest.mark.parametrize("ends_committed", [True, False])
-def test_an_open_transaction_survives_a_restart_and_ends_after_it(
-    broker: Harness, make: Make, ends_committed: bool
-) -> None:
-    writer = Writer(broker)
-    broker.call(commit_request(1), 9)
-    assert writer.commit(5) is ErrorCode.NONE
-    successor = make(broker.log)
-    successor.create_topic("t", 3)
-    assert fetched(successor) == [UNSTABLE, -1, -1]
-    assert fetched(successor, stable=False) == [1, -1, -1]
-    writer.broker = successor
-    assert writer.commit(6, partition=1) is ErrorCode.NONE
-    writer.end(committed=ends_committed)
-    ended = [5, 6, -1] if ends_committed else [1, -1, -1]
-    assert fetched(successor) == ended
-    assert fetched(make(successor.log)) == ended
-
-
 def test_a_log_of_apache_kafka_is_loaded_with_the_same_result(make: Make) -> None:
     """The log of the recorded scenarios (transactional_offsets.txt) is cut after each batch and loaded. The result must
     be what Kafka returned at that point.
@@ -212,20 +193,6 @@ def test_a_marker_fails_when_the_partition_is_lost_and_is_written_again(broker: 
     successor.log.held = False
     assert write_marker(successor, writer.marker()) == [ErrorCode.NONE]
     assert fetched(successor) == [5, -1, -1]
-
-
-def test_a_partition_that_is_loading_accepts_no_markers(broker: Harness) -> None:
-    writer = Writer(broker)
-    writer.commit(5)
-    index = tp_of(broker).partition
-    broker.run(broker.elect(index, NODE + 1))
-    broker.run(broker.elect(index, NODE))
-    assert write_marker(broker, writer.marker()) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-    commit = broker.run(broker.serve(commit_of(writer.producer, 6), 5))
-    assert error_of(commit) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    broker.loop.run_ready()
-    assert write_marker(broker, writer.marker()) == [ErrorCode.NONE]
-    assert fetched(broker) == [5, -1, -1]
 
 
 def test_a_marker_for_a_partition_that_does_not_exist(broker: Harness) -> None:
@@ -311,22 +278,6 @@ def test_offsets_that_cannot_be_written_are_not_pending(broker: Harness) -> None
     assert writer.commit(5) is ErrorCode.NOT_COORDINATOR
     broker.log.append_error = None
     assert fetched(broker) == [-1, UNSTABLE, -1]
-
-
-def test_commits_of_a_transaction_in_one_loop_iteration_share_an_append(broker: Harness) -> None:
-    writer, other = Writer(broker), Writer(broker, "U")
-    writer.commit(0)
-    other.commit(0)
-    before = len(broker.log.batches[tp_of(broker)])
-    tasks = [broker.loop.create_task(broker.serve(commit_of(writer.producer, i), 5)) for i in range(20)]
-    tasks += [broker.loop.create_task(broker.serve(commit_of(other.producer, i, name="U"), 5)) for i in range(20)]
-    tasks += [broker.loop.create_task(broker.serve(commit_request(i), 9)) for i in range(20)]
-    broker.loop.run_ready()
-    assert {int(task.result().topics[0].partitions[0].error_code) for task in tasks} == {0}
-    assert len(broker.log.batches[tp_of(broker)]) == before + 3
-    writer.end()
-    other.end()
-    assert fetched(broker) == [19, -1, -1]
 
 
 # Time.

@@ -1,27 +1,23 @@
 """Definitions of aggregates, and their SQL."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from kbroker.pipeline.aggregate.definition import (
-    AggregateDefinition,
     GroupKey,
+    aggregate_columns,
     canonical_path,
     check_definition,
     default_compute,
+    message_columns,
     parse_group_key,
     parse_percentile,
-    split_names,
-)
-from kbroker.pipeline.aggregate.sql import (
-    aggregate_columns,
-    message_columns,
     problem_column,
     record_columns,
     result_columns,
     source_columns,
+    split_names,
 )
 from kbroker.pipeline.errors import PipelineError
 from tests.unit.support.aggregates import FULL, HOUR, PLAIN
@@ -106,12 +102,6 @@ def test_default_compute_and_split_names():
     assert default_compute("") == ("count", "bytes")
     assert default_compute("$.v") == ("count", "bytes", "sum", "min", "max", "avg")
     assert split_names(["count, p50", "count,,sum"]) == ("count", "p50", "sum")
-
-
-def test_a_definition_is_restored_from_json():
-    assert AggregateDefinition.from_json(json.loads(json.dumps(FULL.as_json()))) == FULL
-    with pytest.raises(PipelineError, match="cannot be read"):
-        AggregateDefinition.from_json({"topics": []})
 
 
 def test_json_is_parsed_only_if_a_field_is_used():

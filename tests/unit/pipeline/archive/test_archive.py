@@ -11,9 +11,8 @@ import pytest
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.layout import OffsetRange, commit_path, state_path
-from kbroker.pipeline.archive.manifest.codec import encode_commit
-from kbroker.pipeline.archive.manifest.files import SparkMetadataLog
-from kbroker.pipeline.archive.manifest.model import CoveredRange, ManifestCommit
+from kbroker.pipeline.archive.manifest import CoveredRange, ManifestCommit, encode_commit
+from kbroker.pipeline.archive.manifest_files import SparkMetadataLog
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.unit.support.archives import SETTINGS, append_file, create_archive, make_file, new_data_path

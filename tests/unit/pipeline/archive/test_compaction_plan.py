@@ -14,7 +14,7 @@ from kbroker.pipeline.archive.compaction_plan import (
     require_same_rows,
     split_rounds,
 )
-from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, PartitionStats
+from kbroker.pipeline.archive.manifest import ArchiveState, DataFile, PartitionStats
 from kbroker.pipeline.errors import PipelineError
 
 MIB = 1024 * 1024

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.pipeline.archive.layout import OffsetRange
-from kbroker.pipeline.archive.manifest.model import (
+from kbroker.pipeline.archive.manifest import (
     ArchiveState,
     CoveredRange,
     DataFile,
@@ -15,9 +15,9 @@ from kbroker.pipeline.archive.manifest.model import (
     TopicInfo,
     apply_commit,
 )
-from kbroker.pipeline.archive.plot import plot_archive
 from kbroker.pipeline.archive.report import archive_totals, report_topics
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.plot import plot_archive
 from tests.unit.support import archives
 
 T0 = 1_760_000_000_000

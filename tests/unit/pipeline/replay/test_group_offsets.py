@@ -31,10 +31,10 @@ from kbroker.pipeline.replay.plan import (
     save_new,
 )
 from kbroker.pipeline.replay.preparation import ReplayContext
-from kbroker.pipeline.replay.progress import BatchSpan
+from kbroker.pipeline.replay.producer import BatchSpan
 from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.replay.selection import Selection
-from kbroker.pipeline.replay.sending.job import SpeedLimit
+from kbroker.pipeline.replay.sending import SpeedLimit
 from kbroker.pipeline.storage.local import LocalStorage
 
 SOURCE, TARGET = TopicPartition("a", 0), TopicPartition("x", 0)
@@ -94,7 +94,7 @@ def test_a_finished_replay_commits_nothing(context, admin):
     finished = mark_finished(context.archive.storage, PLAN, 2000)
     notes: list[str] = []
     summary = run.execute_plan(replace(context, notify=notes.append), finished, SpeedLimit())
-    assert (summary.rows, summary.sent, summary.groups) == (5, 0, {})
+    assert (summary.plan.rows, summary.sent, summary.groups) == (5, 0, {})
     assert admin.commits == []
     assert notes == ["replay abc123 is already finished: nothing is sent or committed"]
 

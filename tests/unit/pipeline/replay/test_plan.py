@@ -21,7 +21,7 @@ from kbroker.pipeline.replay.plan import (
     mark_finished,
     save_new,
 )
-from kbroker.pipeline.replay.progress import TargetStart
+from kbroker.pipeline.replay.producer import TargetStart
 from kbroker.pipeline.replay.selection import Selection
 from kbroker.pipeline.storage.local import LocalStorage
 

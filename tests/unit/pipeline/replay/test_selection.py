@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.layout import OffsetRange
-from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, PartitionStats
+from kbroker.pipeline.archive.manifest import ArchiveState, DataFile, PartitionStats
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.replay.selection import (

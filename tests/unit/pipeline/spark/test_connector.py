@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.spark import connector
+from kbroker.pipeline.spark import installation as connector
 from kbroker.pipeline.spark.installation import JavaInstallation, SparkInstallation
 
 IVY_NAMES = [f"{name}-{version}.jar" for _, name, version in connector.ARTIFACTS]

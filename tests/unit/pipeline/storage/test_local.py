@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.storage import is_local, open_storage
 from kbroker.pipeline.storage.local import LocalStorage
-from kbroker.pipeline.storage.location import is_local, open_storage
 from kbroker.pipeline.storage.storage import DirectoryEntry, FileMissingError, read_lines, walk
 
 

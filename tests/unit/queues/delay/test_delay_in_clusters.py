@@ -16,6 +16,7 @@ from kbroker.queues.delay.snapshots import FILE_NAME
 from protocol.errors import ErrorCode
 from protocol.messages.k10011_delayed_records import DelayedRecordsRequest, DelayedRecordsResponse
 from protocol.records.batch import TRANSACTIONAL, build_batch
+from tests.sampling import third_of
 from tests.unit.support.client import Client
 from tests.unit.support.queue_cluster import End, QueueCluster, kill, power_off, stop
 from tests.unit.support.simulated_hosts import simulated
@@ -73,7 +74,7 @@ class DelayCluster(QueueCluster):
 
 
 @pytest.mark.parametrize("end", [kill, power_off, stop])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", third_of(range(2)))
 def test_each_record_is_delivered_once_although_the_leader_changes(end: End, seed: int) -> None:
     async def test(s: DelayCluster) -> None:
         await s.create_topic(3, 1, 2, min_insync_replicas="2")
@@ -113,7 +114,7 @@ async def test_deliveries_wait_for_in_sync_replicas(s: DelayCluster) -> None:
 
 
 @pytest.mark.parametrize("min_isr", ["1", "2"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", third_of(range(2)))
 def test_an_isolated_leader_delivers_nothing_that_the_next_one_delivers_as_well(seed: int, min_isr: str) -> None:
     async def test(s: DelayCluster) -> None:
         await s.create_topic(3, 1, 2, min_insync_replicas=min_isr)
@@ -312,7 +313,7 @@ class RetentionCluster(DelayCluster):
 
 
 @pytest.mark.parametrize("end", [kill, power_off])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", third_of(range(2)))
 def test_retention_loses_nothing_while_leaders_change(end: End, seed: int) -> None:
     """Pending records are stored anew again and again, by several leaders, until they are due."""
 

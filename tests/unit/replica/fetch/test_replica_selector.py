@@ -47,7 +47,12 @@ def state(isr: list[int]) -> PartitionState:
     ],
 )
 def test_selection(racks: tuple[str | None, ...], isr: list[int], offset: int, expected: int) -> None:
-    assert select_read_replica(state(isr), "b", offset, brokers(*racks)) == expected
+    registered = brokers(*racks)
+    assert select_read_replica(state(isr), "b", offset, registered, registered) == expected
+
+
+def test_a_follower_without_the_listener_of_the_consumer_is_not_selected() -> None:
+    assert select_read_replica(state([1, 2, 3, 4]), "b", 5, brokers("a", "b", "b", "b"), {1, 3, 4}) == 3
 
 
 async def replicated(m: Machine) -> tuple[ReplicatedPartition, Client]:

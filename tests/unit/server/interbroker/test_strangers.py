@@ -7,7 +7,7 @@ import pytest
 
 from kbroker.interbroker.handshake import BrokerIdentity, InitiatorHandshake
 from kbroker.interbroker.peers import PeerUnavailable
-from kbroker.server.interbroker.inter_broker_connection import HANDSHAKE_TIMEOUT_S
+from kbroker.server.interbroker.handshake_state import HANDSHAKE_TIMEOUT_S
 from kbroker.server.interbroker.inter_broker_server import MAX_STRANGERS
 from protocol.apis import ApiKey
 from protocol.framing import encode_frame, encode_request_header
@@ -72,17 +72,17 @@ async def test_bytes_before_the_handshake(s: StrangerTest, caplog: pytest.LogCap
     stranger = await s.stranger(data)
     await stranger.lost
     assert s.two.received == []
-    assert not s.two.server.connections
+    assert not s.two.server.strangers
     refused(caplog, "request before the handshake")
 
 
 @simulated(StrangerTest, [1])
 async def test_a_frame_that_is_too_large_reserves_nothing(s: StrangerTest, caplog: pytest.LogCaptureFixture) -> None:
     stranger = await s.stranger((1024).to_bytes(4, "big") + b"x")
-    await s.until(lambda: s.two.server.connections)
-    (connection,) = s.two.server.connections
-    await s.until(lambda: connection._partial is not None)
-    assert len(connection._partial or b"") == 1028
+    await s.until(lambda: s.two.server.strangers)
+    (state,) = s.two.server.strangers
+    await s.until(lambda: state._partial is not None)
+    assert len(state._partial or b"") == 1028
     await stranger.lost
     refused(caplog, "no handshake in time")
     before = s.loop.time()
@@ -147,7 +147,7 @@ async def test_a_broker_that_does_not_know_of_the_restart_is_refused_without_a_w
     stranger = await s.stranger(frame(handshake.hello))
     assert b"another epoch of this broker is meant" in await s.received(stranger)
     await stranger.lost
-    assert not s.two.server.connections
+    assert not s.two.server.strangers
     refused(caplog, "", count=0)
 
 
@@ -187,7 +187,7 @@ async def greeted(s: StrangerTest) -> Recorder:
     handshake = s.hello()
     broker = await s.stranger(frame(handshake.hello))
     broker.write(frame(handshake.answer(await s.received(broker))))
-    await s.until(lambda: s.two.server.connections and not s.two.server.strangers)
+    await s.until(lambda: s.two.server.connections)
     return broker
 
 

@@ -21,7 +21,6 @@ from protocol.messages.k02_list_offsets import (
     ListOffsetsTopic,
 )
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from tests.sampling import third_of
 from tests.unit.simulation.coordination.test_fencing_check import SESSION_S, ThreeBrokers
 from tests.unit.support.simulated_cluster import SimulatedCluster
 from tests.unit.support.simulated_hosts import simulated
@@ -54,19 +53,16 @@ def heal(s: ThreeBrokers | SimulatedCluster, broker: int) -> None:
 
 
 @pytest.mark.parametrize("direction", ["both", "from", "to"])
-@pytest.mark.parametrize("seed", third_of(SEEDS))
-def test_it_leads_nothing_until_it_has_joined_again(seed: int, direction: str) -> None:
-    async def test(s: ThreeBrokers) -> None:
-        epoch = s.epoch(2)
-        cut_off(s, 2, direction)
-        await s.until(lambda: not s.led(2), GIVING_UP_S)
-        assert 2 not in s.broker(2).services.metadata.brokers
-        await s.until(lambda: len(s.led(1)) + len(s.led(3)) == 3, 2 * SESSION_S)
-        heal(s, 2)
-        await s.until(lambda: s.epoch(2) > epoch, 30)
-        await s.until(lambda: all(s.isr(2, index) == ALL for index in range(3)), 60)
-
-    ThreeBrokers(seed).run(test)
+@simulated(ThreeBrokers, SEEDS)
+async def test_it_leads_nothing_until_it_has_joined_again(s: ThreeBrokers, direction: str) -> None:
+    epoch = s.epoch(2)
+    cut_off(s, 2, direction)
+    await s.until(lambda: not s.led(2), GIVING_UP_S)
+    assert 2 not in s.broker(2).services.metadata.brokers
+    await s.until(lambda: len(s.led(1)) + len(s.led(3)) == 3, 2 * SESSION_S)
+    heal(s, 2)
+    await s.until(lambda: s.epoch(2) > epoch, 30)
+    await s.until(lambda: all(s.isr(2, index) == ALL for index in range(3)), 60)
 
 
 class Cluster3(SimulatedCluster):
@@ -75,52 +71,48 @@ class Cluster3(SimulatedCluster):
 
 
 @pytest.mark.parametrize("direction", ["both", "from", "to"])
-@pytest.mark.parametrize("seed", third_of(SEEDS))
-def test_a_consumer_goes_on(seed: int, direction: str) -> None:
+@simulated(Cluster3, SEEDS)
+async def test_a_consumer_goes_on(s: Cluster3, direction: str) -> None:
     """It fetches from the former leader without an error, so it asks no other broker until that one gives up."""
+    await s.create([2, 1, 3])
+    history, values = History(lambda: s.loop.elapsed_ns), ValueSource()
+    addresses = [(machine.name, PORT) for machine in s.machines.values()]
+    loop, other_loop = s.host("consumer"), s.host("producer")
+    cluster = Cluster(loop, addresses, Random(s.seed), "consumer")
+    consumer = Consumer(cluster, history, "consumer", Random(s.seed))
+    other_cluster = Cluster(other_loop, addresses, Random(s.seed), "producer")
+    producer = Producer(other_cluster, history, "producer", Random(s.seed))
+    consumer.assign({TP: 0})
+    offsets: list[int] = []
 
-    async def test(s: Cluster3) -> None:
-        await s.create([2, 1, 3])
-        history, values = History(lambda: s.loop.elapsed_ns), ValueSource()
-        addresses = [(machine.name, PORT) for machine in s.machines.values()]
-        loop, other_loop = s.host("consumer"), s.host("producer")
-        cluster = Cluster(loop, addresses, Random(seed), "consumer")
-        consumer = Consumer(cluster, history, "consumer", Random(seed))
-        other_cluster = Cluster(other_loop, addresses, Random(seed), "producer")
-        producer = Producer(other_cluster, history, "producer", Random(seed))
-        consumer.assign({TP: 0})
-        offsets: list[int] = []
+    async def consume() -> None:
+        while True:
+            offsets.extend(read.offset for read in await consumer.poll())
 
-        async def consume() -> None:
-            while True:
-                offsets.extend(read.offset for read in await consumer.poll())
+    async def send() -> None:
+        await producer.send(TP, values.allocate(1))
 
-        async def send() -> None:
-            await producer.send(TP, values.allocate(1))
-
-        consuming = loop.create_task(consume())
-        await other_loop.run(send())
-        await s.until(lambda: offsets == [0], 10)
-        cut_off(s, 2, direction)
-        await s.until(lambda: s.registration(1).leader != 2, 2 * SESSION_S)
-        other_loop.create_task(send())
-        await s.until(lambda: s.replica(s.registration(1).leader).state.high_watermark == 2, 30)
-        await s.until(lambda: offsets == [0, 1], GIVING_UP_S)
-        request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
-        response = await s.client(2, lambda client: client.request(request, 12, MetadataResponse))
-        (partition,) = response.topics[0].partitions
-        assert partition.error_code == ErrorCode.LEADER_NOT_AVAILABLE
-        assert [broker.node_id for broker in response.brokers] == [1, 3]
-        consuming.cancel()
-        cluster.close()
-        other_cluster.close()
-
-    Cluster3(seed).run(test)
+    consuming = loop.create_task(consume())
+    await other_loop.run(send())
+    await s.until(lambda: offsets == [0], 10)
+    cut_off(s, 2, direction)
+    await s.until(lambda: s.registration(1).leader != 2, 2 * SESSION_S)
+    other_loop.create_task(send())
+    await s.until(lambda: s.replica(s.registration(1).leader).state.high_watermark == 2, 30)
+    await s.until(lambda: offsets == [0, 1], GIVING_UP_S)
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+    response = await s.client(2, lambda client: client.request(request, 12, MetadataResponse))
+    (partition,) = response.topics[0].partitions
+    assert partition.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    assert [broker.node_id for broker in response.brokers] == [1, 3]
+    consuming.cancel()
+    cluster.close()
+    other_cluster.close()
 
 
 @pytest.mark.parametrize("direction", ["both", "from", "to"])
-@pytest.mark.parametrize("seed", third_of(SEEDS))
-def test_it_returns_no_latest_offsets_once_another_broker_may_lead(seed: int, direction: str) -> None:
+@simulated(Cluster3, SEEDS)
+async def test_it_returns_no_latest_offsets_once_another_broker_may_lead(s: Cluster3, direction: str) -> None:
     """The admin client of Spark's driver sends no leader epoch, and takes a lower offset for lost records."""
 
     async def error_of_latest(s: Cluster3) -> int:
@@ -129,16 +121,13 @@ def test_it_returns_no_latest_offsets_once_another_broker_may_lead(seed: int, di
         response = await s.client(2, lambda client: client.request(request, 10, ListOffsetsResponse))
         return response.topics[0].partitions[0].error_code
 
-    async def test(s: Cluster3) -> None:
-        await s.create([2, 1, 3])
-        assert await error_of_latest(s) == ErrorCode.NONE
-        cut_off(s, 2, direction)
-        await s.until(lambda: s.registration(1).leader != 2, 2 * SESSION_S)
-        assert await error_of_latest(s) == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        heal(s, 2)
-        await s.until(lambda: s.registration(2).leader != 2 and 2 in s.registration(2).isr, 60)
-
-    Cluster3(seed).run(test)
+    await s.create([2, 1, 3])
+    assert await error_of_latest(s) == ErrorCode.NONE
+    cut_off(s, 2, direction)
+    await s.until(lambda: s.registration(1).leader != 2, 2 * SESSION_S)
+    assert await error_of_latest(s) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    heal(s, 2)
+    await s.until(lambda: s.registration(2).leader != 2 and 2 in s.registration(2).isr, 60)
 
 
 @simulated(ThreeBrokers, SEEDS)

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from kbroker.simulation.coordination.service import SimCoordination
-from tests.sampling import third_of
 from tests.unit.simulation.coordination.test_fencing_check import SESSION_S, ThreeBrokers
 from tests.unit.simulation.coordination.test_isolated_controller import controllers, links
 from tests.unit.support.simulated_hosts import simulated
@@ -27,24 +26,21 @@ def leads_all(s: ThreeBrokers, *brokers: int) -> bool:
 
 
 @pytest.mark.parametrize("direction", ["both", "from", "to"])
-@pytest.mark.parametrize("seed", third_of(SEEDS))
-def test_others_lead_its_partitions(seed: int, direction: str) -> None:
-    async def test(s: ThreeBrokers) -> None:
-        cut, (controller,) = follower(s), controllers(s)
-        others, former = [number for number in ALL if number != cut], s.epoch(cut)
-        for source, target in links(cut, direction):
-            s.loop.network.faults.cut(source, target)
-        await s.until(lambda: not s.led(cut) and leads_all(s, *others), GIVING_UP_S)
-        # It joins again, and then stays as it is: it leads nothing that others could lead.
-        await s.until(lambda: s.epoch(cut) > former, 20)
-        epoch = s.epoch(cut)
-        await asyncio.sleep(LONG_S)
-        assert (s.epoch(cut), s.led(cut), controllers(s)) == (epoch, [], [controller])
-        for source, target in links(cut, direction):
-            s.loop.network.faults.restore(source, target)
-        await s.until(lambda: all(s.isr(cut, index) == ALL for index in range(3)), LONG_S)
-
-    ThreeBrokers(seed).run(test)
+@simulated(ThreeBrokers, SEEDS)
+async def test_others_lead_its_partitions(s: ThreeBrokers, direction: str) -> None:
+    cut, (controller,) = follower(s), controllers(s)
+    others, former = [number for number in ALL if number != cut], s.epoch(cut)
+    for source, target in links(cut, direction):
+        s.loop.network.faults.cut(source, target)
+    await s.until(lambda: not s.led(cut) and leads_all(s, *others), GIVING_UP_S)
+    # It joins again, and then stays as it is: it leads nothing that others could lead.
+    await s.until(lambda: s.epoch(cut) > former, 20)
+    epoch = s.epoch(cut)
+    await asyncio.sleep(LONG_S)
+    assert (s.epoch(cut), s.led(cut), controllers(s)) == (epoch, [], [controller])
+    for source, target in links(cut, direction):
+        s.loop.network.faults.restore(source, target)
+    await s.until(lambda: all(s.isr(cut, index) == ALL for index in range(3)), LONG_S)
 
 
 @simulated(ThreeBrokers, SEEDS)
@@ -71,22 +67,18 @@ async def test_a_broker_that_is_left_alone_with_its_controller_goes_by_it(s: Thr
 
 
 @pytest.mark.parametrize("end", ["stop", "kill", "power_off", "pause"])
-@pytest.mark.parametrize("seed", third_of(SEEDS))
-def test_a_controller_that_dies_is_replaced(seed: int, end: str) -> None:
+@simulated(ThreeBrokers, SEEDS)
+async def test_a_controller_that_dies_is_replaced(s: ThreeBrokers, end: str) -> None:
     """The others reach each other: they wait for the end of its session, and keep their roles."""
-
-    async def test(s: ThreeBrokers) -> None:
-        (controller,) = controllers(s)
-        others = [number for number in ALL if number != controller]
-        epochs = [s.epoch(number) for number in others]
-        ended = getattr(s.machines[controller], end)()
-        if ended is not None:
-            await ended
-        await s.until(lambda: leads_all(s, *others), 3 * SESSION_S)
-        await asyncio.sleep(LONG_S)
-        assert [s.epoch(number) for number in others] == epochs
-
-    ThreeBrokers(seed).run(test)
+    (controller,) = controllers(s)
+    others = [number for number in ALL if number != controller]
+    epochs = [s.epoch(number) for number in others]
+    ended = getattr(s.machines[controller], end)()
+    if ended is not None:
+        await ended
+    await s.until(lambda: leads_all(s, *others), 3 * SESSION_S)
+    await asyncio.sleep(LONG_S)
+    assert [s.epoch(number) for number in others] == epochs
 
 
 @simulated(ThreeBrokers, SEEDS)

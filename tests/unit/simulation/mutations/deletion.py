@@ -73,7 +73,7 @@ def a_missing_topic_counts_as_deleted(patch: pytest.MonkeyPatch) -> None:
     wrap(patch, LoadedNodes, "update", update)
 
 
-@mutation(SCENARIO, [INVARIANT], replicated(seconds=8.0))
+@mutation(SCENARIO, [INVARIANT], replicated(seconds=8.0), slow=True)
 @replaces(assigned_partitions, "fate_of_log")
 def a_start_deletes_the_logs_of_unknown_topics(original: Callable[..., LogFate], *arguments: Any) -> LogFate:
     """A broker that starts deletes what the metadata does not assign to it."""
@@ -81,7 +81,7 @@ def a_start_deletes_the_logs_of_unknown_topics(original: Callable[..., LogFate],
     return LogFate.DELETE if fate is LogFate.SET_ASIDE else fate
 
 
-@mutation(SCENARIO, [INVARIANT, "lost write"], replicated(seconds=8.0))
+@mutation(SCENARIO, [INVARIANT, "lost write"], replicated(seconds=8.0), slow=True)
 @replaces(StrayLogs, "take_back")
 def logs_that_were_set_aside_stay_there(
     original: Callable[..., bool], logs: StrayLogs, directory: str, tp: TopicPartition, topic_id: bytes

@@ -172,7 +172,7 @@ def brokers_that_cannot_write_report_nothing(original: Any, reporter: Any, healt
     return False
 
 
-@mutation("cluster-disks", [INVARIANT], disks(fill))
+@mutation("cluster-disks", [INVARIANT], disks(fill), slow=True)
 @replaces(replication_control_manager, "give_up_replica")
 def leaders_that_cannot_write_stay(original: Any, partition: Any, broker_id: int, *arguments: Any) -> Any:
     """Only followers leave the ISR when they cannot write."""
@@ -244,7 +244,7 @@ def a_recovery_elects_the_worst_log(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log_recovery, "_best", worst)
 
 
-@mutation("cluster", RESTORE_SIGNS, replicated(restored_with_a_stale_follower_first, seconds=25.0))
+@mutation("cluster", RESTORE_SIGNS, replicated(restored_with_a_stale_follower_first, seconds=25.0), slow=True)
 def a_recovery_does_not_wait_for_other_logs(patch: pytest.MonkeyPatch) -> None:
     """The first broker that has a log leads."""
 
@@ -259,6 +259,7 @@ def a_recovery_does_not_wait_for_other_logs(patch: pytest.MonkeyPatch) -> None:
     RESTORE_SIGNS,
     # The broker can acknowledge records alone.
     topics(replicated(restored_with_an_unaware_broker_first, seconds=25.0), min_insync_replicas="1"),
+    slow=True,
 )
 def brokers_are_not_waited_for_after_all_sessions_have_ended(patch: pytest.MonkeyPatch) -> None:
     """The first broker that registers leads by the copy, though others may have seen that it is old."""
@@ -269,6 +270,7 @@ def brokers_are_not_waited_for_after_all_sessions_have_ended(patch: pytest.Monke
     "cluster",
     RESTORE_SIGNS,
     topics(replicated(restored_while_sessions_expire, seconds=25.0), min_insync_replicas="1"),
+    slow=True,
 )
 def a_starting_broker_does_not_notice_the_end_of_its_session(patch: pytest.MonkeyPatch) -> None:
     """It waits for the end of its former session in one that has expired, so the others stop waiting for it."""

@@ -71,7 +71,7 @@ def retention_deletes_pending_records(_: Any, delivery: Any, now_ms: int) -> int
     return limit
 
 
-@mutation("queues", [SPINNING], only(producers=1, readers=1, members=0, deleters=0), first_seed=6)
+@mutation("queues", [SPINNING], only(producers=1, readers=1, members=0, deleters=0), first_seed=6, slow=True)
 @replaces(DelayState, "drop_below")
 def deleted_records_stay_pending(_: Any, state: Any, offset: int) -> None:
     """DeleteRecords deletes pending records, and they are still pending: the delivery reads them again and again."""
@@ -86,7 +86,7 @@ def cancellations_are_not_replayed(real: Any, batch: Any, body: Any, header: Any
     return effects._replace(removed=[]) if is_cancellation else effects
 
 
-@mutation("queues", BROKEN, KILLS, first_seed=13)
+@mutation("queues", BROKEN, KILLS, first_seed=13, slow=True)
 @replaces(snapshots, "effects_of")
 def moved_records_are_not_replayed(real: Any, *batch: Any) -> Effects:
     """After a restart, records that retention has moved are not pending."""
@@ -129,7 +129,7 @@ def moved_positions_have_no_leader_epoch(real: Any, form: Any, last_offset: int,
     return batch
 
 
-@mutation("queues", BROKEN, KILLS)
+@mutation("queues", BROKEN, KILLS, slow=True)
 @replaces(HiddenRanges, "add")
 def hidden_ranges_include_the_next_batch(real: Any, ranges: Any, read_filter: Any, start: int, end: int) -> None:
     """A client that stays at its offset misses the first batch after those that the filter has hidden."""

@@ -102,7 +102,7 @@ def whenever_exceeded(flag: str) -> Callable[..., bool]:
     return decide
 
 
-@mutation("cluster", [INVARIANT], throttled())
+@mutation("cluster", [INVARIANT], throttled(), slow=True)
 def leaders_throttle_in_sync_replicas(patch: pytest.MonkeyPatch) -> None:
     """A leader withholds records from followers that are in the ISR, too."""
     patch.setattr(replication_throttle, "should_leader_throttle", whenever_exceeded("is_leader_throttled"))

@@ -35,7 +35,7 @@ MODULES = (
     queues,
 )
 
-# Those that take the most processor time: together as much as all others.
+# Those that take the most processor time: together more than all others.
 SLOW = [mutation for mutation in MUTATIONS if mutation.is_slow]
 CHOSEN = [mutation for mutation in MUTATIONS if not mutation.is_slow or mutation in third_of(SLOW)]
 REPEATED = CHOSEN if THOROUGH else CHOSEN[THIRD::9]

@@ -152,9 +152,9 @@ def timeouts_are_ignored(_: Any, *arguments: Any) -> Any:
     first_seed=8,
 )
 @replaces(transaction_shard, "is_timed_out")
-def timeouts_overtake_the_end(real: Any, entry: Any, now: Any) -> Any:
+def timeouts_overtake_the_end(real: Any, entry: Any, *times: Any) -> Any:
     """A transaction times out while its EndTxn waits for its append."""
-    return real(replace(entry, pending_state=None), now)
+    return real(replace(entry, pending_state=None), *times)
 
 
 @mutation(

@@ -20,7 +20,7 @@ from kbroker.pipeline.archive.ingest.batch_ranges import (
     skip_below,
 )
 from kbroker.pipeline.archive.layout import OffsetRange
-from kbroker.pipeline.archive.manifest.model import ArchiveState, CoveredRange, DataFile, Gap, PartitionStats, TopicInfo
+from kbroker.pipeline.archive.manifest import ArchiveState, CoveredRange, DataFile, Gap, PartitionStats, TopicInfo
 from kbroker.pipeline.errors import PipelineError
 
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

@@ -11,7 +11,7 @@ from kbroker.pipeline.archive.ingest.cluster_retry import (
     observation,
 )
 from kbroker.pipeline.archive.ingest.options import Subscription, create_subscription
-from kbroker.pipeline.archive.manifest.model import ArchiveState, TopicInfo
+from kbroker.pipeline.archive.manifest import ArchiveState, TopicInfo
 from kbroker.pipeline.cluster_admin import BrokerUnavailableError
 from kbroker.pipeline.errors import PipelineError
 

@@ -9,8 +9,15 @@ import pytest
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.layout import OffsetRange, commit_path, state_path
-from kbroker.pipeline.archive.manifest.codec import decode_commit, encode_commit, encode_state
-from kbroker.pipeline.archive.manifest.model import ArchiveState, CoveredRange, ManifestCommit, apply_commits
+from kbroker.pipeline.archive.manifest import (
+    ArchiveState,
+    CoveredRange,
+    ManifestCommit,
+    apply_commits,
+    decode_commit,
+    encode_commit,
+    encode_state,
+)
 from kbroker.pipeline.archive.verification.commit_chain import read_chain
 from kbroker.pipeline.archive.verification.findings import format_finding
 from kbroker.pipeline.storage.local import LocalStorage

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, PartitionStats
+from kbroker.pipeline.archive.manifest import ArchiveState, DataFile, PartitionStats
 from kbroker.pipeline.archive.verification.file_checks import (
     FileCheckResult,
     check_files,

@@ -3,8 +3,8 @@
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.pipeline.replay.sending.batch_encoder import ProducerSettings, ReplayBatch
-from kbroker.pipeline.replay.sending.task import (
+from kbroker.pipeline.replay.batch_encoder import ProducerSettings, ReplayBatch
+from kbroker.pipeline.replay.sending import (
     MAX_WAIT_S,
     Pacer,
     Pacing,
@@ -12,7 +12,6 @@ from kbroker.pipeline.replay.sending.task import (
     SendSettings,
     SendTask,
     SpeedPacer,
-    UnlimitedPacer,
 )
 
 pa = pytest.importorskip("pyarrow", reason="not run: pyarrow is not installed (extra `spark`)")
@@ -148,10 +147,6 @@ def send_times(pacer: Pacer, clock: WallClock, due_ms: list[int]) -> list[float]
             clock.now += max(wait_s, 1e-6)
         times += [clock.now - began] * (end - len(times))
     return times
-
-
-def test_without_a_limit_all_rows_are_sendable():
-    assert UnlimitedPacer().sendable_until([1, 2, 3], 1) == 3
 
 
 @pytest.mark.parametrize("rate", [0.5, 3, 100, 12_345.6])

@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.manifest.model import ArchiveState, TopicInfo
+from kbroker.pipeline.archive.manifest import ArchiveState, TopicInfo
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import preparation
-from kbroker.pipeline.replay.selection import RecordTotals
-from kbroker.pipeline.replay.target_topics import (
-    NewTargetTopic,
+from kbroker.pipeline.replay.preparation import (
+    ReplayTarget,
     as_topic_configs,
     max_batch_bytes,
     new_topic,
     retention_warnings,
     timestamp_errors,
 )
+from kbroker.pipeline.replay.selection import RecordTotals
 from protocol.errors import ErrorCode
 from protocol.messages.k32_describe_configs import (
     DescribeConfigsRequest,
@@ -55,7 +55,7 @@ def check(broker: Any, configs: Mapping[str, str], age_ms: int) -> list[str]:
     now_ms = preparation.time.time_ns() // 1_000_000
     new = {"x": new_topic(STATE, ["a"], 1, configs)}
     totals = {TopicPartition("x", 0): RecordTotals(1, 1, now_ms - age_ms, now_ms - age_ms)}
-    return preparation._check_topic_configs(preparation._effective_configs(broker, {}, new), totals)
+    return preparation._check_topic_configs(preparation._effective_configs(broker, new), totals)
 
 
 def test_timestamps_that_a_topic_would_reject_or_replace():
@@ -79,8 +79,8 @@ def test_a_new_topic_has_the_archived_partitions_and_configs():
     configs = {"message.timestamp.type": "LogAppendTime", "retention.ms": "5"}
     state = ArchiveState(topics={"t": TopicInfo("", 4, configs), "u": TopicInfo("", 6, {"segment.ms": "9"})})
     created = new_topic(state, ["t"], 2, {"retention.ms": "-1"})
-    assert created == NewTargetTopic(4, {"message.timestamp.type": "CreateTime", "retention.ms": "-1"})
-    assert new_topic(state, ["t", "u"], 9, {}) == NewTargetTopic(9, {"message.timestamp.type": "CreateTime"})
+    assert created == ReplayTarget(4, {"message.timestamp.type": "CreateTime", "retention.ms": "-1"})
+    assert new_topic(state, ["t", "u"], 9, {}) == ReplayTarget(9, {"message.timestamp.type": "CreateTime"})
 
 
 def test_batches_fit_every_topic():
@@ -91,7 +91,7 @@ def test_batches_fit_every_topic():
 def test_a_topic_is_created_with_create_time_whatever_the_brokers_default():
     for sources in (["a"], ["a", "b"], []):
         assert new_topic(STATE, sources, 1, {}).configs["message.timestamp.type"] == "CreateTime"
-    expected = NewTargetTopic(3, {"message.timestamp.type": "CreateTime", "segment.bytes": "9", "x": "y"})
+    expected = ReplayTarget(3, {"message.timestamp.type": "CreateTime", "segment.bytes": "9", "x": "y"})
     assert new_topic(STATE, ["a"], 1, {"x": "y"}) == expected
     assert check(FakeBroker({"log.message.timestamp.type": "LogAppendTime"}), {}, 0) == []
     with pytest.raises(PipelineError, match="topic x replaces timestamps by the time of the append"):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay.progress import sequence_at
 from protocol.records.batch import assemble_batch
 from protocol.records.compression import CODEC_NAMES, compress
 from protocol.records.record import encode_varint
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+MAX_SEQUENCE = 0x7FFFFFFF
 # An upper bound of a record's length, attributes, deltas, field lengths and header count, in bytes.
 RECORD_OVERHEAD = 40
 # An upper bound of the batch header, which has 61 bytes.
@@ -62,6 +62,11 @@ class ReplayBatch(NamedTuple):
         return ReplayBatch(
             self.target, start, self.timestamps[part], self.keys[part], self.values[part], self.headers[part]
         )
+
+
+def sequence_at(position: int) -> int:
+    """Return the sequence number of the record at a position; 0 follows the largest."""
+    return position & MAX_SEQUENCE
 
 
 def parse_codec(name: str) -> int:

@@ -17,16 +17,17 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from kbroker.pipeline.archive.layout import MANIFEST, SPARK_METADATA, commit_path, parse_manifest_name, state_path
-from kbroker.pipeline.archive.manifest.codec import (
+from kbroker.pipeline.archive.manifest import (
     DIGEST_FIELD_BYTES,
     DIGEST_PREFIX,
     DIGEST_SUFFIX,
+    ArchiveState,
     Decoded,
+    ManifestCommit,
     damaged,
     decode_commit,
     decode_state,
 )
-from kbroker.pipeline.archive.manifest.model import ArchiveState, ManifestCommit
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.storage import MAX_READ_BYTES, FileTooLargeError, Storage, read_lines
 

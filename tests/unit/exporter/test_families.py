@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kbroker.exporter.metrics_page import LINES_PER_PART, MetricsPage, labels
+from kbroker.exporter.families import LINES_PER_PART, MetricsPage, labels
 from kbroker.runtime.metrics import LATENCY_BOUNDS_NS, Histogram
 
 NAME = "kbroker_event_loop_delay_seconds"

@@ -8,9 +8,14 @@ import pytest
 from kbroker.client.requests import BrokerError
 from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay.progress import MAX_SEQUENCE, Progress, TargetStart, position_after_sequence, read_progress
-from kbroker.pipeline.replay.sending.batch_encoder import ProducerSettings, ReplayBatch
-from kbroker.pipeline.replay.sending.producer import ReplayProducer
+from kbroker.pipeline.replay.batch_encoder import MAX_SEQUENCE, ProducerSettings, ReplayBatch
+from kbroker.pipeline.replay.producer import (
+    Progress,
+    ReplayProducer,
+    TargetStart,
+    position_after_sequence,
+    read_progress,
+)
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import (
     PartitionProduceResponse,

@@ -6,16 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.pipeline.archive.manifest.codec import KINDS, decode_commit, decode_state, encode_commit, encode_state
-from kbroker.pipeline.archive.manifest.model import (
+from kbroker.pipeline.archive.manifest import (
+    KINDS,
     ArchiveState,
     CoveredRange,
     DataFile,
     Gap,
     ManifestCommit,
     PartitionStats,
+    QueryBatch,
     TopicInfo,
     apply_commits,
+    decode_commit,
+    decode_state,
+    encode_commit,
+    encode_state,
 )
 from kbroker.pipeline.errors import PipelineError
 from tests.unit.support.archives import make_file, new_data_path
@@ -43,7 +48,7 @@ COMMITS = st.builds(
     remove=st.lists(st.text(), max_size=2).map(tuple),
     covered=st.lists(st.builds(CoveredRange, TOPICS, OFFSETS, OFFSETS, OFFSETS), max_size=2).map(tuple),
     gaps=st.lists(st.builds(Gap, TOPICS, OFFSETS, OFFSETS, OFFSETS, st.text()), max_size=2).map(tuple),
-    query=st.none() | st.tuples(st.text(), OFFSETS),
+    query=st.none() | st.builds(QueryBatch, st.text(), OFFSETS),
     topics=st.none() | st.dictionaries(TOPICS, INFOS, max_size=2),
     groups=st.none() | GROUPS,
     settings=st.none() | st.dictionaries(st.text(), st.text() | st.booleans() | st.integers(), max_size=2),
@@ -68,7 +73,7 @@ def a_state() -> ArchiveState:
         add=(make_file(new_data_path(), partitions=2), make_file(new_data_path(topic="123"))),
         covered=covered,
         gaps=(Gap("t", 0, 10, 20, "retention"),),
-        query=("q", 3),
+        query=QueryBatch("q", 3),
         topics={"t": TopicInfo("id", 2, {"a": "b"})},
         groups={"g": {"t": {0: 4}}},
         settings={"committed_only": True},
@@ -82,7 +87,9 @@ def test_a_state_is_decoded_as_it_was_encoded():
 
 
 def test_the_document_of_a_commit():
-    commit = ManifestCommit("append", 5, add=(make_file("topic=t/date=2024-02-29/abc-0.parquet"),), query=("q", 1))
+    commit = ManifestCommit(
+        "append", 5, add=(make_file("topic=t/date=2024-02-29/abc-0.parquet"),), query=QueryBatch("q", 1)
+    )
     document = json.loads(encode_commit(3, commit, "00"))
     stats = {"partition": 0, "first": 0, "last": 0, "rows": 1, "bytes": 10, "from_ms": 1000, "to_ms": 2000}
     file = {"path": "topic=t/date=2024-02-29/abc-0.parquet", "size": 37, "sha256": "0" * 64}
@@ -115,7 +122,9 @@ def damage(data: bytes) -> list[bytes]:
 
 
 def test_a_damaged_commit_is_reported_with_its_location():
-    data = encode_commit(3, ManifestCommit("append", 5, add=(make_file(new_data_path()),), query=("q", 1)), "00")
+    data = encode_commit(
+        3, ManifestCommit("append", 5, add=(make_file(new_data_path()),), query=QueryBatch("q", 1)), "00"
+    )
     for bad in damage(data):
         with pytest.raises(PipelineError, match=r"^the/file: "):
             decode_commit(bad, 3, "the/file")

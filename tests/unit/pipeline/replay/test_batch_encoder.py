@@ -3,8 +3,14 @@
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.pipeline.replay.progress import MAX_SEQUENCE, sequence_at
-from kbroker.pipeline.replay.sending.batch_encoder import ProducerSettings, ReplayBatch, encode_batch, read_columns
+from kbroker.pipeline.replay.batch_encoder import (
+    MAX_SEQUENCE,
+    ProducerSettings,
+    ReplayBatch,
+    encode_batch,
+    read_columns,
+    sequence_at,
+)
 from protocol.records.batch import NewRecord, body_of, build_batch, crc_of, parse_header
 from protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, decompress
 from protocol.records.record import iter_records

@@ -1,1 +1,0 @@
-"""The manifest of an archive: its commits, their JSON, and their files."""

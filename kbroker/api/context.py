@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataImage
     from kbroker.metadata.producer_id_manager import ProducerIdManager
     from kbroker.queues.closing.partition_removal import PartitionRemoval
-    from kbroker.queues.delay.delayed_topics import DelayedTopics
+    from kbroker.queues.delay.delay_extension import DelayedTopics
     from kbroker.replica.fetch.fetch_manager import FetchManager
     from kbroker.replica.replica_manager import ReplicaManager
     from kbroker.runtime.delayed_response import DelayedResponse

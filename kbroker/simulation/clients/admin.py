@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from kbroker.simulation.checker.history import DeleteRecords, History, Outcome, TopicPartition
 from kbroker.simulation.clients.cluster import Cluster, RefusedError
-from kbroker.simulation.clients.connection import ConnectionLostError, SimClientConnection
-from protocol.apis import ApiKey
+from kbroker.simulation.clients.connection import ConnectionLostError
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.messages.k19_create_topics import (
@@ -19,7 +18,6 @@ from protocol.messages.k19_create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from protocol.messages.k21_delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -60,7 +58,6 @@ M = TypeVar("M", bound=Message)
 
 TOPIC, BROKER = 2, 4
 SET, DELETE = 0, 1
-FIRST_DELETE_WITH_STATES = 6
 BROKER_TIMEOUT_MS = 5_000
 # With these errors no records were deleted. A leader that is replaced while it waits for its followers may have.
 DELETION_REFUSED = frozenset(
@@ -113,20 +110,6 @@ class Admin:
             error_if_repeated=ErrorCode.TOPIC_ALREADY_EXISTS,
         )
         self._note(f"topic {name} with {partitions} partitions created")
-
-    async def delete_topic(self, name: str) -> None:
-        def request(connection: SimClientConnection) -> DeleteTopicsRequest:
-            has_states = connection.version(ApiKey.DELETE_TOPICS) >= FIRST_DELETE_WITH_STATES
-            names = {"topics": [DeleteTopicState(name=name)]} if has_states else {"topic_names": [name]}
-            return DeleteTopicsRequest(timeout_ms=BROKER_TIMEOUT_MS, **names)
-
-        await self._request(
-            request,
-            DeleteTopicsResponse,
-            lambda response: response.responses[0].error_code,
-            error_if_repeated=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        )
-        self._note(f"topic {name} deleted")
 
     async def create_partitions(self, name: str, count: int) -> None:
         """Increase the number of partitions to `count`."""
@@ -253,7 +236,7 @@ class Admin:
 
     async def _request(
         self,
-        request: Message | Callable[[SimClientConnection], Message],
+        request: Message,
         response_class: type[M],
         code_of: Callable[[M], int],
         *,
@@ -263,16 +246,15 @@ class Admin:
     ) -> M:
         """Repeat a request until it is done, and return the response. `code_of` returns the error of a response.
 
-        `request` may depend on the connection. `error_if_repeated`: the error of a repeated request whose first attempt
-        succeeded. `node`: the broker that gets the request, None for any.
+        `error_if_repeated`: the error of a repeated request whose first attempt succeeded. `node`: the broker that gets
+        the request, None for any.
         """
         maybe_applied = False
         async with asyncio.timeout(self._timeout_s):
             while True:
                 try:
                     connection = await (self.cluster.any_node() if node is None else self.cluster.node(node))
-                    message = request if isinstance(request, Message) else request(connection)
-                    response = await connection.request(message, response_class, version=version)
+                    response = await connection.request(request, response_class, version=version)
                 except ConnectionLostError:
                     maybe_applied = True
                 except OSError:

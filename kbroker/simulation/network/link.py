@@ -13,6 +13,8 @@ DelayRange = tuple[float, float]
 HostPair = tuple[str, str]
 
 ANY = "*"
+# The one-way latency of links without a latency rule.
+LATENCY_S: DelayRange = (0.000_05, 0.000_5)
 
 
 class LinkSender(Protocol):
@@ -31,12 +33,10 @@ class Link:
 
     __slots__ = ("_free_at", "_loop", "_random", "clogged", "cut", "latency_s", "rate", "source", "target", "waiting")
 
-    def __init__(
-        self, source: str, target: str, loop: asyncio.AbstractEventLoop, random: Random, latency_s: DelayRange
-    ) -> None:
+    def __init__(self, source: str, target: str, loop: asyncio.AbstractEventLoop, random: Random) -> None:
         self.source = source
         self.target = target
-        self.latency_s = latency_s
+        self.latency_s = LATENCY_S
         self.cut = False
         self.clogged = False
         self.rate: float | None = None
@@ -95,8 +95,8 @@ class LinkRules:
         for rules in (self.latencies, self.rates, self.clogs, self.cuts):
             rules.clear()
 
-    def apply(self, link: Link, default_latency_s: DelayRange) -> None:
-        link.latency_s = _match(self.latencies, link) or default_latency_s
+    def apply(self, link: Link) -> None:
+        link.latency_s = _match(self.latencies, link) or LATENCY_S
         link.rate = _match(self.rates, link)
         link.clogged = _match(self.clogs, link) is not None
         link.cut = _match(self.cuts, link) is not None
@@ -135,30 +135,19 @@ class Fabric:
         self.injected: Counter[str] = Counter()
         self.reset_chance = 0.0
         self.rules = LinkRules()
-        self._latency_s: DelayRange = (0.000_05, 0.000_5)
         self._links: dict[tuple[str, str], Link] = {}
-
-    @property
-    def latency_s(self) -> DelayRange:
-        """The one-way latency of links without a latency rule."""
-        return self._latency_s
-
-    @latency_s.setter
-    def latency_s(self, latency_s: DelayRange) -> None:
-        self._latency_s = latency_s
-        self.apply_rules()
 
     def link(self, source: str, target: str) -> Link:
         link = self._links.get((source, target))
         if link is None:
-            link = self._links[source, target] = Link(source, target, self.loop, self.random, self._latency_s)
-            self.rules.apply(link, self._latency_s)
+            link = self._links[source, target] = Link(source, target, self.loop, self.random)
+            self.rules.apply(link)
         return link
 
     def apply_rules(self) -> None:
         """Apply changed rules to the existing links."""
         for link in self._links.values():
-            self.rules.apply(link, self._latency_s)
+            self.rules.apply(link)
 
 
 M = TypeVar("M")

@@ -31,7 +31,6 @@ from kbroker.storage.file_names import META_PROPERTIES
 
 if TYPE_CHECKING:
     from kbroker.coordination.data_tree import DataTree
-    from kbroker.replica.partition import Partition
 
 T = TypeVar("T")
 
@@ -358,10 +357,6 @@ class Simulation:
         """Return whether all brokers serve and all replicas of all partitions are in sync."""
         cluster = self.cluster
         return self.serving and cluster is not None and not cluster.has_lossy_replica and not cluster.missing_replicas()
-
-    def partitions(self) -> list[Partition]:
-        """Return the partitions of the running brokers."""
-        return [partition for supervisor in self.supervisors.values() for partition in supervisor.partitions()]
 
     def run(self, story: Coroutine[Any, Any, T]) -> T:
         """Run the simulation until the story ends. Exceptions of the supervisors or the watch end it too."""

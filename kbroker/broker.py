@@ -33,7 +33,7 @@ from kbroker.metadata.recovery.seen_metadata_file import SeenMetadataFile
 from kbroker.queues.closing.forwarding import ForwardingSender
 from kbroker.queues.closing.partition_removal import PartitionRemoval
 from kbroker.queues.queue_extensions import QueueExtensions
-from kbroker.queues.views.view_directory import ViewDirectory
+from kbroker.queues.views import ViewDirectory
 from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.logs.data_directory import DataDirectory
@@ -120,9 +120,10 @@ class Broker:
         extensions = self._extensions = QueueExtensions(self.environment)
         replicas = ReplicaManager(
             self.environment, self.config.node_id, member.image, logs,
-            extensions=extensions,
+            configure=extensions.configure,
             views=ViewDirectory(member.image),
             is_rack_aware=self.config.replica_selector_class in RACK_AWARE,
+            may_be_replaced=lambda: cluster is not None and cluster.is_in_doubt,
         )  # fmt: skip
         self._configure(member)
         assigned = self._assigned = AssignedPartitions(
@@ -139,7 +140,7 @@ class Broker:
         )
 
         def on_registered(broker_epoch: int) -> None:
-            logs.broker_epoch = broker_epoch
+            logs.on_registered(broker_epoch)
             if cluster is not None:
                 cluster.identity.broker_epoch = broker_epoch
 
@@ -166,7 +167,7 @@ class Broker:
         # The server is stopped first: a broker that is partly stopped must not handle requests.
         self._started.append(self._server.stop)
         if cluster is not None:
-            cluster.start_fencing_check(self._sessions, replicas)
+            cluster.start_fencing_check(self._sessions)
             self._started += [self._sessions.stop_rejoining, cluster.hand_over]
         if self.config.kbroker_metrics_listener:
             await self._export(member)

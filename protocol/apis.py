@@ -119,7 +119,7 @@ class Api(NamedTuple):
     flexible_from: the first version with tagged fields (KIP-482).
     served_from: the first version that is served, if that is not `min_version`.
     brokers_from: the first version that brokers send to each other, None if they do not.
-    family: the module of an API that shares it with others, which name their handlers like themselves.
+    family: the module of an API that shares it with others.
     """
 
     key: ApiKey

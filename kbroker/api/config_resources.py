@@ -9,7 +9,8 @@ validates its own configs before it forwards a change, and never forwards reques
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from itertools import repeat
+from typing import Any, NamedTuple
 
 from kbroker.api.context import RequestContext, Services, awaited
 from kbroker.api.forwarding import Send
@@ -25,19 +26,10 @@ from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import paced, yield_if_due
 from protocol.errors import ErrorCode
 from protocol.messages import message_classes
-from protocol.messages.k33_alter_configs import AlterConfigsRequest, AlterConfigsResponse
-from protocol.messages.k44_incremental_alter_configs import (
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
 
 log = EventLogger("kbroker.config")
 
 Overrides = dict[str, str]
-T = TypeVar("T")
-R = TypeVar("R")
-Request = AlterConfigsRequest | IncrementalAlterConfigsRequest
-Response = AlterConfigsResponse | IncrementalAlterConfigsResponse
 
 
 class ResourceAlteration(NamedTuple):
@@ -51,41 +43,50 @@ class ResourceAlteration(NamedTuple):
 async def alter_resources(
     services: Services,
     context: RequestContext,
-    resources: Iterable[T],
-    alteration_of: Callable[[T], ResourceAlteration],
-    make_result: Callable[..., R],
+    request: Any,
+    ops_of: Callable[[Any], Sequence[AlterConfigOp]],
     *,
     replace: bool,
-    validate_only: bool,
-) -> list[R]:
-    """Alter each resource independently, and return its result. A resource that is named twice is not altered.
+) -> Any:
+    """Alter each resource of a request independently, and respond. A resource that is named twice is not altered.
 
-    `make_result`: the class of a result, which has the same fields in both APIs. `replace`: the changes apply to empty
-    overrides, as in AlterConfigs.
+    `ops_of` returns the changes of its configs. `replace`: they apply to empty overrides, as in AlterConfigs.
     """
     # The broker that the client has sent the request to.
     node_id = context.forwarded_by[0] if context.forwarded_by else services.node_id
-    alterations = [alteration_of(resource) for resource in paced(resources)]
+    alterations = [
+        ResourceAlteration(resource.resource_type, resource.resource_name, ops_of(resource.configs))
+        for resource in paced(request.resources)
+    ]
     times_named = Counter((alteration.type, alteration.name) for alteration in paced(alterations))
     errors: list[KafkaError | None] = []
     for alteration in alterations:
         try:
             if times_named[alteration.type, alteration.name] > 1:
                 raise invalid_request("Each resource must appear at most once.")
-            await _alter(services, alteration, replace, validate_only, node_id)
+            await _alter(services, alteration, replace, request.validate_only, node_id)
             errors.append(None)
         except KafkaError as error:
             errors.append(error)
         yield_if_due()
-    return [
-        make_result(
-            error_code=error.code if error else ErrorCode.NONE,
-            error_message=error.message if error else None,
-            resource_type=alteration.type,
-            resource_name=alteration.name,
-        )
-        for alteration, error in paced(zip(alterations, errors, strict=True))
-    ]
+    return _response(context, request, errors)
+
+
+def _response(context: RequestContext, request: Any, errors: Iterable[KafkaError | None]) -> Any:
+    """Return the response with the errors of the resources, whose rows are the same in both APIs."""
+    response_class: Any = message_classes(context.api_key)[1]
+    row = response_class.__rows__["responses"].type[0]
+    return response_class(
+        responses=[
+            row(
+                error_code=error.code if error else ErrorCode.NONE,
+                error_message=error.message if error else None,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, error in paced(zip(request.resources, errors, strict=False))
+        ]
+    )
 
 
 async def _alter(
@@ -185,23 +186,11 @@ def invalid_request(message: str) -> KafkaError:
 # Brokers that are not the controller.
 
 
-def failed_response(context: RequestContext, request: Request, error: KafkaError) -> Response:
-    response: Any = message_classes(context.api_key)[1]()
-    row = response.__rows__["responses"].type[0]
-    response.responses = [
-        row(
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-            error_code=error.code,
-            error_message=error.message,
-        )
-        for resource in request.resources
-    ]
-    result: Response = response
-    return result
+def failed_response(context: RequestContext, request: Any, error: KafkaError) -> Any:
+    return _response(context, request, repeat(error))
 
 
-async def forward(services: Services, context: RequestContext, request: Any, handle: Handle, send: Send) -> Response:
+async def forward(services: Services, context: RequestContext, request: Any, handle: Handle, send: Send) -> Any:
     """Alter loggers and validate this broker's configs here. Forward all other resources that are not refused."""
     rows: dict[int, Any] = {}
     here = [resource for resource in request.resources if _is_refused_or_logger(services, resource)]
@@ -223,8 +212,7 @@ async def forward(services: Services, context: RequestContext, request: Any, han
             response = failed_response(context, part, error)
         rows.update(zip(map(id, forwarded), response.responses, strict=True))
     response_class: Any = message_classes(context.api_key)[1]
-    result: Response = response_class(responses=[rows[id(resource)] for resource in request.resources])
-    return result
+    return response_class(responses=[rows[id(resource)] for resource in request.resources])
 
 
 def _is_refused_or_logger(services: Services, resource: Any) -> bool:

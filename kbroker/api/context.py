@@ -4,9 +4,9 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 
     handle(services, context, request) -> Response | Awaitable[Response] | None
 
-APIs that share a file (`family` in protocol/apis.py) have functions with their names instead. The file says with
-constants whether brokers forward the requests to the controller (FORWARDED), run them in turns (RUNS_IN_TURNS), and
-what may overlap with them (OVERLAP).
+A file of several APIs (`family` in protocol/apis.py) has a dict of these functions, HANDLERS. The file says with
+constants (True, or the set of those of its APIs that are meant) whether brokers forward the requests to the controller
+(FORWARDED), run them in turns (RUNS_IN_TURNS), and what may overlap with them (OVERLAP).
 
 - The caller decodes the request, encodes the response, and logs and counts the error codes in it.
 - A handler that has to wait is a coroutine function or returns a DelayedResponse. Until the response is complete, no
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataImage
     from kbroker.metadata.producer_id_manager import ProducerIdManager
     from kbroker.queues.closing.partition_removal import PartitionRemoval
-    from kbroker.queues.delay.delayed_topics import DelayedTopics
+    from kbroker.queues.delay.delay_extension import DelayedTopics
     from kbroker.replica.fetch.fetch_manager import FetchManager
     from kbroker.replica.replica_manager import ReplicaManager
     from kbroker.runtime.delayed_response import DelayedResponse

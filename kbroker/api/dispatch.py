@@ -75,7 +75,13 @@ def handler_module(key: int) -> ModuleType:
 
 def is_forwarded(key: int) -> bool:
     """Return whether brokers forward requests of an API to the controller."""
-    return key in ALL_APIS and getattr(handler_module(key), "FORWARDED", False)
+    return key in ALL_APIS and _applies(handler_module(key), "FORWARDED", key)
+
+
+def _applies(module: ModuleType, name: str, key: int) -> bool:
+    """Return whether a constant of a handler's file applies to an API. In a file of several it may be a set of them."""
+    value: bool | set[ApiKey] = getattr(module, name, False)
+    return value if isinstance(value, bool) else key in value
 
 
 def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHandler:
@@ -102,15 +108,14 @@ def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHand
         find_response=find_response,
         keep_response=getattr(module, "keep_response", None),
         may_be_cached=is_cacheable is not None or find_response is not None,
-        runs_in_turns=getattr(module, "RUNS_IN_TURNS", False),
-        responds_in_turns=getattr(module, "RESPONDS_IN_TURNS", False),
+        runs_in_turns=_applies(module, "RUNS_IN_TURNS", key),
+        responds_in_turns=_applies(module, "RESPONDS_IN_TURNS", key),
         is_large_by_size=getattr(module, "IS_LARGE_BY_SIZE", True),
     )
 
 
 def _handle_function(key: ApiKey, module: ModuleType, forwards: bool) -> Handle:
-    # In a file of several APIs, the function has the name of its API.
-    handle: Handle = getattr(module, key.name.lower(), None) or module.handle
+    handle: Handle = module.HANDLERS[key] if ALL_APIS[key].family else module.handle
     fail = getattr(module, "failed_response", None)
     if fail is None and not hasattr(module, "codec"):
         response_class = message_classes(key)[1]

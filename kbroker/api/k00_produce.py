@@ -24,7 +24,7 @@ from kbroker.api.response_errors import Description, partition_subject, report_e
 from kbroker.api.transactional_produce import append_transactional, has_transactional_batch
 from kbroker.common import KafkaError
 from kbroker.queues.closing.retired_partitions import note_producer
-from kbroker.replica.produce.delayed_produce import DelayedProduce, error_result
+from kbroker.replica.produce.produce_response import DelayedProduce, error_result
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.fast.produce import (
@@ -64,9 +64,7 @@ def handle(
         if (len(topics) > 1 or (topics and len(topics[0][1]) > 1)) and has_transactional_batch(topics):
             response = _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         else:
-            response = services.replicas.append_records(
-                topics, acks, timeout_ms, context.version, context.listener, in_turn=context.in_turns
-            )
+            response = services.replicas.append_records(topics, acks, timeout_ms, context.version, context.listener)
     else:
         try:
             response = append_transactional(services, context, request)

@@ -19,8 +19,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.api.dispatch import Codec
 from kbroker.api.response_errors import Description, partition_subject, report_errors
 from kbroker.common import Buffer
-from kbroker.replica.fetch.delayed_fetch import DelayedFetch
-from kbroker.replica.fetch.fetch_reads import READ_COMMITTED, READ_UNCOMMITTED
+from kbroker.replica.fetch.fetch_session import READ_COMMITTED, READ_UNCOMMITTED, DelayedFetch
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import (

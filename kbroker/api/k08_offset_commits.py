@@ -35,6 +35,7 @@ from kbroker.coordinator.transaction.add_partitions_to_txn_manager import Produc
 from kbroker.metadata.image import TopicImage
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.turns import paced, release
+from protocol.apis import ApiKey
 from protocol.errors import NO_ERROR, ErrorCode
 from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
@@ -250,3 +251,9 @@ def transactional_commit_error(error: ErrorCode, version: int) -> ErrorCode:
         # Clients before Kafka 2.0 crash on it.
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return error
+
+
+HANDLERS = {
+    ApiKey.OFFSET_COMMIT: offset_commit,
+    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
+}

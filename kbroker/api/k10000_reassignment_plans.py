@@ -21,6 +21,7 @@ from kbroker.metadata.reassignments.plan_manager import PlanProgress
 from kbroker.metadata.reassignments.plan_step import MoveState, MoveStatus
 from kbroker.metadata.reassignments.stored_plan import SkipReason, StoredMove
 from kbroker.runtime.turns import paced, release
+from protocol.apis import ApiKey
 from protocol.messages.k10000_reassignment_plans import (
     CancelReassignmentPlanRequest,
     CancelReassignmentPlanResponse,
@@ -35,7 +36,7 @@ from protocol.messages.k10000_reassignment_plans import (
 
 FORWARDED = True
 # A plan may have 10,000 moves.
-RUNS_IN_TURNS = True
+RUNS_IN_TURNS = {ApiKey.DESCRIBE_REASSIGNMENT_PLAN}
 
 REASONS = {
     SkipReason.DELETED: "the topic was deleted",
@@ -120,3 +121,10 @@ def _described_move(move: StoredMove, progress: MoveStatus) -> DescribedMove:
         state=progress.state.value,
         reason=None if progress.reason is None else REASONS[progress.reason],
     )
+
+
+HANDLERS = {
+    ApiKey.CREATE_REASSIGNMENT_PLAN: create_reassignment_plan,
+    ApiKey.DESCRIBE_REASSIGNMENT_PLAN: describe_reassignment_plan,
+    ApiKey.CANCEL_REASSIGNMENT_PLAN: cancel_reassignment_plan,
+}

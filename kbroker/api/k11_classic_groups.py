@@ -19,6 +19,7 @@ from kbroker.coordinator.group.classic.classic_groups import ClassicGroups
 from kbroker.coordinator.group.classic.join import JoinRequest
 from kbroker.coordinator.group.classic.rebalance import join_error
 from kbroker.runtime.turns import paced
+from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k11_classic_groups import (
     HeartbeatRequest,
@@ -33,8 +34,9 @@ from protocol.messages.k11_classic_groups import (
     SyncGroupResponse,
 )
 
-# The response to the leader of a large group has all members.
-RESPONDS_IN_TURNS = True
+# The response to the leader has all members.
+RESPONDS_IN_TURNS = {ApiKey.JOIN_GROUP}
+
 # Versions of JoinGroup.
 REBALANCE_TIMEOUT_VERSION = 1
 KNOWN_MEMBER_ID_VERSION = 4
@@ -132,3 +134,11 @@ async def sync_group(services: Services, context: RequestContext, request: SyncG
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     _check_group_id(request.group_id)
     return await services.groups.call(request.group_id, ClassicGroups, ClassicGroups.sync_group, request)
+
+
+HANDLERS = {
+    ApiKey.JOIN_GROUP: join_group,
+    ApiKey.HEARTBEAT: heartbeat,
+    ApiKey.LEAVE_GROUP: leave_group,
+    ApiKey.SYNC_GROUP: sync_group,
+}

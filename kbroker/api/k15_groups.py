@@ -14,6 +14,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.api.k29_acls import GROUP_OPERATIONS, OPERATIONS_NOT_REQUESTED
 from kbroker.common import KafkaError
 from kbroker.runtime.turns import paced
+from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k15_groups import (
     DescribedGroup,
@@ -84,3 +85,9 @@ def list_groups(services: Services, context: RequestContext, request: ListGroups
             if (not states or group.state_name.lower() in states) and (not types or group.type_name in types)
         ]
     )
+
+
+HANDLERS = {
+    ApiKey.DESCRIBE_GROUPS: describe_groups,
+    ApiKey.LIST_GROUPS: list_groups,
+}

@@ -30,6 +30,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.common import NO_PRODUCER_ID, KafkaError, TopicPartition
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, INTERNAL_TOPICS
 from kbroker.runtime.turns import paced, yield_if_due
+from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k22_transactions import (
     AddOffsetsToTxnRequest,
@@ -208,3 +209,11 @@ async def _add(
     except KafkaError as error:
         return {}, producer_error(error, version)
     return {}, ErrorCode.NONE
+
+
+HANDLERS = {
+    ApiKey.INIT_PRODUCER_ID: init_producer_id,
+    ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
+    ApiKey.END_TXN: end_txn,
+}

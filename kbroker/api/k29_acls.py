@@ -8,6 +8,7 @@ type of resource, as in Apache Kafka 4.3.1.
 """
 
 from kbroker.api.context import RequestContext, Services
+from protocol.apis import ApiKey
 from protocol.errors import ErrorCode, MalformedError
 from protocol.messages.k29_acls import (
     AclCreationResult,
@@ -62,3 +63,10 @@ def _reject_unknown(*numbers: int) -> None:
     """
     if UNKNOWN in numbers:
         raise MalformedError("an ACL or an ACL filter has an unknown element")
+
+
+HANDLERS = {
+    ApiKey.DESCRIBE_ACLS: describe_acls,
+    ApiKey.CREATE_ACLS: create_acls,
+    ApiKey.DELETE_ACLS: delete_acls,
+}

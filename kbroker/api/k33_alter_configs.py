@@ -4,16 +4,13 @@
 - A resource that is named twice gets INVALID_REQUEST each time. Kafka 4.3.1 never responds to such a request.
 """
 
+from collections.abc import Sequence
+
 from kbroker.api import config_resources
-from kbroker.api.config_resources import ResourceAlteration, alter_resources
+from kbroker.api.config_resources import alter_resources
 from kbroker.api.context import RequestContext, Services
-from kbroker.config.alter import set_ops
-from protocol.messages.k33_alter_configs import (
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    AlterConfigsResourceResponse,
-    AlterConfigsResponse,
-)
+from kbroker.config.alter import AlterConfigOp, set_ops
+from protocol.messages.k33_alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResponse
 
 FORWARDED = True
 forward, failed_response = config_resources.forward, config_resources.failed_response
@@ -22,18 +19,9 @@ RUNS_IN_TURNS = True
 
 
 async def handle(services: Services, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    responses = await alter_resources(
-        services,
-        context,
-        request.resources,
-        _alteration,
-        AlterConfigsResourceResponse,
-        replace=True,
-        validate_only=request.validate_only,
-    )
-    return AlterConfigsResponse(responses=responses)
+    response: AlterConfigsResponse = await alter_resources(services, context, request, _ops, replace=True)
+    return response
 
 
-def _alteration(resource: AlterConfigsResource) -> ResourceAlteration:
-    ops = set_ops((config.name, config.value) for config in resource.configs)
-    return ResourceAlteration(resource.resource_type, resource.resource_name, ops)
+def _ops(configs: Sequence[AlterableConfig]) -> Sequence[AlterConfigOp]:
+    return set_ops((config.name, config.value) for config in configs)

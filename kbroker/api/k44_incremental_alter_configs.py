@@ -5,13 +5,14 @@
 - A resource that is named twice gets INVALID_REQUEST each time.
 """
 
+from collections.abc import Sequence
+
 from kbroker.api import config_resources
-from kbroker.api.config_resources import ResourceAlteration, alter_resources
+from kbroker.api.config_resources import alter_resources
 from kbroker.api.context import RequestContext, Services
 from kbroker.config.alter import AlterConfigOp
 from protocol.messages.k44_incremental_alter_configs import (
-    AlterConfigsResource,
-    AlterConfigsResourceResponse,
+    AlterableConfig,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
@@ -25,18 +26,9 @@ RUNS_IN_TURNS = True
 async def handle(
     services: Services, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    responses = await alter_resources(
-        services,
-        context,
-        request.resources,
-        _alteration,
-        AlterConfigsResourceResponse,
-        replace=False,
-        validate_only=request.validate_only,
-    )
-    return IncrementalAlterConfigsResponse(responses=responses)
+    response: IncrementalAlterConfigsResponse = await alter_resources(services, context, request, _ops, replace=False)
+    return response
 
 
-def _alteration(resource: AlterConfigsResource) -> ResourceAlteration:
-    ops = [AlterConfigOp(config.name, config.config_operation, config.value) for config in resource.configs]
-    return ResourceAlteration(resource.resource_type, resource.resource_name, ops)
+def _ops(configs: Sequence[AlterableConfig]) -> Sequence[AlterConfigOp]:
+    return [AlterConfigOp(config.name, config.config_operation, config.value) for config in configs]

@@ -17,6 +17,7 @@ from kbroker.metadata.control_manager import PartitionOutcome
 from kbroker.metadata.image import TopicImage
 from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
 from kbroker.runtime.turns import paced
+from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k45_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -31,7 +32,7 @@ from protocol.messages.k45_partition_reassignments import (
 
 FORWARDED = True
 # A list without topics means all partitions.
-RUNS_IN_TURNS = True
+RUNS_IN_TURNS = {ApiKey.LIST_PARTITION_REASSIGNMENTS}
 
 
 async def alter_partition_reassignments(
@@ -136,3 +137,9 @@ def _ongoing(requested: Iterable[tuple[TopicImage, Iterable[int]]]) -> list[Ongo
         if partitions:
             topics.append(OngoingTopicReassignment(name=topic.name, partitions=partitions))
     return topics
+
+
+HANDLERS = {
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+}

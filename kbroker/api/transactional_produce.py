@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import PartitionErrors, ProducerIdentity
-from kbroker.replica.produce.produce_results import PartitionKey, VerificationError, VerifiedPartitions, copied
+from kbroker.replica.produce.produce_response import PartitionKey, VerificationError, VerifiedPartitions, copied
 from kbroker.runtime.turns import is_in_turn, paced, wait_in_turn
 from protocol.errors import ErrorCode
 from protocol.fast.produce import ProduceRequest, TopicRecords, TopicResult
 from protocol.records.batch import CRC_START, HEADER_SIZE, MAGIC, MAGIC_POS, TRANSACTIONAL, BatchHeader, parse_header
 
 if TYPE_CHECKING:
-    from kbroker.replica.produce.delayed_produce import DelayedProduce
+    from kbroker.replica.produce.produce_response import DelayedProduce
 
 # Versions of Produce.
 FIRST_WITH_TRANSACTIONS_V2 = 12
@@ -81,7 +81,7 @@ def append_transactional(
                     wait_in_turn(verification.add_or_verify(producer, batches))
             elif verification.begin(batches):
                 verification.verify_local(producer)
-    return services.replicas.append_records(topics, acks, timeout_ms, version, context.listener, verified, is_in_turn())
+    return services.replicas.append_records(topics, acks, timeout_ms, version, context.listener, verified)
 
 
 def _append_in_turn(services: Services, context: RequestContext, request: ProduceRequest) -> Response | DelayedProduce:

@@ -20,7 +20,7 @@ from kbroker.exporter.replication import (
     collect_fetchers,
     is_under_replicated,
 )
-from kbroker.replica.produce.delayed_produce import DelayedProduce
+from kbroker.replica.produce.produce_response import DelayedProduce
 from kbroker.runtime.metrics import Histogram
 from kbroker.server.error_reporter import api_name
 from protocol.apis import ApiKey

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 
 from kbroker.common import Buffer
-from kbroker.replica.produce.record_validation import (
+from kbroker.replica.produce.record_rules import (
     MAX_RECORD_ERRORS,
     SLICE,
     InvalidRecordsError,

@@ -5,21 +5,47 @@ A fetch from a view applies the view's own filter after it (replica/fetch/partit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
 from kbroker.config.delay_levels import levels_ms
-from kbroker.queues.dedup.empty_batch_filter import EMPTY_BATCHES
 from kbroker.queues.delay.delay_batches import visible_batch
-from kbroker.queues.delay.delayed_records_filter import DelayedRecordsFilter
-from kbroker.queues.expiry.expiry_filter import ExpiryFilter
+from kbroker.queues.expiry import ExpiryFilter
 from kbroker.replica.fetch.read_filter import ReadFilter, combine
 from protocol.records.batch import MAX_DECOMPRESSED_BYTES, BatchHeader
 
 if TYPE_CHECKING:
     from kbroker.config.topic_config import TopicConfig
+
+
+class EmptyBatchFilter:
+    """A ReadFilter that drops batches without records.
+
+    The reader of filtered batches then sends a batch that suits the client (`PositionForm`). As it is stored, kafka-go
+    would rewind to offset 1, and KafkaJS 2.2 fetch it again and again.
+    """
+
+    __slots__ = ()
+
+    def filter_batch(self, batch: memoryview, header: BatchHeader, now_ms: int, max_bytes: int) -> Buffer | None:
+        return batch if header.count else None
+
+
+EMPTY_BATCHES = EmptyBatchFilter()
+
+
+class DelayedRecordsFilter:
+    """A ReadFilter. It also drops all hidden batches. `levels`: the delays in ms of the levels of the header DELAY."""
+
+    __slots__ = ("_levels",)
+
+    def __init__(self, levels: Sequence[int]) -> None:
+        self._levels = levels
+
+    def filter_batch(self, batch: memoryview, header: BatchHeader, now_ms: int, max_bytes: int) -> Buffer | None:
+        return visible_batch(batch, header, max_bytes, self._levels)
 
 
 def topic_filter(config: TopicConfig) -> ReadFilter | None:

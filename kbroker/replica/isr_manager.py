@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.metadata.replication.alter_partition import may_join
@@ -51,19 +49,21 @@ RETRIABLE_ERRORS = {
 }
 
 
-@dataclass(slots=True, eq=False)
-class IsrChange:
-    """A proposal for one partition. `isr`: (broker id, broker epoch or -1) of each replica (KIP-903).
+class IsrChange(NamedTuple):
+    """A proposal for one partition. `isr`: (broker id, broker epoch or -1) of each replica (KIP-903)."""
 
-    `is_current` returns whether the leader still waits for the outcome. `on_result` is called with it.
-    """
-
-    tp: TopicPartition
-    topic_id: bytes
+    partition: Partition
     proposal: IsrProposal
     isr: list[tuple[int, int]]
-    is_current: Callable[[], bool]
-    on_result: Callable[[AlterPartitionResponsePartition], None]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the leader still waits for the outcome."""
+        return self.partition.state.proposal is self.proposal
+
+
+# Called with a change and its outcome.
+OnResult = Callable[[IsrChange, AlterPartitionResponsePartition], None]
 
 
 class AlterPartitionManager:
@@ -73,7 +73,15 @@ class AlterPartitionManager:
     those that it has made already with INVALID_UPDATE_VERSION.
     """
 
-    def __init__(self, environment: Environment, send: Send, broker_id: int, broker_epoch: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        send: Send,
+        broker_id: int,
+        broker_epoch: Callable[[], int],
+        on_result: OnResult,
+    ) -> None:
+        self._on_result = on_result
         self._environment = environment
         self._send = send
         self._broker_id = broker_id
@@ -98,7 +106,7 @@ class AlterPartitionManager:
         wait_ms = GATHER_MS
         while self._waiting:
             await self._environment.sleep(wait_ms / 1000)
-            changes = [change for change in self._waiting if change.is_current()]
+            changes = [change for change in self._waiting if change.is_current]
             self._waiting = []
             unfinished = await self._send_changes(changes) if changes else []
             self._waiting = unfinished + self._waiting
@@ -122,24 +130,25 @@ class AlterPartitionManager:
         }
         unfinished = []
         for change in changes:
-            result = results.get((change.topic_id, change.tp.partition))
+            result = results.get((change.partition.topic_id, change.partition.tp.partition))
             if result is None or known_error(result.error_code) in RETRIABLE_ERRORS:
                 unfinished.append(change)
                 continue
             try:
-                change.on_result(result)
+                self._on_result(change, result)
             except Exception as error:
                 # The changes of other partitions still need their outcomes.
-                log.failure("ISR change not applied", error, partition=change.tp)
+                log.failure("ISR change not applied", error, partition=change.partition.tp)
         return unfinished
 
     def _request(self, changes: list[IsrChange]) -> AlterPartitionRequest:
         topics: dict[bytes, AlterPartitionRequestTopic] = {}
         for change in changes:
-            topic = topics.setdefault(change.topic_id, AlterPartitionRequestTopic(topic_id=change.topic_id))
+            topic_id = change.partition.topic_id
+            topic = topics.setdefault(topic_id, AlterPartitionRequestTopic(topic_id=topic_id))
             topic.partitions.append(
                 AlterPartitionRequestPartition(
-                    partition_index=change.tp.partition,
+                    partition_index=change.partition.tp.partition,
                     leader_epoch=change.proposal.leader_epoch,
                     new_isr_with_epochs=[BrokerState(broker_id=id, broker_epoch=epoch) for id, epoch in change.isr],
                     leader_recovery_state=RECOVERED,
@@ -188,7 +197,9 @@ class IsrManager:
         """Begin to propose changes. `send` sends a request to the controller. Raises nothing."""
         self._broker_epoch = broker_epoch
         self._lag_time_max_ms = lag_time_max_ms
-        self._alter_partition = AlterPartitionManager(self._environment, send, self._node_id, broker_epoch)
+        self._alter_partition = AlterPartitionManager(
+            self._environment, send, self._node_id, broker_epoch, self._on_result
+        )
         # As in Kafka, so a follower is removed at most 1.5 times replica.lag.time.max.ms after it has stopped.
         self._shrinker = PeriodicTask(
             self._environment, "ISR shrinking", lambda: max(self._lag_time_max_ms() // 2, 1), self.shrink_all
@@ -324,24 +335,15 @@ class IsrManager:
         state = partition.state
         proposal = state.propose(isr)
         with_epochs = [(id, self._epoch_of(state.followers.get(id))) for id in isr]
-        self._alter_partition.submit(
-            IsrChange(
-                partition.tp,
-                partition.topic_id,
-                proposal,
-                with_epochs,
-                lambda: state.proposal is proposal,
-                partial(self._on_result, partition, proposal),
-            )
-        )
+        self._alter_partition.submit(IsrChange(partition, proposal, with_epochs))
 
     def _epoch_of(self, follower: FollowerState | None) -> int:
         """Return the broker epoch of a replica; -1 (not checked) for one in the ISR that has not fetched yet."""
         return self._broker_epoch() if follower is None else follower.broker_epoch
 
-    def _on_result(self, partition: Partition, proposal: IsrProposal, result: AlterPartitionResponsePartition) -> None:
-        state = partition.state
-        is_current = state.proposal is proposal
+    def _on_result(self, change: IsrChange, result: AlterPartitionResponsePartition) -> None:
+        partition, proposal, _ = change
+        state, is_current = partition.state, change.is_current
         if result.error_code:
             if is_current:
                 self._on_refusal(partition, proposal, result.error_code)

@@ -16,14 +16,15 @@ from kbroker.metadata.image import is_retired
 from kbroker.replica.fetch.read_filter import HiddenRanges, ReadFilter
 from kbroker.replica.partition_extensions import (
     AppendExtension,
-    NeedsClosingDecision,
-    PartitionExtensions,
-    append_extended,
+    AppendResult,
+    wait_until_decided,
+    wait_until_loaded,
 )
 from kbroker.replica.partition_high_watermark import PartitionHighWatermark, waits_for_flush
 from kbroker.replica.partition_state import PartitionState, is_listed
 from kbroker.replica.produce.batch_validation import validate_batch
-from kbroker.replica.produce.record_validation import InspectedBatch, ValidatedBatch
+from kbroker.replica.produce.record_rules import InspectedBatch, ValidatedBatch, invalid_record
+from kbroker.replica.produce.slow_validation import inspect_small
 from kbroker.storage.log.log import Log
 from kbroker.storage.log.transaction_index import PreparedBatch
 from kbroker.storage.producers.transactions import VerificationGuard
@@ -50,6 +51,12 @@ class PartitionListener(Protocol):
     def on_append_failed(self, partition: Partition) -> None: ...
 
 
+# Sets the append extension and the read filter of a partition, as its topic's configs and its role require. Called when
+# the partition is added, before it has a role; after each change of its topic's configs; when it begins a leader epoch,
+# before any append; when it no longer leads; and when it was closed.
+Configure = Callable[["Partition"], None]
+
+
 class Partition(PartitionHighWatermark):
     """`is_internal`: the topic belongs to a coordinator. Appended since this broker opened the partition, at
     `first_offset`: `records_in` and `bytes_in` as the leader, `replication_bytes_in` as a follower;
@@ -61,11 +68,11 @@ class Partition(PartitionHighWatermark):
 
     `append_extension` replaces the appends of clients. `read_filter` decides which records consumers see.
     `retention_limit` returns the offset below which retention may delete, at a wall-clock time in ms. All are None on
-    ordinary topics; `extensions` sets them.
+    ordinary topics; `configure` sets them.
     """
 
     __slots__ = (
-        "_deferred_role", "_extensions", "_has_leader", "_is_truncating", "_listener",
+        "_configure", "_deferred_role", "_has_leader", "_is_truncating", "_listener",
         "adding_replicas", "append_extension", "bytes_in", "first_offset", "forwarding", "hidden_ranges",
         "is_follower_throttled", "is_internal", "is_leader_throttled", "is_retired", "read_filter",
         "reassignment_bytes_in", "records_in", "replication_bytes_in", "retention_limit",
@@ -79,7 +86,7 @@ class Partition(PartitionHighWatermark):
         *,
         is_leader: bool = True,
         is_internal: bool = False,
-        extensions: PartitionExtensions | None = None,
+        configure: Configure = lambda partition: None,
     ) -> None:
         super().__init__(log, state, listener.mono_ms, is_leader)
         self._listener = listener
@@ -100,15 +107,15 @@ class Partition(PartitionHighWatermark):
         self.append_extension: AppendExtension | None = None
         self.retention_limit: Callable[[int], int] | None = None
         self._set_replica_config(log.config)
-        self._extensions = extensions
-        self._configure()
+        self._configure = configure
+        configure(self)
 
     def set_config(self, config: TopicConfig) -> None:
         """Apply changed configs of the topic."""
         self.log.set_config(config)
         self.flush_before_ack = waits_for_flush(config)
         self._set_replica_config(config)
-        self._configure()
+        self._configure(self)
         # Waiting requests may no longer have to wait for a sync, or for other replicas.
         self.advance_high_watermark()
 
@@ -118,19 +125,6 @@ class Partition(PartitionHighWatermark):
         state.set_lag_max_messages(config.replica_lag_max_messages)
         self.is_leader_throttled = is_listed(config.throttled_leaders, index, state.local_id)
         self.is_follower_throttled = is_listed(config.throttled_followers, index, state.local_id)
-
-    def set_min_insync_replicas(self, min_insync_replicas: int) -> None:
-        """Apply a changed min.insync.replicas, before the other configs."""
-        self.state.set_min_insync_replicas(min_insync_replicas)
-        self.advance_high_watermark()
-
-    def stop_waiting_for(self, replica_id: int) -> None:
-        """Let the high watermark advance without a follower that is joining the ISR, which now gets no records."""
-        follower = self.state.followers.get(replica_id)
-        if follower is not None and follower.is_joining:
-            follower.is_joining = False
-            self.state.update_counted()
-            self.advance_high_watermark()
 
     # Appends.
 
@@ -144,7 +138,7 @@ class Partition(PartitionHighWatermark):
         guard: VerificationGuard | None = None,
         must_verify: bool = False,
         validated: ValidatedBatch | InspectedBatch | None = None,
-    ) -> tuple[int, int, int]:
+    ) -> AppendResult:
         """Validate and append the batch of a client, unless it is a duplicate.
 
         Returns (base offset, end offset, log append time in ms or -1), those of the original for a duplicate.
@@ -153,7 +147,7 @@ class Partition(PartitionHighWatermark):
         `validated`.
         """
         if self.is_closing:
-            raise NeedsClosingDecision(self, validated)
+            raise wait_until_decided(self, validated)
         if self.is_internal:
             # Only coordinators write to internal topics.
             message = f"Cannot append to internal topic {self.tp.topic}"
@@ -161,16 +155,16 @@ class Partition(PartitionHighWatermark):
         log = self.log
         if acks == ACKS_ALL and self.state.is_under_min_isr:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
-        if self.append_extension is not None:
-            return append_extended(
-                self, self.append_extension, records, produce_version, now_ms, transactional, guard, must_verify,
-                validated,
-            )  # fmt: skip
+        extension = self.append_extension
+        if extension is not None and not extension.is_ready:
+            raise wait_until_loaded(extension, validated)
+        if validated is None:
+            validated = validate_batch(records, log.config, now_ms, produce_version, transactional)
+        if extension is not None:
+            return self._append_extended(extension, validated, guard, must_verify, now_ms)
         if isinstance(validated, InspectedBatch):
             # The topic's configs have changed meanwhile.
             validated = validated.validated
-        if validated is None:
-            validated = validate_batch(records, log.config, now_ms, produce_version, transactional)
         batch, header, append_time_ms = validated
         _, length, _, _, _, _, last_offset_delta, _, _, producer_id, _, _, _ = header
         if producer_id >= 0:
@@ -186,6 +180,30 @@ class Partition(PartitionHighWatermark):
         self._after_append(last_offset_delta + 1, length + LENGTH_OVERHEAD, now_ms)
         # This may differ from the log end offset: requests completed in _after_append may have appended more.
         return base_offset, base_offset + last_offset_delta + 1, append_time_ms
+
+    def _append_extended(
+        self,
+        extension: AppendExtension,
+        validated: ValidatedBatch | InspectedBatch,
+        guard: VerificationGuard | None,
+        must_verify: bool,
+        now_ms: int,
+    ) -> AppendResult:
+        """Inspect the batch of a client, and let the extension append it."""
+        if isinstance(validated, InspectedBatch) and validated.inspect != extension.inspect:
+            # The topic's configs have changed meanwhile: inspect the batch again.
+            validated = validated.validated
+        if not isinstance(validated, InspectedBatch):
+            if validated[1].is_hidden:
+                raise invalid_record("Clients are not allowed to write hidden batches.")
+            validated = inspect_small(validated, extension.inspect, self.log.config)
+        header, stored = validated.validated[1], None
+        if header.producer_id >= 0:
+            duplicate = self.log.producers.check(header, guard, must_verify)
+            if duplicate is not None:
+                base_offset, last_offset, append_time_ms = duplicate
+                stored = base_offset, last_offset + 1, append_time_ms
+        return extension.append(validated, stored, now_ms)
 
     def append_internal(
         self,
@@ -219,7 +237,7 @@ class Partition(PartitionHighWatermark):
         """Append transaction markers with one write. Returns the first one's offset. Raises KafkaError."""
         base_offset = self.append_batches(batches, now_ms)
         if self.append_extension is not None:
-            self.append_extension.on_markers(self, batches, base_offset)
+            self.append_extension.on_markers(batches, base_offset)
         return base_offset
 
     def append_batches(self, batches: list[PreparedBatch], now_ms: int) -> int:
@@ -324,7 +342,7 @@ class Partition(PartitionHighWatermark):
             )
             self.is_leader = True
             self.begin_epoch()
-            self._configure()
+            self._configure(self)
             # Sessions fetch again with the new epoch.
             self.notify_all()
         elif self.is_leader and registration.partition_epoch > state.partition_epoch:
@@ -355,18 +373,14 @@ class Partition(PartitionHighWatermark):
 
     def _stop_leading(self) -> None:
         self.is_leader = False
-        self._configure()
+        self._configure(self)
         self.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._call_closing_listeners()
-
-    def _configure(self) -> None:
-        if self._extensions is not None:
-            self._extensions.configure(self)
 
     def close(self) -> None:
         """Called when the partition is removed from this broker."""
         super().close()
-        self._configure()
+        self._configure(self)
         self._call_closing_listeners()
 
     def check_leader(self, current_epoch: int) -> None:

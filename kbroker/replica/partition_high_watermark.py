@@ -132,6 +132,19 @@ class PartitionHighWatermark:
         after = self.last_stable_offset
         return bytes_between(log, before, after) if after > before else -1
 
+    def set_min_insync_replicas(self, min_insync_replicas: int) -> None:
+        """Apply a changed min.insync.replicas, before the other configs."""
+        self.state.set_min_insync_replicas(min_insync_replicas)
+        self.advance_high_watermark()
+
+    def stop_waiting_for(self, replica_id: int) -> None:
+        """Let the high watermark advance without a follower that is joining the ISR, which now gets no records."""
+        follower = self.state.followers.get(replica_id)
+        if follower is not None and follower.is_joining:
+            follower.is_joining = False
+            self.state.update_counted()
+            self.advance_high_watermark()
+
     def on_committed(self, offset: int, callback: OnCommitted) -> None:
         """Call back when everything below `offset` is committed, or with the error that prevents it."""
         if self.is_closed:

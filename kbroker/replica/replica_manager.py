@@ -16,27 +16,26 @@ from kbroker.replica.isr_manager import IsrManager
 from kbroker.replica.logs.disk_health import WriteHealthMonitor
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
-from kbroker.replica.partition import Partition
+from kbroker.replica.partition import Configure, Partition
 from kbroker.replica.partition_extensions import AppendResult
 from kbroker.replica.partition_high_watermark import OnCommitted
 from kbroker.replica.partition_state import NO_REPLICA, select_read_replica
-from kbroker.replica.produce.delayed_produce import (
+from kbroker.replica.produce.marker_appends import MarkerAppends
+from kbroker.replica.produce.produce_response import (
     NO_RECORD_ERRORS,
     DelayedProduce,
-    UnacknowledgedBatch,
-    error_result,
-)
-from kbroker.replica.produce.marker_appends import MarkerAppends
-from kbroker.replica.produce.produce_results import (
+    ProduceProgress,
     ProduceResponse,
+    UnacknowledgedBatch,
     VerifiedPartitions,
     append_error_result,
     await_acknowledgement,
     copied_from,
+    error_result,
 )
-from kbroker.replica.produce.record_validator import AppendMustWait, RecordValidator
+from kbroker.replica.produce.slow_validation import AppendMustWait, RecordValidator
 from kbroker.replica.purgatory import Purgatory
-from kbroker.runtime.turns import wait_in_turn, yield_if_due
+from kbroker.runtime.turns import is_in_turn, wait_in_turn, yield_if_due
 from kbroker.storage.log.log_reads import read_blocking
 from kbroker.storage.producers.transactions import TransactionMarker, VerificationGuard
 from protocol.errors import ErrorCode
@@ -47,7 +46,6 @@ from protocol.records.batch import NO_SEQUENCE
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataImage, TopicImage
-    from kbroker.replica.partition_extensions import PartitionExtensions
     from kbroker.runtime.environment import Environment
 
 
@@ -76,22 +74,24 @@ class ReplicaManager:
         metadata: MetadataImage,
         logs: LogManager,
         *,
-        extensions: PartitionExtensions | None = None,
+        configure: Configure = lambda partition: None,
         views: ReadViews | None = None,
         is_rack_aware: bool = False,
+        may_be_replaced: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`configure`: as for a Partition. `may_be_replaced`: whether other brokers may lead this broker's partitions
+        without its knowledge."""
         self.node_id = node_id
-        self.extensions = extensions
+        self.configure = configure
         self.views = views
         self.is_rack_aware = is_rack_aware
-        # Whether other brokers may lead this broker's partitions without its knowledge: it reaches none of them.
-        self.may_be_replaced: Callable[[], bool] = lambda: False
+        self.may_be_replaced = may_be_replaced
         self.purgatory = Purgatory(environment)
         self.partitions: dict[TopicPartition, Partition] = {}
         self.logs = logs
         self.write_health = WriteHealthMonitor(environment, logs.path)
         self.maintenance = PartitionMaintenance(environment, self.write_health.on_append_failed)
-        logs.high_watermarks = self.maintenance.high_watermarks
+        logs.use_high_watermarks(self.maintenance.high_watermarks)
         logs.shortages.report_to(self.maintenance.on_out_of_descriptors, self.write_health.on_append_failed)
         self.removed_totals = RemovedPartitionTotals()
         self.isr_manager = IsrManager(environment, node_id, metadata, self.partitions)
@@ -249,25 +249,23 @@ class ReplicaManager:
         produce_version: int,
         listener: str,
         verified: VerifiedPartitions | None = None,
-        in_turn: bool = False,
-        results: list[PartitionResult] | None = None,
-        response: ProduceResponse | None = None,
-        unacknowledged: list[UnacknowledgedBatch] | None = None,
+        progress: ProduceProgress | None = None,
     ) -> ProduceResponse | DelayedProduce | Coroutine[Any, Any, ProduceResponse | DelayedProduce]:
         """Append the batches of a Produce request, in order.
 
         Returns the response; or a DelayedProduce if it has to wait for acknowledgements. If a batch has to wait, for
         example for slow validation, the rest is copied and appended in turns, and a coroutine is returned. `listener`:
         that of the request, with whose endpoints errors name the leader. `verified`: set for a request with a
-        transactional id. `in_turn`: whether this runs in a turn, so that the buffers of the records do not change
-        meanwhile. The last three: what the rest continues; `results` belong to its first topic.
+        transactional id. `progress`: what the rest continues.
+
+        In a turn, the buffers of the records do not change meanwhile.
         """
+        in_turn = is_in_turn()
         now_ms = self.clock.now_ms()
         transactional = verified is not None
         must_verify = verified is not None and verified.must_verify
         guard = None
-        if response is None or unacknowledged is None:
-            response, unacknowledged = [], []
+        results, response, unacknowledged = progress or (None, [], [])
         for key, partitions in topics:
             if results is None:
                 results = []
@@ -288,10 +286,10 @@ class ReplicaManager:
                     except AppendMustWait as waiting:
                         if not in_turn:
                             rest = copied_from(topics, partitions, len(results))
+                            progress = results, response, unacknowledged
                             return self._environment.turns.call(
-                                self._append_rest, rest, acks, timeout_ms, produce_version, listener, verified, results,
-                                response, unacknowledged,
-                            )  # fmt: skip
+                                self._append_rest, rest, acks, timeout_ms, produce_version, listener, verified, progress
+                            )
                         append = partial(
                             partition.append_as_leader, records, acks, produce_version,
                             transactional=transactional, guard=guard, must_verify=must_verify,
@@ -319,9 +317,9 @@ class ReplicaManager:
         produce_version: int,
         listener: str,
         verified: VerifiedPartitions | None,
-        *progress: Any,
+        progress: ProduceProgress,
     ) -> ProduceResponse | DelayedProduce:
-        rest = self.append_records(topics, acks, timeout_ms, produce_version, listener, verified, True, *progress)
+        rest = self.append_records(topics, acks, timeout_ms, produce_version, listener, verified, progress)
         assert not isinstance(rest, Coroutine)
         return rest
 

@@ -149,7 +149,12 @@ def plan_json(plan: ReassignmentPlan, estimate: CopyEstimate | None) -> dict[str
 
 
 def _state_json(state: PlacementState) -> dict[str, Any]:
-    return {name: value for name, value in state._asdict().items() if name != "loads"}
+    return {
+        "rack_violations": state.rack_violations,
+        "replica_spread": state.replica_spread,
+        "leader_spread": state.leader_spread,
+        "bytes_spread": state.bytes_spread,
+    }
 
 
 PROGRESS_COLUMNS = ("topic", "partition", "replicas", "target", "state")

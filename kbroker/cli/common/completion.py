@@ -47,7 +47,7 @@ def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_transactional_ids(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete transactional ids."""
-    from kbroker.cli.transactions.hanging import list_transactions
+    from kbroker.cli.transactions.requests import list_transactions
     from protocol.messages.k66_list_transactions import ListTransactionsRequest
 
     def query(client: "ClusterClient") -> list[str]:

@@ -46,7 +46,7 @@ app = typer.Typer()
 DeadLetterTopic = Annotated[str, argument("TOPIC", "Dead-letter topic.", complete=complete_topics)]
 
 
-class Selection(NamedTuple):
+class LetterSelection(NamedTuple):
     """Which dead letters a command is about."""
 
     source: Annotated[str | None, option("--topic -t TOPIC", "Only records that failed in this topic.")] = None
@@ -108,7 +108,7 @@ def _bounds(client: ClusterClient, topic: str) -> dict[TopicPartition, tuple[int
 def show(
     topic: DeadLetterTopic,
     *,
-    selection: Selection,
+    selection: LetterSelection,
     max_records: Annotated[int | None, option("--max -n N", "Stop after N records.", min=1, max=INT32)] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -153,7 +153,7 @@ def _row(record: Any) -> list[Cell]:
 def redrive(
     topic: DeadLetterTopic,
     *,
-    selection: Selection,
+    selection: LetterSelection,
     to: Annotated[
         str | None, option("--to TOPIC", "Send to this topic.", show_default="the topic where each failed")
     ] = None,

@@ -19,14 +19,12 @@ from kbroker.cli.common.values import (
     parse_duration_ms,
     parse_topic_partitions,
 )
-from kbroker.cli.transactions.hanging import (
+from kbroker.cli.transactions.hanging import abort, find_hanging, terminate
+from kbroker.cli.transactions.requests import (
     PartitionProducer,
-    abort,
     describe_producers,
     describe_transaction,
-    find_hanging,
     list_transactions,
-    terminate,
 )
 from kbroker.client.requests import TRANSACTION
 from protocol.messages.k65_describe_transactions import TransactionState

@@ -11,7 +11,7 @@ from kbroker.common import Buffer, KafkaError
 from kbroker.queues.closing.forwarded_batches import ClosingFilter, hide
 from kbroker.queues.closing.forwarder import Forwarder
 from kbroker.replica.partition_extensions import AppendResult
-from kbroker.replica.produce.record_validation import InspectedBatch
+from kbroker.replica.produce.record_rules import InspectedBatch
 from kbroker.storage.log.transaction_index import PreparedBatch
 from protocol.errors import ErrorCode
 from protocol.records.batch import BatchHeader, parse_header
@@ -49,7 +49,7 @@ class ClosingTopics:
             forwarder = self._forwarders[partition] = Forwarder(self._environment, partition, forwarding, self._send)
             forwarder.start()
         is_hiding = forwarder is not None and forwarding.is_active
-        extension = ClosingExtension(forwarder.wake) if forwarder is not None and is_hiding else None
+        extension = ClosingExtension(partition, forwarder.wake) if forwarder is not None and is_hiding else None
         return extension, ClosingFilter(forwarding.first_epoch)
 
     async def _send(self, topic_id: bytes, index: int, records: bytes) -> int:
@@ -74,7 +74,8 @@ class ClosingExtension:
     `on_appended` wakes the forwarder.
     """
 
-    def __init__(self, on_appended: Callable[[], None]) -> None:
+    def __init__(self, partition: Partition, on_appended: Callable[[], None]) -> None:
+        self._partition = partition
         self._on_appended = on_appended
 
     @property
@@ -88,19 +89,17 @@ class ClosingExtension:
         """Return None: the records are stored as they are."""
         return None
 
-    def append(
-        self, partition: Partition, batch: InspectedBatch, stored: AppendResult | None, now_ms: int
-    ) -> AppendResult:
+    def append(self, batch: InspectedBatch, stored: AppendResult | None, now_ms: int) -> AppendResult:
         """Append the batch unless it is a duplicate (`stored`). The client gets its offset in the closing partition."""
         if stored is not None:
             return stored
         data, header, append_time_ms = batch.validated
         hide(data, header)
         prepared: list[PreparedBatch] = [(data, parse_header(data), None)]
-        base_offset = partition.append_batches(prepared, now_ms)
+        base_offset = self._partition.append_batches(prepared, now_ms)
         self._on_appended()
         return base_offset, base_offset + header.last_offset_delta + 1, append_time_ms
 
-    def on_markers(self, partition: Partition, batches: Sequence[PreparedBatch], base_offset: int) -> None:
+    def on_markers(self, batches: Sequence[PreparedBatch], base_offset: int) -> None:
         """Wake the forwarder, since it forwards the batches of committed transactions."""
         self._on_appended()

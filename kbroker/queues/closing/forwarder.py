@@ -19,7 +19,7 @@ from kbroker.queues.closing.forwarded_batches import (
     progress_batch,
     start_of_epoch,
 )
-from kbroker.queues.wakeup import Wakeup
+from kbroker.queues.waits import Wakeup
 from kbroker.runtime.event_log import EventLogger
 from kbroker.storage.log.log_reads import find_aborted_transactions, read_blocking
 from protocol.errors import ErrorCode

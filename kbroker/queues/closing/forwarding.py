@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.queues.closing.forwarded_batches import position_of
-from kbroker.queues.commit_wait import wait_until_committed
+from kbroker.queues.waits import wait_until_committed
 from kbroker.storage.log.transaction_index import PreparedBatch
 from kbroker.storage.producers.producer_state_manager import FIRST_FORWARDER_ID
 from protocol.errors import ErrorCode

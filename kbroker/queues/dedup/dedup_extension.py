@@ -11,14 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.common import UNKNOWN_OFFSET, Buffer
-from kbroker.queues.dedup.dedup_metrics import DedupMetrics
+from kbroker.queues.dedup.key_state import KeyState
 from kbroker.queues.dedup.key_table import IDEMPOTENCY_KEY, NO_TRANSACTION, KeyTable, key_digest
-from kbroker.queues.dedup.record_removal import without_records
-from kbroker.queues.derived_state_manager import DerivedStateManager
 from kbroker.queues.record_headers import check_names, walk_headers
+from kbroker.queues.record_selection import without_records
 from kbroker.replica.partition_extensions import AppendResult
-from kbroker.replica.produce.record_validation import InspectedBatch
-from kbroker.replica.produce.record_validator import NeedsRewrite
+from kbroker.replica.produce.record_rules import InspectedBatch
+from kbroker.replica.produce.slow_validation import must_rewrite
 from kbroker.storage.log.transaction_index import PreparedBatch
 from protocol.records.batch import NO_TIMESTAMP, BatchHeader, parse_header
 
@@ -28,7 +27,15 @@ if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
     from protocol.records.record import Header
 
-SNAPSHOT_NAME = "idempotency-keys.snapshot"
+
+class DedupMetrics:
+    """Counters since the start. `duplicates`: dropped records. `evicted`: keys removed before their window ended."""
+
+    __slots__ = ("duplicates", "evicted")
+
+    def __init__(self) -> None:
+        self.duplicates = self.evicted = 0
+
 
 # (index, digest of the key) of the records of a batch that have a key.
 Keys = list[tuple[int, bytes]]
@@ -40,7 +47,8 @@ class DedupExtension:
     def __init__(self, environment: Environment, partition: Partition, metrics: DedupMetrics) -> None:
         config = partition.log.config
         self.table = KeyTable(config.kbroker_dedup_window_ms, config.kbroker_dedup_max_keys)
-        self.state = DerivedStateManager(environment, partition, self.table, SNAPSHOT_NAME)
+        self.state = KeyState(environment, partition, self.table)
+        self._partition = partition
         self._metrics = metrics
         self.state.start()
 
@@ -73,9 +81,7 @@ class DedupExtension:
         walk_headers(body, header, visit, pause)
         return keys
 
-    def append(
-        self, partition: Partition, batch: InspectedBatch, stored: AppendResult | None, now_ms: int
-    ) -> AppendResult:
+    def append(self, batch: InspectedBatch, stored: AppendResult | None, now_ms: int) -> AppendResult:
         data, header, append_time_ms = batch.validated
         keys: Keys = batch.inspection  # type: ignore[assignment]
         table = self.table
@@ -104,13 +110,13 @@ class DedupExtension:
             end_offset = max([offset for offset, _ in originals.values()]) + 1
             if header.producer_id >= 0:
                 # An empty batch, so that the sequence of the producer and its transaction continue.
-                end_offset = self._append(partition, self._rewrite(partition, batch, dropped), now_ms)[1]
+                end_offset = self._append(self._rewrite(batch, dropped), now_ms)[1]
             self._metrics.duplicates += len(dropped)
             first_offset = acknowledged_offset({index: offset for index, (offset, _) in originals.items()})
             return first_offset, end_offset, NO_TIMESTAMP if append_time_ms == NO_TIMESTAMP else originals[0][1]
         if dropped:
-            data = self._rewrite(partition, batch, dropped)
-        base_offset, end_offset = self._append(partition, data, now_ms)
+            data = self._rewrite(batch, dropped)
+        base_offset, end_offset = self._append(data, now_ms)
         evicted = table.evicted
         # Only after the append has succeeded: the producer retries a refused batch.
         for digest, index in new.items():
@@ -121,9 +127,9 @@ class DedupExtension:
         self.state.appended(len(data))
         return unknown_offsets(header.count) if dropped else base_offset, end_offset, append_time_ms
 
-    def _rewrite(self, partition: Partition, batch: InspectedBatch, dropped: set[int]) -> bytearray:
-        """Return the batch without some records. Raises NeedsRewrite for a large one."""
-        config = partition.log.config
+    def _rewrite(self, batch: InspectedBatch, dropped: set[int]) -> bytearray:
+        """Return the batch without some records. Raises AppendMustWait for a large one."""
+        config = self._partition.log.config
         codec = config.compression_type
         levels = {
             "gzip": config.compression_gzip_level,
@@ -135,14 +141,14 @@ class DedupExtension:
             return build(batch.body)
         if batch.rewritten is not None and batch.rewritten[0] == dropped:
             return batch.rewritten[1]
-        raise NeedsRewrite(batch, config, dropped, build)
+        raise must_rewrite(batch, config, dropped, build)
 
-    def _append(self, partition: Partition, data: bytearray | memoryview, now_ms: int) -> tuple[int, int]:
+    def _append(self, data: bytearray | memoryview, now_ms: int) -> tuple[int, int]:
         header = parse_header(data)
-        base_offset = partition.append_batches([(data, header, None)], now_ms)
+        base_offset = self._partition.append_batches([(data, header, None)], now_ms)
         return base_offset, base_offset + header.last_offset_delta + 1
 
-    def on_markers(self, partition: Partition, batches: Sequence[PreparedBatch], base_offset: int) -> None:
+    def on_markers(self, batches: Sequence[PreparedBatch], base_offset: int) -> None:
         if not self.is_ready:
             # The load continues to the end of the log.
             return

@@ -17,7 +17,6 @@ So the pending records follow from the log alone.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kbroker.queues.delay.headers import DELAY_HEADERS, DELIVER_MS, parse_delay
 from kbroker.queues.delay.pending_records import Pending
 from kbroker.queues.record_headers import InvalidHeaderError
 from kbroker.runtime.turns import yield_if_due
@@ -46,6 +45,51 @@ from protocol.records.record import (
     iter_records,
     skip_records,
 )
+
+SECOND_MS = 1_000
+
+LEVEL = b"DELAY"
+DELAY_SEC = b"TIMER_DELAY_SEC"
+DELAY_MS = b"TIMER_DELAY_MS"
+DELIVER_MS = b"TIMER_DELIVER_MS"
+DELAY_HEADERS = frozenset({LEVEL, DELAY_SEC, DELAY_MS, DELIVER_MS})
+
+# No timestamp has more digits.
+_MAX_DIGITS = 18
+
+
+def parse_due_time(headers: Sequence[Header], levels: Sequence[int], arrival_ms: int) -> int | None:
+    """Return the due time (ms) of a record, None without a delay header. Raises InvalidHeaderError.
+
+    `arrival_ms`: when its batch arrived. `levels`: the delays of the levels in ms. More than one delay header is an
+    error even if they agree: the choice of one would be a guess.
+    """
+    found = [(name, value) for name, value in headers if name in DELAY_HEADERS]
+    if not found:
+        return None
+    if len(found) > 1:
+        names = ", ".join([name.decode() for name, _ in found])
+        raise InvalidHeaderError(f"The record has several delay headers ({names}); it may have one.")
+    name, value = found[0]
+    number = _parse_number(name, value)
+    if name == DELIVER_MS:
+        return number
+    if name == LEVEL:
+        if not 1 <= number <= len(levels):
+            levels_text = f"1 to {len(levels)}; leave the header out for no delay"
+            raise InvalidHeaderError(f"Header DELAY is {number}; the levels are {levels_text}.")
+        return arrival_ms + levels[number - 1]
+    return arrival_ms + number * (SECOND_MS if name == DELAY_SEC else 1)
+
+
+def _parse_number(name: bytes, value: bytes | None) -> int:
+    is_number = value is not None and value.isdigit()
+    if value is not None and is_number and len(value) <= _MAX_DIGITS:
+        return int(value)
+    shown = "null" if value is None else repr(value[:40].decode("ascii", "backslashreplace"))
+    expected = f"a number of at most {_MAX_DIGITS} decimal digits" if is_number else "a number in decimal digits"
+    raise InvalidHeaderError(f"Header {name.decode()} is {shown}; it must be {expected}.")
+
 
 DELAYED = 0x2000
 DELIVERED = 0x1000
@@ -116,10 +160,9 @@ def due_time(record: Record, header: BatchHeader, levels: Sequence[int]) -> int 
     """Return the due time (ms) of a record of a stored batch, None if it is not delayed."""
     arrival_ms = _arrival_ms(header)
     try:
-        delay = parse_delay(record.headers, levels)
+        due_ms = parse_due_time(record.headers, levels, arrival_ms)
     except InvalidHeaderError:
         return None
-    due_ms = None if delay is None else delay.due_ms(arrival_ms)
     return due_ms if due_ms is not None and due_ms > arrival_ms else None
 
 

@@ -25,11 +25,10 @@ from kbroker.queues.delay.delay_batches import (
     stored_record,
 )
 from kbroker.queues.delay.delay_state import DelayState
-from kbroker.queues.delay.log_replay import replay_batches
 from kbroker.queues.delay.pending_records import Pending
-from kbroker.queues.delay.snapshot_file import SnapshotFile
+from kbroker.queues.delay.snapshots import SnapshotFile, replay_batches
 from kbroker.queues.delay.stored_records import READ_BYTES, StoredRecords, first_batch, read_batches, read_body
-from kbroker.queues.wakeup import Wakeup
+from kbroker.queues.waits import Wakeup
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import yield_if_due
 from kbroker.storage.log.segment_lifetime import count_expired_segments
@@ -39,9 +38,32 @@ from protocol.records.batch import BatchHeader, iter_headers, parse_header
 if TYPE_CHECKING:
     from asyncio import Task
 
-    from kbroker.queues.delay.delay_metrics import DelayMetrics
     from kbroker.replica.partition import Partition
     from kbroker.runtime.environment import Environment
+
+
+class DelayMetrics:
+    """Counters of records since the start.
+
+    `delivered_records` were due; `lateness_ms` is the sum of their delays after the due time, `max_lateness_ms` the
+    longest. `delivered_early` were delivered on request. `moved_records` were moved out of segments that retention
+    deletes.
+    """
+
+    __slots__ = (
+        "cancelled", "delivered_early", "delivered_records", "lateness_ms", "max_lateness_ms", "moved_records",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.delivered_records = self.delivered_early = self.cancelled = self.moved_records = 0
+        self.lateness_ms = self.max_lateness_ms = 0
+
+    def delivered(self, lateness_ms: list[int]) -> None:
+        """Count delivered records. `lateness_ms`: for each, the ms since it was due."""
+        self.delivered_records += len(lateness_ms)
+        self.lateness_ms += sum(lateness_ms)
+        self.max_lateness_ms = max([self.max_lateness_ms, *lateness_ms])
+
 
 event_log = EventLogger("kbroker.delay")
 
@@ -87,8 +109,9 @@ class DelayedDelivery:
         # The log end offset after the last moved records, perhaps of the former leader. Until they are committed, their
         # old segments are kept: the next leader may not have the new copies.
         self._moved_end = partition.log.log_end_offset
-        # The new offsets of the last moved records, by their old ones: clients may know them from a list.
+        # The new offsets of the last moved records, by their old ones, which clients may know from a list; the reverse.
         self._moved: dict[int, int] = {}
+        self._former: dict[int, int] = {}
         self._log_start = partition.log.log_start_offset
         self._snapshot = SnapshotFile(environment, partition.log)
 
@@ -244,9 +267,9 @@ class DelayedDelivery:
         if is_move:
             for offset, (due, old_offset) in enumerate(removed, header.base_offset):
                 added.append((due, offset))
-                self._moved[old_offset] = offset
+                self._moved[old_offset], self._former[offset] = offset, old_offset
                 if len(self._moved) > MAX_MOVED:
-                    del self._moved[next(iter(self._moved))]
+                    del self._former[self._moved.pop(next(iter(self._moved)))]
         if self.state.next_offset == header.base_offset:
             self.state.replay(header, Effects(added, removed))
 
@@ -255,6 +278,10 @@ class DelayedDelivery:
         while offset in self._moved:
             offset = self._moved[offset]
         return offset
+
+    def former_offset(self, offset: int) -> int:
+        """Return the offset from which retention has lately moved the record that is at `offset` now, else -1."""
+        return self._former.get(offset, -1)
 
     def _deliver(self, now_ms: int) -> bool:
         """Deliver the first records that are due and were read. Returns False if there are none. Raises KafkaError."""
@@ -290,7 +317,6 @@ class DelayedDelivery:
         pending = self.state.pending
         lowest: int | None = None
         if self._move_at < 0:
-            pending.find_lowest()
             lowest = pending.lowest_offset()
             if lowest is None or lowest >= self._move_below:
                 self._move_below = -1
@@ -357,6 +383,8 @@ class DelayedDelivery:
 
         Pending records in expired segments are moved first; a call after the move is committed returns a higher offset.
         """
+        # In turns, so it is found before the checks: a record that is moved meanwhile has a higher offset.
+        lowest = self.state.lowest_offset()
         log, high_watermark = self._log, self._partition.high_watermark
         if not self.is_loaded or not self.is_leading or high_watermark < self._moved_end:
             return log.log_start_offset
@@ -366,7 +394,6 @@ class DelayedDelivery:
         if not expired:
             return high_watermark
         boundary = log.segments[expired].base_offset if expired < len(log.segments) else log.log_end_offset
-        lowest = self.state.lowest_offset()
         if lowest is None or lowest >= boundary:
             return min(high_watermark, boundary)
         self._move_below = boundary

@@ -173,19 +173,14 @@ class PendingRecords:
         return found
 
     def lowest_offset(self) -> int | None:
+        """Return the lowest offset of all entries, in turns; None if there are none."""
         while self._chunks:
             chunk = min(self._chunks, key=attrgetter("lowest"))
             if chunk.is_exact:
                 return chunk.lowest
             chunk.update_lowest()
+            yield_if_due()
         return None
-
-    def find_lowest(self) -> None:
-        """Find the lowest offset of each chunk, in turns, so that `lowest_offset` takes a short time."""
-        for chunk in list(self._chunks):
-            if not chunk.is_exact:
-                chunk.update_lowest()
-                yield_if_due()
 
     def share_chunks(self) -> list[tuple["array[int]", "array[int]"]]:
         """Return the due times and offsets of each chunk as they are now: 64-bit integers, this machine's byte order.

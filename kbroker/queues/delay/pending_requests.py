@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.config.delay_levels import levels_ms
-from kbroker.queues.commit_wait import wait_until_committed
-from kbroker.queues.delay.delay_batches import DUE, FROM, TIMESTAMP, added_entry, build_cancellation, build_delivery
-from kbroker.queues.delay.headers import DELAY_HEADERS
+from kbroker.queues.delay.delay_batches import (
+    DELAY_HEADERS,
+    DUE,
+    FROM,
+    TIMESTAMP,
+    added_entry,
+    build_cancellation,
+    build_delivery,
+)
 from kbroker.queues.delay.pending_records import Pending
 from kbroker.queues.delay.stored_records import StoredRecords, first_batch, read_records
+from kbroker.queues.waits import wait_until_committed
 from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode
 from protocol.records.record import Header
@@ -96,10 +103,11 @@ class PendingRequests:
                 if record is None and self._is_pending(entry):
                     # The records before it were too large.
                     break
+                moved_from = -1 if record is None else self._moved_from(record, after)
                 after = entry
                 if record is not None:
                     # Retention may have moved a record of the page meanwhile: it is listed where it is now.
-                    listed = _listed(record, include_payload)
+                    listed = _listed(record, include_payload, moved_from)
                     former = page.get((record.due_ms, listed.moved_from))
                     if former is not None and not self._is_pending(former[:2]):
                         del page[former[:2]]
@@ -110,6 +118,16 @@ class PendingRequests:
                 yield_if_due()
         self._check_leader()
         return list(page.values()), bool(self._delivery.state.pending.after(after, 1))
+
+    def _moved_from(self, record: StoredRecord, after: Pending | None) -> int:
+        """Return the former offset of a record, -1 if it was not moved.
+
+        If it was moved several times, the one up to `after`, at which it is listed already.
+        """
+        offset = record.moved_from
+        while after is not None and offset >= 0 and (record.due_ms, offset) > after:
+            offset = self._delivery.former_offset(offset)
+        return offset if offset >= 0 else record.moved_from
 
     async def cancel(self, offsets: Sequence[int]) -> list[OffsetResult]:
         """Cancel pending records. Raises KafkaError."""
@@ -222,7 +240,7 @@ class PendingRequests:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
 
-def _listed(record: StoredRecord, include_payload: bool) -> ListedRecord:
+def _listed(record: StoredRecord, include_payload: bool, moved_from: int) -> ListedRecord:
     headers = tuple(
         header
         for header in record.headers
@@ -230,7 +248,6 @@ def _listed(record: StoredRecord, include_payload: bool) -> ListedRecord:
     )
     value_size = -1 if record.value is None else len(record.value)
     value = record.value if include_payload else None
-    moved_from = int(dict(record.headers).get(FROM) or b"-1")
     return ListedRecord(
         record.due_ms, record.offset, record.timestamp, record.key, value, value_size, headers, moved_from
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import Buffer, KafkaError
-from kbroker.replica.fetch.fetch_session import FetchPartition, FetchSession
-from kbroker.replica.fetch.filtered_reads import FilteredRead, LookBudget
+from kbroker.replica.fetch.fetch_session import READ_COMMITTED, FetchPartition, FetchSession
+from kbroker.replica.fetch.filter_scan import FilteredRead, LookBudget
 from kbroker.replica.fetch.read_filter import Filtered
 from kbroker.replica.partition import Partition
 from kbroker.storage.log.segment import FileSlice
@@ -15,8 +15,6 @@ from protocol.fast.fetch import FetchRequest, FetchResult
 
 if TYPE_CHECKING:
     from protocol.fast.current_leader import CurrentLeader
-
-READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 # (producer id, first offset) of aborted transactions; None for a request with READ_UNCOMMITTED.
 AbortedTransactions = list[tuple[int, int]] | None

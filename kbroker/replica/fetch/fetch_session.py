@@ -8,16 +8,18 @@ fetched. A request without a session is served by the same code, with a session 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
 from kbroker.common import KafkaError
 from kbroker.replica.fetch.read_filter import ReadView
+from kbroker.replica.purgatory import DelayedOperation, Purgatory
 from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode
-from protocol.fast.fetch import FetchedPartition, TopicKey
+from protocol.fast.fetch import FetchedPartition, FetchRequest, FetchResponse, TopicKey
 
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MAX_EPOCH = 2**31 - 1
@@ -36,17 +38,6 @@ class FetchTarget(Protocol):
     replica_fetchers: dict[FetchPartition, None]
     is_leader_throttled: bool
     adding_replicas: Sequence[int]
-
-
-class WaitingFetch(Protocol):
-    """A waiting request of the session."""
-
-    @property
-    def read_committed(self) -> bool: ...
-
-    def gained(self, size: int) -> None:
-        """Called when a partition has `size` more bytes to read, or 0 for another change that must be sent."""
-        ...
 
 
 def partition_bytes(key: TopicKey) -> int:
@@ -121,7 +112,7 @@ class FetchSession:
         self.next_look_ms = 0
         self.size_bytes = 0
         self.counted_bytes = 0
-        self.waiter: WaitingFetch | None = None
+        self.waiter: DelayedFetch | None = None
         self.is_busy = False
 
     def update(
@@ -222,7 +213,7 @@ class FetchSessionCache:
         return session, evicted
 
     def count_bytes(self, session: FetchSession, now_ms: int) -> list[FetchSession]:
-        """Count the memory of a session whose partitions have changed. Returns the sessions evicted for it.
+        """Count the memory of a session whose partitions have changed, in turns. Returns the sessions evicted for it.
 
         If there is no space, the session is removed and gets the id 0: its client sends full requests from then on.
         """
@@ -230,17 +221,19 @@ class FetchSessionCache:
         session.counted_bytes = session.size_bytes
         excess = self.size_bytes - self.max_bytes
         evicted = []
-        for oldest in self._sessions.values():
+        for oldest in list(self._sessions.values()):
             if excess <= 0 or now_ms - oldest.last_used_ms < self.eviction_ms:
                 break
             evicted.append(oldest)
             excess -= oldest.counted_bytes
+            yield_if_due()
         if excess > 0:
             self.remove(session.id)
             session.id = 0
             return []
         for oldest in evicted:
             self.remove(oldest.id)
+            yield_if_due()
         return evicted
 
     def resume(self, session_id: int, epoch: int, uses_topic_ids: bool, now_ms: int) -> FetchSession:
@@ -267,3 +260,94 @@ class FetchSessionCache:
             self.size_bytes -= session.counted_bytes
             session.counted_bytes = 0
         return session
+
+
+class DelayedFetch(DelayedOperation[FetchResponse]):
+    """A request that waits for `min_bytes` or its deadline, or for the disk.
+
+    When the wait for bytes is over, `on_ready` is called; it reads the records and completes the request. The call is
+    made in the next iteration of the event loop, so the appends of one iteration share a response.
+
+    `deadline_ms`: the end of the wait (monotonic). `must_complete`: the wait is over, even if a read filter drops all
+    new records. `in_turns`: the request is large. `end_request` is called when the request is abandoned.
+    """
+
+    __slots__ = (
+        "_call_soon", "_end_request", "_gained_bytes", "_is_waiting", "_on_ready", "deadline_ms", "in_turns",
+        "min_bytes", "must_complete", "request", "session",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        purgatory: Purgatory,
+        session: FetchSession,
+        request: FetchRequest,
+        min_bytes: int,
+        deadline_ms: int,
+        call_soon: Callable[[Callable[[], None]], object],
+        on_ready: Callable[[DelayedFetch], None],
+        end_request: Callable[[FetchSession], None],
+        in_turns: bool,
+    ) -> None:
+        super().__init__(purgatory)
+        self.session = session
+        self.request = request
+        self._call_soon = call_soon
+        self._on_ready = on_ready
+        self._end_request = end_request
+        self.in_turns = in_turns
+        self._is_waiting = False
+        self._gained_bytes = 0
+        self.min_bytes = min_bytes
+        self.deadline_ms = deadline_ms
+        self.must_complete = False
+        session.waiter = self
+
+    @property
+    def read_committed(self) -> bool:
+        return self.request.isolation_level == READ_COMMITTED
+
+    def wait_for_bytes(self, available: int) -> None:
+        """Wait for more than the `available` bytes."""
+        # Partitions that are not ready will notify the session anyway.
+        if self.session.replica_id < 0:
+            for fetched in self.session.ready:
+                if fetched.target is not None:
+                    fetched.target.fetchers[fetched] = None
+        self._is_waiting = True
+        self._gained_bytes = available
+        self.watch(self.deadline_ms)
+
+    def gained(self, size: int) -> None:
+        """Called when a partition has `size` more bytes to read, or 0 for another change that must be sent."""
+        self._gained_bytes += size
+        if size == 0:
+            self.must_complete = True
+        if self._is_waiting and (size == 0 or self._gained_bytes >= self.min_bytes):
+            self._is_waiting = False
+            self._call_soon(self._end_wait)
+
+    def expire(self) -> None:
+        self._is_waiting = False
+        self.must_complete = True
+        self._end_wait()
+
+    def _end_wait(self) -> None:
+        if not self.is_done:
+            self.stop_watching()
+            self._on_ready(self)
+
+    def complete(self, response: FetchResponse) -> None:
+        self._leave_session()
+        super().complete(response)
+
+    def abandon(self) -> None:
+        """End the request, because its connection is closed. Nothing was sent, so the session is unchanged."""
+        if not self.is_done:
+            super().abandon()
+            self._leave_session()
+            self._end_request(self.session)
+
+    def _leave_session(self) -> None:
+        if self.session.waiter is self:
+            self.session.waiter = None

@@ -6,19 +6,18 @@ request's partitions. So partitions on disk are read as often as those in memory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.replica.fetch.fetch_reads import (
-    READ_COMMITTED,
     AbortedTransactions,
     ColdRead,
     ColdReadResult,
     FetchReads,
 )
-from kbroker.replica.fetch.fetch_session import FetchPartition, FetchSession
-from kbroker.replica.fetch.filtered_reads import FilteredRead, LookBudget, read_filtered
+from kbroker.replica.fetch.fetch_session import READ_COMMITTED, FetchPartition, FetchSession
+from kbroker.replica.fetch.filter_scan import FilteredRead, LookBudget, read_filtered
 from kbroker.replica.fetch.read_filter import (
     Filtered,
     HiddenRanges,
@@ -34,13 +33,13 @@ from kbroker.runtime.turns import yield_if_due
 from kbroker.storage.log.log_reads import find_aborted_transactions, read_blocking, read_or_slice
 from kbroker.storage.log.segment import FileSlice
 from protocol.errors import ErrorCode
-from protocol.fast.fetch import FetchRequest, TopicKey
+from protocol.fast.fetch import FetchRequest
 
 if TYPE_CHECKING:
+    from kbroker.replica.replica_manager import ReplicaManager
     from kbroker.replica.replication_throttle import LeaderThrottle
     from kbroker.runtime.environment import Clock
     from kbroker.storage.log.log import Log
-    from protocol.fast.current_leader import CurrentLeader
 
 # With these errors the response names the current leader (KIP-951).
 LEADER_ERRORS = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH}
@@ -52,30 +51,11 @@ MAX_FOLLOWER_RESULTS = 128
 MAX_INCREMENTAL_RESULTS = 512
 
 
-class Partitions(Protocol):
-    """The part of the replica manager that reads use."""
-
-    may_be_replaced: Callable[[], bool]
-
-    @property
-    def clock(self) -> Clock: ...
-
-    def get(self, key: TopicKey, index: int) -> Partition | None: ...
-
-    def find_readable(self, key: TopicKey, index: int) -> tuple[Partition | None, ReadView | None]: ...
-
-    def missing_error(self, key: TopicKey, index: int) -> ErrorCode: ...
-
-    def preferred_read_replica(self, partition: Partition, rack: str, offset: int, listener: str) -> int: ...
-
-    def current_leader(self, key: TopicKey, index: int, listener: str) -> CurrentLeader | None: ...
-
-
 def read_partitions(
     session: FetchSession,
     request: FetchRequest,
     max_bytes: int,
-    partitions: Partitions,
+    partitions: ReplicaManager,
     throttle: LeaderThrottle,
 ) -> FetchReads:
     """Read the partitions that are ready, or all in the first request of a session.
@@ -172,7 +152,7 @@ def read_partitions(
 
 
 def _add_refusal(
-    reads: FetchReads, session: FetchSession, fetched: FetchPartition, code: ErrorCode, partitions: Partitions
+    reads: FetchReads, session: FetchSession, fetched: FetchPartition, code: ErrorCode, partitions: ReplicaManager
 ) -> None:
     """Add the error of a partition from which the client may not fetch."""
     reads.must_respond = True
@@ -258,7 +238,7 @@ def _add_filtered(
     reads.size -= len(records)
 
 
-def look_up(session: FetchSession, fetched: FetchPartition, partitions: Partitions) -> Partition:
+def look_up(session: FetchSession, fetched: FetchPartition, partitions: ReplicaManager) -> Partition:
     """Find the partition of a session's entry. Raises KafkaError if it is not on this broker."""
     if session.replica_id >= 0:
         partition = partitions.get(fetched.key, fetched.index)
@@ -354,7 +334,7 @@ def add_cold_results(
     session: FetchSession,
     request: FetchRequest,
     results: Sequence[ColdReadResult],
-    partitions: Partitions,
+    partitions: ReplicaManager,
 ) -> None:
     """Add the results of a thread. The next request reads the partitions that the thread did not reach."""
     if len(results) < len(reads.cold):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from kbroker.common import KafkaError
-from kbroker.replica.fetcher.leader_end_point import LeaderEndPoint
+from kbroker.common import Buffer, KafkaError
+from kbroker.interbroker.peers import Channel, Peers
 from kbroker.replica.fetcher.replica_fetch_session import (
     CorruptBatchesError,
     PartitionKey,
@@ -15,9 +15,15 @@ from kbroker.replica.fetcher.replica_fetch_session import (
     check_batches,
 )
 from kbroker.runtime.event_log import EventLogger
+from protocol.apis import ApiKey
 from protocol.errors import ErrorCode, MalformedError, known_error
 from protocol.fast.replica_fetch import ReplicaFetchResult
-from protocol.messages.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.messages.k02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from protocol.records.batch import BatchHeader, parse_header
 
 if TYPE_CHECKING:
@@ -28,6 +34,30 @@ if TYPE_CHECKING:
     from kbroker.replica.replication_throttle import ReplicationQuota
     from kbroker.runtime.environment import Environment
     from protocol.fast.replica_fetch import ReplicaFetchPartition
+
+FETCH_VERSION = 18
+LIST_OFFSETS_VERSION = 9
+
+
+class LeaderEndPoint:
+    """Sends requests to leaders. Fetches have a connection of their own for each leader.
+
+    Both methods raise KafkaError if the leader did not respond in time.
+    """
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    async def fetch(self, broker_id: int, version: int, body: Sequence[Buffer], timeout_ms: int) -> memoryview:
+        """Send a Fetch request. Returns the body of the response, in a buffer that nothing else uses."""
+        return await self._peers.request_raw(
+            broker_id, ApiKey.FETCH, version, body, channel=Channel.FETCH, timeout_ms=timeout_ms
+        )
+
+    async def list_offsets(self, broker_id: int, request: ListOffsetsRequest, timeout_ms: int) -> ListOffsetsResponse:
+        response = await self._peers.request(broker_id, request, LIST_OFFSETS_VERSION, timeout_ms=timeout_ms)
+        return cast(ListOffsetsResponse, response)
+
 
 # The first backoff of a partition or of a connection. It doubles up to replica.fetch.backoff.ms: most errors end as
 # soon as both brokers have the same metadata, some milliseconds later.

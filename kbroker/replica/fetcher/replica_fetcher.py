@@ -14,8 +14,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import NO_LEADER, KafkaError
-from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions, PartitionFetchState, backoff_ms
-from kbroker.replica.fetcher.leader_end_point import FETCH_VERSION, LeaderEndPoint
+from kbroker.replica.fetcher.fetched_partitions import (
+    FETCH_VERSION,
+    FetchedPartitions,
+    LeaderEndPoint,
+    PartitionFetchState,
+    backoff_ms,
+)
 from kbroker.replica.replication_throttle import follower_quota, should_follower_throttle
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode, MalformedError, known_error

@@ -93,10 +93,10 @@ PERIOD_MS = 1_000
 
 
 class WriteHealthMonitor:
-    """`path`: the data directory. `on_change` is called when the health has changed."""
+    """`path`: the data directory."""
 
     def __init__(self, environment: Environment, path: str) -> None:
-        self.on_change: Callable[[], None] = lambda: None
+        self._on_change: Callable[[], None] = lambda: None
         self._environment = environment
         self._path = f"{path}/{PROBE_FILE}"
         self._tracker = WriteHealthTracker()
@@ -122,6 +122,10 @@ class WriteHealthMonitor:
     @property
     def _is_failing(self) -> bool:
         return self.health is WriteHealth.FAILING
+
+    def report_to(self, on_change: Callable[[], None]) -> None:
+        """Call this when the health has changed."""
+        self._on_change = on_change
 
     def start(self, is_in_cluster: bool) -> None:
         """Check from now on. The disk of a lone broker is probed only after a failed append."""
@@ -151,7 +155,7 @@ class WriteHealthMonitor:
             if self._tracker.check(self._environment.clock.mono_ms(), probe_error, append_error):
                 self._log_change()
                 self._schedule()
-                self.on_change()
+                self._on_change()
 
     def _probe_blocking(self, size: int) -> str | None:
         """Write and delete a file. Returns the error, None if there is none."""

@@ -25,7 +25,6 @@ from protocol.messages.k73_assign_replicas_to_dirs import (
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataImage
-    from kbroker.replica.logs.disk_health import WriteHealthMonitor
     from kbroker.replica.replica_manager import ReplicaManager
     from kbroker.runtime.environment import Environment
 
@@ -39,8 +38,12 @@ PERIOD_MS = 1_000
 Send = Callable[[AssignReplicasToDirsRequest], Awaitable[None]]
 
 
-class FailedLogReporter:
-    """Repeats a report until the image has its effect. `send` sends a request to the controller, and never raises."""
+# The directory id of each write health.
+DIRECTORY_IDS = {health: f"kbroker writes {health:d}".encode() for health in WriteHealth}
+
+
+class DiskReporter:
+    """Repeats each report until the image has its effect. `send` sends a request to the controller, never raises."""
 
     def __init__(
         self,
@@ -51,18 +54,36 @@ class FailedLogReporter:
         send: Send,
     ) -> None:
         self._replicas = replicas
+        self._monitor = replicas.write_health
         self._metadata = metadata
         self._broker_epoch = broker_epoch
         self._send = send
-        self._task = PeriodicTask(environment, "failed logs", lambda: PERIOD_MS, self.report)
+        self._has_changed = self._is_sending = False
+        self._tasks = [
+            PeriodicTask(environment, "failed logs", lambda: PERIOD_MS, self.report_logs),
+            PeriodicTask(environment, "write health", lambda: PERIOD_MS, self.report_health),
+            PeriodicTask(environment, "new write health", lambda: 0, self.report_health, lambda: self._has_changed),
+        ]
 
     def start(self) -> None:
-        self._task.schedule()
+        self._monitor.report_to(self._on_change)
+        for task in self._tasks:
+            task.schedule()
 
     async def stop(self) -> None:
-        await self._task.stop()
+        for task in self._tasks:
+            await task.stop()
 
-    async def report(self) -> None:
+    async def _report(self, directory: AssignReplicasToDirsRequestDirectory) -> None:
+        await self._send(
+            AssignReplicasToDirsRequest(
+                broker_id=self._replicas.node_id, broker_epoch=self._broker_epoch(), directories=[directory]
+            )
+        )
+
+    # Failed logs.
+
+    async def report_logs(self) -> None:
         """Report the failed logs whose replicas are in sync according to the image."""
         topics: dict[bytes, list[int]] = {}
         for topic_id, index in self._failed():
@@ -78,12 +99,7 @@ class FailedLogReporter:
             )
             for topic_id, indexes in topics.items()
         ]
-        directory = AssignReplicasToDirsRequestDirectory(id=LOST_DIRECTORY, topics=rows)
-        await self._send(
-            AssignReplicasToDirsRequest(
-                broker_id=self._replicas.node_id, broker_epoch=self._broker_epoch(), directories=[directory]
-            )
-        )
+        await self._report(AssignReplicasToDirsRequestDirectory(id=LOST_DIRECTORY, topics=rows))
 
     def _failed(self) -> Iterator[tuple[bytes, int]]:
         for partition in self._replicas.partitions.values():
@@ -100,61 +116,21 @@ class FailedLogReporter:
         isr = topic.partitions[index].isr
         return len(isr) > 1 and self._replicas.node_id in isr
 
-
-# The directory id of each write health.
-DIRECTORY_IDS = {health: f"kbroker writes {health:d}".encode() for health in WriteHealth}
-
-
-class WriteHealthReporter:
-    """Repeats a report until the image has its effect. `send` sends a request to the controller, and never raises."""
-
-    def __init__(
-        self,
-        environment: Environment,
-        replicas: ReplicaManager,
-        monitor: WriteHealthMonitor,
-        metadata: MetadataImage,
-        broker_epoch: Callable[[], int],
-        send: Send,
-    ) -> None:
-        self._replicas = replicas
-        self._monitor = monitor
-        self._metadata = metadata
-        self._broker_epoch = broker_epoch
-        self._send = send
-        self._tasks = [
-            PeriodicTask(environment, "write health", lambda: PERIOD_MS, self.report),
-            PeriodicTask(environment, "new write health", lambda: 0, self.report, lambda: self._has_changed),
-        ]
-        self._has_changed = False
-        self._is_sending = False
-
-    def start(self) -> None:
-        self._monitor.on_change = self._on_change
-        self._tasks[0].schedule()
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            await task.stop()
+    # The write health.
 
     def _on_change(self) -> None:
         self._has_changed = True
-        self._tasks[1].schedule()
+        self._tasks[2].schedule()
 
-    async def report(self) -> None:
+    async def report_health(self) -> None:
         """Report the write health, unless the image shows that the controller has acted on it."""
         self._has_changed = False
-        epoch, health = self._broker_epoch(), self._monitor.health
-        if epoch < 0 or self._is_sending or not self._is_needed(health):
+        health = self._monitor.health
+        if self._broker_epoch() < 0 or self._is_sending or not self._is_needed(health):
             return
         self._is_sending = True
         try:
-            directory = AssignReplicasToDirsRequestDirectory(id=DIRECTORY_IDS[health])
-            await self._send(
-                AssignReplicasToDirsRequest(
-                    broker_id=self._replicas.node_id, broker_epoch=epoch, directories=[directory]
-                )
-            )
+            await self._report(AssignReplicasToDirsRequestDirectory(id=DIRECTORY_IDS[health]))
         finally:
             self._is_sending = False
 

@@ -82,11 +82,7 @@ class AssignedPartition(NamedTuple):
 
 
 class LogManager:
-    """`config` returns the current configuration of the broker.
-
-    `high_watermarks` returns those of the open partitions with several replicas. `broker_epoch`: the epoch with which
-    the broker is registered, for the next start (KIP-966).
-    """
+    """`config` returns the current configuration of the broker."""
 
     def __init__(self, environment: Environment, path: str, config: Callable[[], BrokerConfig]) -> None:
         self.shortages = ShortageReporter(environment)
@@ -101,7 +97,7 @@ class LogManager:
         # Logs that are on disk and could not be opened yet, with their topic ids.
         self._unopened: dict[TopicPartition, bytes] = {}
         self._startup = NEW_LOG
-        self.high_watermarks: Callable[[], Mapping[TopicPartition, int]] = dict
+        self._high_watermarks: Callable[[], Mapping[TopicPartition, int]] = dict
         self.broker_epoch = 0
         self._checkpoints = CheckpointFiles(environment, path, self._current_checkpoints, self._current_high_watermarks)
         self.write_checkpoints = self._checkpoints.write
@@ -112,6 +108,14 @@ class LogManager:
         self._last_topic_config: tuple[Mapping[str, Value], Mapping[str, str], TopicConfig] | None = None
         # The messages that `_warn_once` has logged.
         self._warnings: set[tuple[object, ...]] = set()
+
+    def use_high_watermarks(self, high_watermarks: Callable[[], Mapping[TopicPartition, int]]) -> None:
+        """Checkpoint what this returns: the high watermarks of the open partitions with several replicas."""
+        self._high_watermarks = high_watermarks
+
+    def on_registered(self, broker_epoch: int) -> None:
+        """Called with the epoch of the broker's registration, which `close` stores for the next start (KIP-966)."""
+        self.broker_epoch = broker_epoch
 
     # Configs.
 
@@ -358,11 +362,11 @@ class LogManager:
     # Checkpoints and shutdown.
 
     def _current_checkpoints(self) -> LogCheckpoints:
-        return self._startup.checkpoints.updated(list(self._logs.values()), self._unopened, self.high_watermarks())
+        return self._startup.checkpoints.updated(list(self._logs.values()), self._unopened, self._high_watermarks())
 
     def _current_high_watermarks(self) -> Mapping[TopicPartition, int]:
         """Return the high watermarks of the open logs, and for the others those found at startup."""
-        current = self.high_watermarks()
+        current = self._high_watermarks()
         former = self._startup.checkpoints.high_watermarks
         unopened = {tp: former[tp] for tp in self._unopened if tp in former}
         return {**unopened, **current} if unopened else current

@@ -1,7 +1,7 @@
 """The validation of a produced batch before it is appended.
 
 On an ordinary topic only the header is parsed and the CRC computed. The records are decompressed and walked
-(record_validator.py) only if necessary: on compacted topics (no null keys), for a compression.type of the topic, for
+(slow_validation.py) only if necessary: on compacted topics (no null keys), for a compression.type of the topic, for
 timestamps in the header that contradict each other or the limits, and with kbroker.record.validation=full. The error
 codes, and the order of the checks, are those of Apache Kafka 4.3.1.
 """
@@ -10,8 +10,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, NoReturn
 
 from kbroker.common import KafkaError
-from kbroker.replica.produce.record_validation import ValidatedBatch, WritableBatch, invalid_record, too_large
-from kbroker.replica.produce.record_validator import MAX_DECOMPRESSED, validate_small
+from kbroker.replica.produce.record_rules import ValidatedBatch, WritableBatch, invalid_record, too_large
+from kbroker.replica.produce.slow_validation import MAX_DECOMPRESSED, validate_small
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import (
     CODEC_MASK,
@@ -57,7 +57,7 @@ def validate_batch(
 
     Returns the batch to append in a writable buffer (the one of `records` if possible), its header, and the log append
     time in ms (-1 if the timestamps are the producer's). `transactional`: the request has a transactional id. Raises
-    KafkaError, and NeedsSlowValidation for records whose validation takes a long time.
+    KafkaError, and AppendMustWait for records whose validation takes a long time.
     """
     if records is None:
         raise _not_one_batch("No records were sent for the partition.")

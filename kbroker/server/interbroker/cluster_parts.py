@@ -15,9 +15,9 @@ from kbroker.interbroker.controller_channel import ControllerChannel
 from kbroker.interbroker.fencing_check import FencingCheck
 from kbroker.interbroker.handshake import BrokerIdentity
 from kbroker.interbroker.peers import Peers, PeerUnavailable
-from kbroker.replica.fetcher.leader_end_point import RemoteLeaderEndPoint
+from kbroker.replica.fetcher.fetched_partitions import LeaderEndPoint
 from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
-from kbroker.replica.logs.disk_reports import FailedLogReporter, WriteHealthReporter
+from kbroker.replica.logs.disk_reports import DiskReporter
 from kbroker.runtime.event_log import EventLogger
 from kbroker.server.interbroker.disk_reports import read_disks
 from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
@@ -66,10 +66,10 @@ class ClusterParts:
         self.peers = Peers(environment, self.identity, image)
         self.controller_channel = ControllerChannel(environment, node_id, image, self.peers, self._serve_locally)
         self.fetchers = ReplicaFetcherManager(
-            environment, node_id, self._broker_epoch, RemoteLeaderEndPoint(self.peers), config
+            environment, node_id, self._broker_epoch, LeaderEndPoint(self.peers), config
         )
         self._services: Services | None = None
-        self._log_reporters: list[FailedLogReporter | WriteHealthReporter] = []
+        self._disk_reporter: DiskReporter | None = None
         self._fencing_check: FencingCheck | None = None
         member.add_roles_listener(self._on_delta)
 
@@ -93,15 +93,10 @@ class ClusterParts:
             self._alter_partition, self._broker_epoch, lambda: self._config().replica_lag_time_max_ms
         )
         self._member.add_roles_listener(replicas.isr_manager.on_delta)
-        image = self._member.image
-        self._log_reporters = [
-            FailedLogReporter(self._environment, replicas, image, self._broker_epoch, self._report_logs),
-            WriteHealthReporter(
-                self._environment, replicas, replicas.write_health, image, self._broker_epoch, self._report_logs
-            ),
-        ]
-        for reporter in self._log_reporters:
-            reporter.start()
+        self._disk_reporter = DiskReporter(
+            self._environment, replicas, self._member.image, self._broker_epoch, self._report_logs
+        )
+        self._disk_reporter.start()
         self._member.controller.use_reports(
             lambda brokers, keys: read_replica_logs(
                 brokers, keys, self._config().node_id, self.peers, self._serve_locally
@@ -110,7 +105,7 @@ class ClusterParts:
         )
         await self.server.serve(services)
 
-    def start_fencing_check(self, sessions: CoordinationSessions, replicas: ReplicaManager) -> None:
+    def start_fencing_check(self, sessions: CoordinationSessions) -> None:
         """Ask other brokers whether this one is fenced or cut off: see FencingCheck."""
         self._fencing_check = FencingCheck(
             self._environment,
@@ -123,9 +118,12 @@ class ClusterParts:
             sessions.on_fenced,
             sessions.on_isolated,
         )
-        check = self._fencing_check
-        replicas.may_be_replaced = lambda: check.is_in_doubt
-        check.start()
+        self._fencing_check.start()
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether other brokers may lead this broker's partitions without its knowledge: it reaches none of them."""
+        return self._fencing_check is not None and self._fencing_check.is_in_doubt
 
     async def _serve_locally(self, request: Message, version: int) -> Message:
         assert self._services is not None
@@ -213,8 +211,8 @@ class ClusterParts:
             await self._environment.sleep(CONTROLLED_SHUTDOWN_POLL_S)
 
     async def _stop_reporting(self) -> None:
-        for reporter in self._log_reporters:
-            await reporter.stop()
+        if self._disk_reporter is not None:
+            await self._disk_reporter.stop()
 
     def resign(self) -> None:
         """Close connections to other brokers, since they are bound to a broker epoch that has ended."""

@@ -52,6 +52,9 @@ class SimTransport(TcpEndpoint, asyncio.Transport):
         protocol.connection_made(self)
         self.peer._transmit()
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
     def get_protocol(self) -> asyncio.BaseProtocol:
         assert self._protocol is not None
         return self._protocol

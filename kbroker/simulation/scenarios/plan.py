@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
-from kbroker.queues import derived_state_manager
-from kbroker.queues.delay import delivery, follower_snapshots, pending_records, snapshot_file, stored_records
+from kbroker.queues.dedup import key_state
+from kbroker.queues.delay import delivery, pending_records, snapshots, stored_records
 from kbroker.replica import assigned_partitions
 from kbroker.replica.fetch import fetch_manager, fetch_session
 from kbroker.replica.produce import marker_appends
@@ -323,11 +323,11 @@ def draw_internal_topic_configs(random: Random, *, durable: bool) -> dict[str, s
 
 # Snapshots of pending records and idempotency keys after a few records instead of thousands.
 _SNAPSHOTS = (
-    (snapshot_file, "WORTHWHILE_OFFSETS", 20),
+    (snapshots, "WORTHWHILE_OFFSETS", 20),
     (delivery, "SNAPSHOT_INTERVAL_MS", 500),
-    (follower_snapshots, "INTERVAL_S", 0.5),
-    (follower_snapshots, "MIN_BYTES", 4096),
-    (derived_state_manager, "SNAPSHOT_BYTES", 4096),
+    (snapshots, "INTERVAL_S", 0.5),
+    (snapshots, "MIN_BYTES", 4096),
+    (key_state, "SNAPSHOT_BYTES", 4096),
 )
 # Records are read ahead in several parts, from few batches at a time, of which some do not fit.
 _READ_AHEAD = (

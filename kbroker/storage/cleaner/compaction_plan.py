@@ -129,6 +129,11 @@ class LogToClean:
     def cleanable_ratio(self) -> float:
         return self.dirty_bytes / (self.clean_bytes + self.dirty_bytes)
 
+    @property
+    def priority(self) -> tuple[bool, float]:
+        """Overdue logs first, then those with the highest dirty ratio."""
+        return self.is_overdue, self.cleanable_ratio
+
     def needs_cleaning(self, min_cleanable_ratio: float) -> bool:
         """Return whether to compact the log now: enough of it is dirty, or some records have waited too long."""
         return self.is_overdue or self.cleanable_ratio > min_cleanable_ratio
@@ -169,34 +174,6 @@ def find_log_to_clean(log: "Log", now_ms: int, first_unstable_offset: int) -> Lo
         return None
     is_overdue = now_ms - oldest > config.max_compaction_lag_ms
     return LogToClean(tuple(sources), first_dirty_offset, clean_bytes, dirty_bytes, is_overdue)
-
-
-def make_plan(
-    log: "Log",
-    to_clean: LogToClean,
-    aborted_later: tuple[AbortedTransaction, ...],
-    now_ms: int,
-    *,
-    map_bytes: int,
-    io_bytes: int,
-    rate: float | None = None,
-) -> CompactionPlan:
-    """Return the plan for the cleaner. `aborted_later` is from `find_aborted_later_blocking`."""
-    config = log.config
-    return CompactionPlan(
-        log.directory,
-        to_clean.sources,
-        to_clean.first_dirty_offset,
-        now_ms,
-        config.delete_retention_ms,
-        config.segment_bytes,
-        config.index_interval_bytes,
-        map_bytes,
-        io_bytes,
-        rate,
-        aborted_later,
-        log.producers.freeze(),
-    )
 
 
 def find_aborted_later_blocking(log: "Log", to_clean: LogToClean) -> tuple[AbortedTransaction, ...]:

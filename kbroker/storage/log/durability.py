@@ -39,47 +39,50 @@ class Task(NamedTuple):
 class SerialTaskQueue:
     """Runs tasks in the order in which they were added. A task starts when the result of the one before it was applied.
 
-    If a job raises an OSError, `on_error` is called with it instead of the task's callback, and the next task starts.
+    If a job raises an OSError, `on_failure` is called with it instead of the task's callback, and the next task starts.
     `is_closing`: required tasks are no longer retried.
     """
 
-    __slots__ = ("_is_running", "_on_error", "_queue", "_run", "_when_idle", "is_closing")
+    __slots__ = ("_queue", "_when_idle", "background", "is_closing")
 
-    def __init__(self, run: BackgroundRunner, on_error: Callable[[OSError], None]) -> None:
-        self._run = run
-        self._on_error = on_error
-        # A list: an empty deque takes 760 bytes, and few tasks ever wait.
-        self._queue: list[Task] = []
-        self._is_running = False
+    def __init__(self, background: BackgroundRunner) -> None:
+        self.background = background
+        # The tasks that wait, None while none runs. Tuples: few ever wait, and a broker may have 10,000 logs.
+        self._queue: tuple[Task, ...] | None = None
         self.is_closing = False
-        self._when_idle: list[Callable[[], None]] = []
+        self._when_idle: tuple[Callable[[], None], ...] = ()
 
-    def add(self, job: Callable[[], T], then: Callable[[T], None], *, required: bool = False) -> None:
+    def on_failure(self, error: OSError) -> None:
+        raise NotImplementedError
+
+    def add_task(self, job: Callable[[], T], then: Callable[[T], None], *, required: bool = False) -> None:
         """Add a task: `job` for a thread, and `then`, which is called with its result.
 
         Later tasks rely on a `required` one: after a shortage (log_health.py) its job is called again before they
         start, so it must be able to continue where it failed.
         """
-        self._queue.append(Task(job, then, required))  # type: ignore[arg-type]
-        if not self._is_running:
+        is_first, task = self._queue is None, Task(job, then, required)  # type: ignore[arg-type]
+        self._queue = (*(self._queue or ()), task)
+        if is_first:
             self._start_next()
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, as soon as no task is left; immediately if there is none."""
-        if self._is_running:
-            self._when_idle.append(callback)
+        if self._queue is not None:
+            self._when_idle += (callback,)
         else:
             callback()
 
     def _start_next(self) -> None:
         if not self._queue:
-            self._is_running = False
-            callbacks, self._when_idle = self._when_idle, []
+            self._queue = None
+            callbacks, self._when_idle = self._when_idle, ()
             for callback in callbacks:
                 callback()
             return
-        self._is_running = True
-        self._start(self._queue.pop(0))
+        task, *rest = self._queue
+        self._queue = tuple(rest)
+        self._start(task)
 
     def _start(self, task: Task, delay_ms: int = 0) -> None:
         def attempt() -> tuple[object, OSError | None]:
@@ -97,7 +100,7 @@ class SerialTaskQueue:
             result, error = outcome
             if error is not None and task.required and is_shortage(error):
                 if not self.is_closing:
-                    self._on_error(error)
+                    self.on_failure(error)
                     self._start(task, RETRY_MS)
                     return
                 error = OSError(EIO, f"not completed before the log was closed: {error}")
@@ -105,11 +108,11 @@ class SerialTaskQueue:
                 if error is None:
                     task.then(result)
                 else:
-                    self._on_error(error)
+                    self.on_failure(error)
             finally:
                 self._start_next()
 
-        self._run(attempt, finish, delay_ms)
+        self.background(attempt, finish, delay_ms)
 
 
 _PROBE_BYTES = 1 << 16
@@ -118,53 +121,27 @@ _PROBE_BYTES = 1 << 16
 WrittenIndexes = list[tuple[LogSegment, IndexCounts]]
 
 
-class LogDurability:
+class LogDurability(SerialTaskQueue):
     """The syncs, checkpoints and tasks of one log."""
 
-    __slots__ = ("_log", "_started_tasks", "background")
+    __slots__ = ("_log",)
 
     def __init__(self, log: LogState, background: BackgroundRunner) -> None:
+        super().__init__(background)
         self._log = log
-        self.background = background
-        # None before the first task.
-        self._started_tasks: SerialTaskQueue | None = None
 
-    # Tasks.
-
-    @property
-    def _tasks(self) -> SerialTaskQueue:
-        if self._started_tasks is None:
-            self._started_tasks = SerialTaskQueue(self.background, self._log.health.task_failed)
-        return self._started_tasks
-
-    def add_task(self, job: Callable[[], T], then: Callable[[T], None], *, required: bool = False) -> None:
-        """Run `job` in a thread when the tasks before it are done, then `then` with its result on the event loop.
-
-        `required`: as in SerialTaskQueue.add.
-        """
-        self._tasks.add(job, then, required=required)
-
-    def when_idle(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, as soon as no task is left."""
-        if self._started_tasks is None:
-            callback()
-        else:
-            self._started_tasks.when_idle(callback)
-
-    @property
-    def is_closing(self) -> bool:
-        """Whether `close` has been called."""
-        return self._started_tasks is not None and self._started_tasks.is_closing
+    def on_failure(self, error: OSError) -> None:
+        self._log.health.task_failed(error)
 
     def write_epochs(self) -> None:
         """Write leader-epoch-checkpoint if the epochs have changed."""
         write = self._log.epoch_file.write_job(self._log.epochs.entries)
         if write is not None:
-            self._tasks.add(write, ignore)
+            self.add_task(write, ignore)
 
     def delete_segments(self, segments: Sequence[LogSegment]) -> None:
         """Rename the files of segments that were removed from the log; unlink them after file.delete.delay.ms."""
-        self._tasks.add(RenameDeleted(segments), self.unlink_later, required=True)
+        self.add_task(RenameDeleted(segments), self.unlink_later, required=True)
 
     def unlink_later(self, paths: Iterable[str]) -> None:
         """Unlink renamed files after file.delete.delay.ms."""
@@ -228,7 +205,7 @@ class LogDurability:
     def add_checkpoint(self, end_offset: int, segments: Sequence[LogSegment], *, sync: bool = False) -> None:
         """Write the indexes of `segments`, and a snapshot at the log end offset. With `sync` both are synced."""
         write = self._checkpoint_job(end_offset, segments, sync=sync)
-        self._tasks.add(write, partial(self._complete_checkpoint, end_offset))
+        self.add_task(write, partial(self._complete_checkpoint, end_offset))
 
     def _checkpoint_job(
         self, end_offset: int, segments: Sequence[LogSegment], *, sync: bool = False
@@ -265,7 +242,7 @@ class LogDurability:
         `done(True)` is called if all of that succeeded. A truncation in progress is completed first.
         """
         log, health = self._log, self._log.health
-        self._tasks.is_closing = True
+        self.is_closing = True
         if log.is_truncating:
             log.when_truncated(partial(self.close, clean, done))
             return
@@ -301,7 +278,7 @@ class LogDurability:
                 segment.close_files()
             done(worked)
 
-        self._tasks.add(job, then)
+        self.add_task(job, then)
 
 
 def needs_sync(segments: Iterable[LogSegment], recovery_point: int, up_to: int) -> bool:

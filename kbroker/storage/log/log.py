@@ -38,7 +38,7 @@ class Log(LogState):
     """
 
     __slots__ = (
-        "_append_epoch", "_index_full", "_jitter_ms", "_limits", "_random", "active", "checkpointed_high_watermark",
+        "_append_epoch", "_jitter_ms", "_limits", "_random", "active", "checkpointed_high_watermark",
         "contents", "durability", "last_aborted_offset", "owner", "positions", "topic_id",
     )  # fmt: skip
 
@@ -53,9 +53,9 @@ class Log(LogState):
     ) -> None:
         self.topic_id = topic_id
         self.owner = owner
-        self.durability = LogDurability(self, background)
         self._random = random
         self._start(loaded)
+        self.durability = LogDurability(self, background)
         self.repairs = loaded.repairs or _NO_REPAIRS
         self.checkpointed_high_watermark = max(min(high_watermark, self.log_end_offset), self.log_start_offset)
 
@@ -248,7 +248,7 @@ class Log(LogState):
             )
         if self.active.size and (
             self.active.size + size > segment_bytes
-            or self._index_full
+            or self._is_index_full
             or self._limits.is_reached(timestamp, last_offset, now_ms)
         ):
             self._roll(now_ms)
@@ -267,8 +267,7 @@ class Log(LogState):
 
     def _on_index_entry(self, segment: LogSegment, position: int) -> None:
         """Do what is not necessary after every batch. Called when the batch at `position` got index entries."""
-        if segment.indexes.is_full(self.config.segment_index_bytes):
-            self._index_full = True
+        if self._is_index_full:
             self._update_limits()
         start_writeback = segment.take_writeback(position)
         if start_writeback is not None:
@@ -312,13 +311,16 @@ class Log(LogState):
 
     def _activate(self, segment: LogSegment) -> None:
         self.active = segment
-        self._index_full = False
         self._jitter_ms = choose_jitter_ms(self.config, self._random)
         self._update_limits()
 
+    @property
+    def _is_index_full(self) -> bool:
+        return self.active.indexes.is_full(self.config.segment_index_bytes)
+
     def _update_limits(self) -> None:
         limits = compute_limits(self.config, self.active, self._jitter_ms)
-        self._limits = limits._replace(size=CHECK_ALL) if self._index_full or self.is_truncating else limits
+        self._limits = limits._replace(size=CHECK_ALL) if self.is_truncating or self._is_index_full else limits
 
     def _cut_back(self, error: OSError) -> KafkaError:
         """Truncate the file after a failed write so that it ends with a complete batch. Returns the error to raise."""

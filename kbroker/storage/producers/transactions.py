@@ -55,7 +55,7 @@ class CompletedTransaction(NamedTuple):
 class OngoingTransactions:
     """`first_unstable_offset`: the first offset that consumers of committed records may not read yet."""
 
-    __slots__ = ("_completed", "_open", "first_unstable_offset")
+    __slots__ = ("_completed", "_held", "_open", "first_unstable_offset")
 
     def __init__(self) -> None:
         self.first_unstable_offset = NO_UNSTABLE_OFFSET
@@ -64,6 +64,8 @@ class OngoingTransactions:
         self._open: dict[int, int] = {}
         # (offset of the marker, first offset), in the order of the markers. A list: an empty deque takes 760 bytes.
         self._completed: list[tuple[int, int]] = []
+        # The one of them that stands for unknown transactions (`hold`).
+        self._held: tuple[int, int] | None = None
 
     def __len__(self) -> int:
         """The number of open transactions."""
@@ -96,12 +98,20 @@ class OngoingTransactions:
 
     def hold(self, first_offset: int, last_offset: int) -> None:
         """Regard everything from `first_offset` on as unstable until the high watermark is above `last_offset`."""
-        self._completed.append((last_offset, first_offset))
+        self._held = (last_offset, first_offset)
+        self._completed.append(self._held)
         self.first_unstable_offset = min(self.first_unstable_offset, first_offset)
 
     def restore_completed(self, before: "OngoingTransactions", below: int) -> None:
-        """Add the transactions of `before` that have ended with a marker below `below`, and are not stable yet."""
+        """Add the transactions of `before` that have ended with a marker below `below`, and are not stable yet.
+
+        Unknown transactions have ended anywhere up to the end of the hold: it stays for what is below `below`.
+        """
         completed = [each for each in before._completed if each[0] < below]
+        held = before._held
+        if held in before._completed and held is not None and held[1] < below <= held[0]:
+            self._held = (below - 1, held[1])
+            completed.append(self._held)
         self._completed[:0] = completed
         self.first_unstable_offset = min([self.first_unstable_offset, *[first for _, first in completed]])
 

@@ -20,7 +20,9 @@ COMPLAINT = re.compile(
     r"|invalid|corrupt|Exception|sanity check failed",
     re.IGNORECASE | re.MULTILINE,
 )
-RECORDS = 30_000
+# In each of two topics with several segments; in the partitions of the others.
+RECORDS, FEW = 9_000, 1_000
+DELETED = 6_000
 
 
 def produce(bootstrap, topic, count, partition, **settings):
@@ -30,7 +32,7 @@ def produce(bootstrap, topic, count, partition, **settings):
     for n in range(count):
         sender.produce(
             topic,
-            f"value {n} ".encode() * 10,
+            f"value {n} ".encode() * 40,
             key=str(n % 50).encode(),
             partition=partition,
             headers=[("n", str(n).encode())],
@@ -61,7 +63,7 @@ def stopped(tmp_path_factory):
     }
     with running_broker(tmp_path_factory.mktemp("dumped"), settings) as broker:
         fill(broker)
-        eventually(lambda: len(bases(broker, "cut")) == 1 or bases(broker, "cut")[1] > 20_000, "old segments to go")
+        eventually(lambda: len(bases(broker, "cut")) == 1 or bases(broker, "cut")[1] > DELETED, "old segments to go")
         broker.stop()
         yield broker
 
@@ -86,12 +88,13 @@ def fill(broker):
         created.result(DEADLINE_S)
     for partition, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
         settings = {"compression.type": codec, "enable.idempotence": True}
-        produce(broker.bootstrap, "codecs", 3000, partition, **settings)
+        produce(broker.bootstrap, "codecs", FEW, partition, **settings)
     produce(broker.bootstrap, "rolled", RECORDS, 0, **{"enable.idempotence": True})
-    produce(broker.bootstrap, "append-time", 3000, 0)
-    produce(broker.bootstrap, "recompressed", 3000, 0, **{"compression.type": "gzip"})
-    produce(broker.bootstrap, "cut", 30_000, 0)
-    admin.delete_records([TopicPartition("cut", 0, 20_000)])[TopicPartition("cut", 0, 20_000)].result(DEADLINE_S)
+    produce(broker.bootstrap, "append-time", FEW, 0)
+    produce(broker.bootstrap, "recompressed", FEW, 0, **{"compression.type": "gzip"})
+    produce(broker.bootstrap, "cut", RECORDS, 0)
+    start = TopicPartition("cut", 0, DELETED)
+    admin.delete_records([start])[start].result(DEADLINE_S)
     commit(broker.bootstrap, "rolled")
     transact(broker.bootstrap, "transacted")
 
@@ -138,10 +141,10 @@ def test_dump_log_segments_reads_every_file(jvm, stopped):
         log = dump(jvm, sorted(stopped.partition_dir("codecs", partition).glob("*.log")), "--deep-iteration")
         batches = [line for line in log.splitlines() if line.startswith("baseOffset:")]
         assert {re.search(r"compresscodec: (\w+)", line)[1] for line in batches} == {codec}
-        assert len(re.findall(r"^\| offset: ", log, re.MULTILINE)) == 3000
+        assert len(re.findall(r"^\| offset: ", log, re.MULTILINE)) == FEW
         assert "producerId: -1" not in log
         [snapshot] = stopped.partition_dir("codecs", partition).glob("*.snapshot")
-        assert "lastSequence: 2999" in dump(jvm, [snapshot])
+        assert f"lastSequence: {FEW - 1}" in dump(jvm, [snapshot])
 
     recompressed = dump(jvm, sorted(stopped.partition_dir("recompressed", 0).glob("*.log")))
     assert set(re.findall(r"compresscodec: (\w+)", recompressed)) == {"zstd"}
@@ -166,7 +169,7 @@ def test_segments_roll_and_their_indexes_point_at_batches(jvm, stopped):
         assert len(entries) > 20, f"an entry every 4096 bytes or so in {log.name}"
         times = re.findall(r"timestamp: (\d+) offset: (\d+)", dump(jvm, [log.with_suffix(".timeindex")]))
         assert len(times) > 1
-    assert 0 < bases(stopped, "cut")[0] <= 20_000, "only segments wholly before the start offset are gone"
+    assert 0 < bases(stopped, "cut")[0] <= DELETED, "only segments wholly before the start offset are gone"
 
 
 @pytest.mark.feature("log files")

@@ -136,6 +136,16 @@ async def test_a_record_that_retention_moves_between_two_pages_is_listed_with_bo
     page = await ask(t, LIST, after_due_ms=due, after_offset=0)
     assert [(row.key, row.moved_from) for row in page.records] == [(b"a", 0), (b"b", 1)]
     assert all(row.offset > 1 for row in page.records)
+    offsets = [row.offset for row in page.records]
+    for _ in range(3):
+        await asyncio.sleep(300)
+        t.produce((b"tick", None))
+    await t.reconnect()
+    # They were moved again: each page has the offset at which a former one has listed them.
+    for after_offset, moved_from in ((0, [0, offsets[1]]), (offsets[1], offsets)):
+        page = await ask(t, LIST, after_due_ms=due, after_offset=after_offset)
+        assert [(row.key, row.moved_from) for row in page.records] == [*zip((b"a", b"b"), moved_from, strict=True)]
+        assert all(row.offset > offsets[1] for row in page.records)
     # The former offset still names it.
     assert outcomes(await ask(t, DELIVER, 0)) == {0: ErrorCode.NONE}
     assert b"later" in await t.seen()

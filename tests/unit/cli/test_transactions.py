@@ -4,9 +4,9 @@ import pytest
 
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.transactions.app import description_json
-from kbroker.cli.transactions.hanging import (
+from kbroker.cli.transactions.hanging import abort_marker
+from kbroker.cli.transactions.requests import (
     PartitionProducer,
-    abort_marker,
     list_transactions,
     unknown_to_coordinators,
     with_old_transaction,

@@ -214,19 +214,6 @@ async def test_a_follower_that_never_fetches_leaves(m: Machine) -> None:
 
 
 @broker_test
-async def test_claims_of_an_earlier_leader_epoch_commit_nothing(m: Machine) -> None:
-    t, client = await replicated(m, [1, 2, 3], records=5)
-    await client.produce("t", batch(b"v"), acks=1)
-    t.claim(2, 5)
-    t.claim(3, 5)
-    t.lead([1, 2, 3])
-    t.claim(2, 6)
-    assert t.high_watermark == 5
-    t.claim(3, 6)
-    assert t.high_watermark == 6
-
-
-@broker_test
 async def test_a_fetch_of_a_former_broker_epoch_counts_for_nothing(m: Machine) -> None:
     """The broker was restarted, perhaps with an empty disk, and a request of its former process arrives late."""
     t, client = await replicated(m, [1, 2], records=5)
@@ -328,20 +315,6 @@ async def test_below_min_isr_nothing_is_committed_or_accepted(m: Machine) -> Non
     assert t.isr == [1, 2]
     assert t.high_watermark == 7
     await produced
-
-
-@broker_test
-async def test_a_new_leader_waits_for_everything_that_it_has(m: Machine) -> None:
-    """Its high watermark may be lower than the former leader's, which may have acknowledged all that it has."""
-    t, _ = await replicated(m, [1, 2], records=5)
-    t.partition.state.high_watermark = 2
-    t.lead([1, 2])
-    t.claim(3, 4)
-    await asyncio.sleep(1)
-    assert t.controller.requests == []
-    t.claim(3, 5)
-    await asyncio.sleep(1)
-    assert t.isr == [1, 2, 3]
 
 
 @broker_test

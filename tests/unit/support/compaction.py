@@ -11,7 +11,6 @@ from kbroker.storage.cleaner.compaction_plan import (
     encode_plan,
     find_aborted_later_blocking,
     find_log_to_clean,
-    make_plan,
 )
 from kbroker.storage.cleaner.segment_swap import install_result
 from kbroker.storage.log.log import Log
@@ -78,7 +77,11 @@ def make_plan_for(
     if cleanable is None:
         return None
     later = find_aborted_later_blocking(log, cleanable)
-    return make_plan(log, cleanable, later, now_ms, map_bytes=map_bytes, io_bytes=1 << 12)
+    config = log.config
+    return CompactionPlan(
+        log.directory, cleanable.sources, cleanable.first_dirty_offset, now_ms, config.delete_retention_ms,
+        config.segment_bytes, config.index_interval_bytes, map_bytes, 1 << 12, None, later, log.producers.freeze(),
+    )  # fmt: skip
 
 
 def run_plan(log: Log, plan: CompactionPlan) -> CompactionResult:

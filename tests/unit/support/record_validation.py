@@ -6,8 +6,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
-from kbroker.replica.produce.record_validation import ValidatedBatch
-from kbroker.replica.produce.record_validator import NeedsSlowValidation, RecordValidator
+from kbroker.replica.produce.record_rules import ValidatedBatch
+from kbroker.replica.produce.slow_validation import AppendMustWait, RecordValidator
 from kbroker.runtime.turns import Turns
 
 T = TypeVar("T")
@@ -17,7 +17,7 @@ def validate_completely(validation: Callable[[], ValidatedBatch], calls: list[st
     """Run a validation to its end. `calls`: the functions that it calls in threads are appended here."""
     try:
         return validation()
-    except NeedsSlowValidation as slow:
+    except AppendMustWait as slow:
         needed = slow
 
     async def offload(function: Callable[..., T], *arguments: object) -> T:
@@ -27,7 +27,8 @@ def validate_completely(validation: Callable[[], ValidatedBatch], calls: list[st
 
     async def validate() -> ValidatedBatch:
         turns = Turns(lambda: asyncio.sleep(0), time.monotonic_ns)
-        return await RecordValidator(cast(Any, SimpleNamespace(offload=offload, turns=turns))).validate(needed)
+        validator = RecordValidator(cast(Any, SimpleNamespace(offload=offload, turns=turns)))
+        return cast(ValidatedBatch, await needed.wait(validator))
 
     return asyncio.run(validate())
 
@@ -35,6 +36,6 @@ def validate_completely(validation: Callable[[], ValidatedBatch], calls: list[st
 def needs_slow_validation(validation: Callable[[], ValidatedBatch]) -> bool:
     try:
         validation()
-    except NeedsSlowValidation:
+    except AppendMustWait:
         return True
     return False

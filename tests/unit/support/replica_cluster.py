@@ -27,7 +27,7 @@ from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.partition import Partition
-from kbroker.replica.produce.delayed_produce import DelayedProduce
+from kbroker.replica.produce.produce_response import DelayedProduce
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.replica.replication_throttle import leader_quota
 from kbroker.runtime.delayed_response import DelayedResponse

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta, PartitionChange, PartitionRegistration
-from kbroker.replica.fetch.delayed_fetch import DelayedFetch
+from kbroker.replica.fetch.fetch_session import DelayedFetch
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FetchRequest, FetchResponse, FetchResult
 from protocol.messages.k56_alter_partition import (

@@ -6,9 +6,9 @@ import pytest
 
 from kbroker.config.topic_config import validate_topic_configs
 from kbroker.config.values import ConfigError
+from kbroker.queues.dedup.key_state import StateSnapshot, decode_state_snapshot, encode_state_snapshot, matches_log
 from kbroker.queues.dedup.key_table import NO_TRANSACTION, KeyTable, key_digest
 from kbroker.queues.record_headers import InvalidHeaderError
-from kbroker.queues.state_snapshot import StateSnapshot, decode_state_snapshot, encode_state_snapshot, matches_log
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 
 

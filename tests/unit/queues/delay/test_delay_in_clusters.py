@@ -9,10 +9,10 @@ from functools import partial
 import pytest
 
 from kbroker.api.k10011_delayed_records import CANCEL
-from kbroker.queues.delay import follower_snapshots
+from kbroker.queues.delay import snapshots
 from kbroker.queues.delay.delay_batches import DUE, FROM
 from kbroker.queues.delay.delivery import DelayedDelivery
-from kbroker.queues.delay.snapshot_file import FILE_NAME
+from kbroker.queues.delay.snapshots import FILE_NAME
 from protocol.errors import ErrorCode
 from protocol.messages.k10011_delayed_records import DelayedRecordsRequest, DelayedRecordsResponse
 from protocol.records.batch import TRANSACTIONAL, build_batch
@@ -278,7 +278,7 @@ async def test_a_follower_that_becomes_the_leader_replays_only_the_end_of_its_lo
     await s.until(lambda: all(s.machines[node_id].disk.exists(path) for node_id in (1, 2)), 120)
     await s.produce(3, delayed(1_000))
     # The time until the next look, in which more is replicated, is over before the leader ends.
-    await asyncio.sleep(follower_snapshots.INTERVAL_S + 1)
+    await asyncio.sleep(snapshots.INTERVAL_S + 1)
     s.machines[3].kill()
     leader = await s.leader(other_than=3)
     await s.until(lambda: s.delivery(leader) is not None and s.delivery(leader).is_loaded, 10)  # type: ignore[union-attr]

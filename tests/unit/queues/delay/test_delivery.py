@@ -7,8 +7,7 @@ import pytest
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.queues.delay import delivery
-from kbroker.queues.delay.delay_metrics import DelayMetrics
-from kbroker.queues.delay.delivery import DelayedDelivery
+from kbroker.queues.delay.delivery import DelayedDelivery, DelayMetrics
 from kbroker.replica.partition import Partition
 from kbroker.storage.log.log_reads import read_blocking
 from kbroker.storage.producers.transactions import TransactionMarker

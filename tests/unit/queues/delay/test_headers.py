@@ -4,7 +4,7 @@ import pytest
 
 from kbroker.config.delay_levels import DEFAULT_LEVELS, delay_levels, levels_ms
 from kbroker.config.values import ConfigError
-from kbroker.queues.delay.headers import Delay, parse_delay
+from kbroker.queues.delay.delay_batches import parse_due_time
 from kbroker.queues.record_headers import InvalidHeaderError
 
 ARRIVAL = 1_700_000_000_000
@@ -26,9 +26,7 @@ LEVELS_MS = levels_ms(DEFAULT_LEVELS)
     ],
 )
 def test_when_a_record_is_due(name, value, due_ms):
-    delay = parse_delay([(b"other", b"x"), (name, value)], LEVELS_MS)
-    assert delay is not None
-    assert delay.due_ms(ARRIVAL) == due_ms
+    assert parse_due_time([(b"other", b"x"), (name, value)], LEVELS_MS, ARRIVAL) == due_ms
 
 
 def test_there_are_the_18_levels_of_rocketmq():
@@ -38,8 +36,8 @@ def test_there_are_the_18_levels_of_rocketmq():
 
 
 def test_other_headers_do_not_delay():
-    assert parse_delay([], LEVELS_MS) is None
-    assert parse_delay([(b"delay", b"5"), (b"TAGS", b"a")], LEVELS_MS) is None
+    assert parse_due_time([], LEVELS_MS, ARRIVAL) is None
+    assert parse_due_time([(b"delay", b"5"), (b"TAGS", b"a")], LEVELS_MS, ARRIVAL) is None
 
 
 @pytest.mark.parametrize(
@@ -62,7 +60,7 @@ def test_other_headers_do_not_delay():
 )
 def test_malformed_and_contradicting_headers_are_refused(headers):
     with pytest.raises(InvalidHeaderError):
-        parse_delay(headers, LEVELS_MS)
+        parse_due_time(headers, LEVELS_MS, ARRIVAL)
 
 
 @pytest.mark.parametrize(
@@ -75,14 +73,14 @@ def test_malformed_and_contradicting_headers_are_refused(headers):
 )
 def test_the_message_says_what_is_wrong(value, reason):
     with pytest.raises(InvalidHeaderError) as refused:
-        parse_delay([(b"TIMER_DELAY_MS", value)], LEVELS_MS)
+        parse_due_time([(b"TIMER_DELAY_MS", value)], LEVELS_MS, ARRIVAL)
     assert str(refused.value) == f"Header TIMER_DELAY_MS is {reason}"
 
 
 def test_the_levels_are_those_of_the_topic():
-    assert parse_delay([(b"DELAY", b"2")], levels_ms("500ms 2h")) == Delay(7_200_000, False)
+    assert parse_due_time([(b"DELAY", b"2")], levels_ms("500ms 2h"), ARRIVAL) == ARRIVAL + 7_200_000
     with pytest.raises(InvalidHeaderError) as refused:
-        parse_delay([(b"DELAY", b"3")], levels_ms("500ms 2h"))
+        parse_due_time([(b"DELAY", b"3")], levels_ms("500ms 2h"), ARRIVAL)
     assert str(refused.value) == "Header DELAY is 3; the levels are 1 to 2; leave the header out for no delay."
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.queues.delay import delivery, log_replay, stored_records
+from kbroker.queues.delay import delivery, snapshots, stored_records
 from kbroker.queues.delay.delay_batches import effects_of, pick_records
 from kbroker.queues.delay.stored_records import StoredRecords
 from protocol.errors import MalformedError
@@ -179,7 +179,7 @@ async def test_retention_decodes_each_batch_once(m: Machine, monkeypatch: pytest
 
 @broker_test
 async def test_a_large_transaction_becomes_pending_in_slices(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_replay, "COMMITTED_AT_ONCE", 10)
+    monkeypatch.setattr(snapshots, "COMMITTED_AT_ONCE", 10)
     t = await Topic.create(m)
     state = t.delivery.state
     state.open[7] = [(5, 5), (6, 6), (3, 7)]

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.api.k02_list_offsets import MAX_TIMESTAMP
 from kbroker.queues.delay import delay_batches
-from kbroker.replica.produce import record_validator
+from kbroker.replica.produce import slow_validation
 from protocol.messages.k02_list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -98,8 +98,8 @@ async def test_pending_records_are_not_found(m: Machine) -> None:
 async def test_a_large_batch_that_is_stamped_ahead_is_rebuilt_in_a_thread(
     m: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_validator, "SMALL_DECOMPRESSED", 1000)
-    monkeypatch.setattr(record_validator, "SMALL", 1000)
+    monkeypatch.setattr(slow_validation, "SMALL_DECOMPRESSED", 1000)
+    monkeypatch.setattr(slow_validation, "SMALL", 1000)
     t = await Topic.create(m)
     now = m.now_ms
     records = [(10 * n, None if n % 3 else 5000) for n in range(1000)]

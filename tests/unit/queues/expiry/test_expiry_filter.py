@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from kbroker.queues.expiry.expiry_filter import ExpiryFilter
+from kbroker.queues.expiry import ExpiryFilter
 from kbroker.simulation.runtime.environment import EPOCH_MS
 from protocol.errors import MalformedError
 from protocol.records.batch import LOG_APPEND_TIME, build_batch, iter_batch_records, parse_header, patch_max_timestamp

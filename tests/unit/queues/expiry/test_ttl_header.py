@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.queues.expiry.ttl_header import parse_ttl
+from kbroker.queues.expiry import parse_ttl
 from kbroker.queues.record_headers import InvalidHeaderError
 
 

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from kbroker.replica.fetch import filtered_reads
-from kbroker.replica.produce import record_validator
-from kbroker.replica.produce.record_validator import MAX_DECOMPRESSED
+from kbroker.replica.fetch import filter_scan
+from kbroker.replica.produce import slow_validation
+from kbroker.replica.produce.slow_validation import MAX_DECOMPRESSED
 from kbroker.simulation.runtime.environment import EPOCH_MS
 from protocol.errors import ErrorCode
 from protocol.records.batch import HEADER_SIZE, assemble_batch, build_batch, parse_header
@@ -134,20 +134,20 @@ async def test_validated_sources_refuse_such_batches(m: Machine) -> None:
 async def test_one_thread_at_a_time_has_a_large_batch(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """With batches of up to a megabyte several threads work; only with the lock held, a larger one is decompressed."""
     limits: list[int] = []
-    real = filtered_reads._filter
+    real = filter_scan._filter
 
     def recorded(*args: object) -> object:
         limits.append(args[4])  # type: ignore[arg-type]
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(filtered_reads, "_filter", recorded)
+    monkeypatch.setattr(filter_scan, "_filter", recorded)
     client = await m.client()
     await client.create_topic("orders")
     await create_view(client, expression="open")
     await client.produce("orders", tagged(*[(bytes(1 << 19), b"open", None)] * 3, codec=ZSTD))
     assert len((await read_view(client, 0))[1]) == 3
     loop, medium, largest = limits
-    assert (medium, largest) == (record_validator.MEDIUM_DECOMPRESSED, MAX_DECOMPRESSED)
+    assert (medium, largest) == (slow_validation.MEDIUM_DECOMPRESSED, MAX_DECOMPRESSED)
     assert loop < medium
     assert not m.broker.services.fetching._large_batch.locked()
 

@@ -316,3 +316,22 @@ async def test_min_bytes_count_all_partitions_of_a_session(m: Machine) -> None:
         assert waiting.done() == (n >= 2)
         await producer.produce("t", batch(b"b", size=300), n % 2)
     assert base_offsets(await waiting) == {("t", 0): [0, 1], ("t", 1): [0]}
+
+
+@broker_test(max_incremental_fetch_session_cache_slots=1)
+async def test_a_large_session_is_evicted_in_turns(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+    large = Session(client)
+    await large.fetch({("t", index): 0 for index in range(2_000)})
+    await asyncio.sleep(300)
+    fetching = m.broker.services.fetching
+    (evicted,) = fetching.sessions.all()
+    fetching._close(fetching.sessions.remove(evicted.id))
+    assert 0 < len(evicted.partitions) < 2_000
+    while evicted.partitions:
+        await asyncio.sleep(0)
+    new_session = Session(client)
+    await new_session.fetch({("t", 0): 0})
+    assert new_session.id != 0
+    assert len(m.partition("t").fetchers) == 1

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kbroker.replica.fetch import fetch_manager
-from kbroker.replica.fetch.delayed_fetch import DelayedFetch
+from kbroker.replica.fetch.fetch_session import DelayedFetch
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FetchResponse
 from protocol.messages import k01_fetch

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from kbroker.queues.closing.forwarded_batches import ClosingFilter
-from kbroker.replica.fetch import filtered_reads
+from kbroker.replica.fetch import filter_scan
 from kbroker.replica.fetch.read_filter import FilterSequence, HiddenRanges, PositionForm, ReadFilter, position_batch
 from protocol.records.batch import NO_LEADER_EPOCH, BatchHeader, build_batch, iter_batch_records, iter_headers
 from protocol.records.compression import GZIP
-from tests.unit.replica.fetch.test_filtered_reads import CountingFilter, filtered_topic, hidden
+from tests.unit.replica.fetch.test_filter_scan import CountingFilter, filtered_topic, hidden
 from tests.unit.support.client import Client, batch, records_of, values_of
 from tests.unit.support.simulated_broker import Machine, broker_test
 from tests.unit.support.views import Tagged, create_view, tagged
@@ -139,7 +139,7 @@ def test_an_empty_batch_has_no_records(form: PositionForm) -> None:
 async def test_a_client_that_stays_at_its_offset_passes_more_than_one_fetch_scans(
     m: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filtered_reads, "MAX_LOOK_BYTES", 3_000)
+    monkeypatch.setattr(filter_scan, "MAX_LOOK_BYTES", 3_000)
     client = await m.client()
     await client.create_topic("t")
     counting = m.partition("t").read_filter = CountingFilter()
@@ -191,7 +191,7 @@ async def test_a_batch_without_a_record_from_the_fetch_offset_on_is_not_sent(
     rows: list[Tagged] = [(b"a", b"paid", None), (b"b", b"open", None), (b"c", b"paid", None), (b"d", b"open", None)]
     await client.produce("orders", tagged(*rows, codec=codec))
     if is_cold:
-        monkeypatch.setattr(filtered_reads, "read", lambda *_: None)
+        monkeypatch.setattr(filter_scan, "read", lambda *_: None)
     assert values_of(await client.fetch_partition("paid", 1)) == [b"a", b"c"]
     [header] = headers_of(records_of(await client.fetch_partition("paid", 3, version=4)))
     assert (header.last_offset, header.count) == (3, 0)

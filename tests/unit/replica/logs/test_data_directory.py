@@ -59,14 +59,6 @@ async def test_a_directory_whose_metadata_is_missing(m: Machine) -> None:
 
 
 @broker_test
-async def test_damaged_meta_properties(m: Machine) -> None:
-    await m.stop()
-    m.disk.data("/data/meta.properties")[:] = b"version=9\n"
-    with pytest.raises(ForeignDirectory, match=r"/data/meta.properties is damaged: unknown version 9"):
-        await m.start()
-
-
-@broker_test
 async def test_two_brokers_on_one_directory(m: Machine) -> None:
     first = m.broker
     with pytest.raises(DirectoryInUse, match="/data is in use by another broker"):
@@ -167,18 +159,6 @@ async def test_a_log_that_cannot_be_opened_does_not_affect_the_others(
     monkeypatch.undo()
     await asyncio.sleep(11)
     assert await client.read("t", 0, 7) == [b"7"]
-
-
-@broker_test
-@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
-async def test_logs_are_recovered_from_their_start_if_a_checkpoint_is_damaged(m: Machine, name: str) -> None:
-    client = await m.client()
-    await client.create_topic("t")
-    await client.produce("t", batch(b"a", b"b"))
-    await m.stop()
-    m.disk.data(f"/data/{name}")[:] = b"0\n5\nnonsense\n"
-    await m.start()
-    assert await (await m.client()).read("t") == [b"a", b"b"]
 
 
 @broker_test(started=False)

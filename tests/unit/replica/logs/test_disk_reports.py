@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kbroker.metadata.image import WriteHealth
-from kbroker.replica.logs.disk_reports import DIRECTORY_IDS, FailedLogReporter, WriteHealthReporter
+from kbroker.replica.logs.disk_reports import DIRECTORY_IDS, DiskReporter
 from protocol.messages.k73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from tests.unit.support.client import batch
 from tests.unit.support.replica_cluster import ReplicaCluster, replica_test
@@ -19,7 +19,7 @@ class Reports:
     def __init__(self, cluster: ReplicaCluster, node_id: int) -> None:
         self.received: list[list[int]] = []
         node = cluster.nodes[node_id]
-        self._reporter = FailedLogReporter(node.environment, node.replicas, node.image, lambda: node.epoch, self._send)
+        self._reporter = DiskReporter(node.environment, node.replicas, node.image, lambda: node.epoch, self._send)
 
     async def _send(self, request: AssignReplicasToDirsRequest) -> None:
         (directory,) = request.directories
@@ -28,7 +28,7 @@ class Reports:
 
     async def check(self) -> list[list[int]]:
         self.received.clear()
-        await self._reporter.report()
+        await self._reporter.report_logs()
         return list(self.received)
 
 
@@ -101,9 +101,8 @@ class HealthReports:
         self._received: list[WriteHealth] = []
         monitor: Any = SimpleNamespace(health=OK)
         self._monitor = monitor
-        self._reporter = WriteHealthReporter(
-            node.environment, node.replicas, monitor, node.image, lambda: node.epoch, self._send
-        )
+        node.replicas.write_health = monitor
+        self._reporter = DiskReporter(node.environment, node.replicas, node.image, lambda: node.epoch, self._send)
 
     async def _send(self, request: AssignReplicasToDirsRequest) -> None:
         (directory,) = request.directories
@@ -116,7 +115,7 @@ class HealthReports:
         brokers = self._node.image.brokers
         own = self._node.replicas.node_id
         brokers[own] = brokers[own]._replace(write_health=stored)
-        await self._reporter.report()
+        await self._reporter.report_health()
         return list(self._received)
 
 

@@ -5,8 +5,8 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.config import TopicConfig
 from kbroker.replica.produce.batch_validation import validate_batch
-from kbroker.replica.produce.record_validation import InvalidRecordsError
-from kbroker.replica.produce.record_validator import MAX_DECOMPRESSED
+from kbroker.replica.produce.record_rules import InvalidRecordsError
+from kbroker.replica.produce.slow_validation import MAX_DECOMPRESSED
 from protocol.errors import ErrorCode
 from protocol.records.batch import (
     LOG_APPEND_TIME,

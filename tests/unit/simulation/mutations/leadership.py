@@ -15,9 +15,9 @@ from kbroker.metadata.recovery import log_recovery, log_recovery_manager
 from kbroker.metadata.recovery.log_recovery import MAX_UNSEEN_EPOCHS, ReadLogs, ReplicaLog
 from kbroker.metadata.replication import alter_partition, replication_control_manager
 from kbroker.replica import isr_manager
-from kbroker.replica.fetch import follower_fetch, partition_reads
+from kbroker.replica.fetch import fetch_manager, partition_reads
 from kbroker.replica.fetcher.fetched_partitions import PartitionFetchState
-from kbroker.replica.logs.disk_reports import WriteHealthReporter
+from kbroker.replica.logs.disk_reports import DiskReporter
 from kbroker.replica.partition_state import PartitionState
 from kbroker.simulation.scenarios.cluster_faults import fill, fill_several, flap
 from kbroker.simulation.scenarios.faults import Fault
@@ -65,7 +65,7 @@ def claims_of_former_epochs_count(patch: pytest.MonkeyPatch) -> None:
         return original(partition, fetched, request)
 
     wrap(patch, partition_reads, "check_fetch", check_fetch)
-    wrap(patch, follower_fetch, "check_fetch", check_fetch)
+    wrap(patch, fetch_manager, "check_fetch", check_fetch)
 
 
 @mutation(
@@ -166,7 +166,7 @@ def disks(fault: Fault) -> Shape:
 
 
 @mutation("cluster-disks", [INVARIANT], disks(fill))
-@replaces(WriteHealthReporter, "_is_needed")
+@replaces(DiskReporter, "_is_needed")
 def brokers_that_cannot_write_report_nothing(original: Any, reporter: Any, health: WriteHealth) -> bool:
     """A broker whose disk is full keeps its roles, and refuses writes."""
     return False

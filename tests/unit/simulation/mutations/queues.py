@@ -9,7 +9,7 @@ from kbroker.queues.closing.forwarded_batches import forwarded_copy, position_of
 from kbroker.queues.dedup import dedup_extension
 from kbroker.queues.dedup.dedup_extension import DedupExtension
 from kbroker.queues.dedup.key_table import KeyTable
-from kbroker.queues.delay import log_replay, stored_records
+from kbroker.queues.delay import snapshots, stored_records
 from kbroker.queues.delay.delay_batches import HIDDEN, Effects
 from kbroker.queues.delay.delay_state import DelayState
 from kbroker.queues.delay.delivery import DelayedDelivery
@@ -32,7 +32,7 @@ KILLS = only("kill", producers=1, readers=1, members=0, deleters=0)
 
 
 @mutation("queues", BROKEN, KILLS)
-@replaces(log_replay, "effects_of")
+@replaces(snapshots, "effects_of")
 def deliveries_are_not_replayed(real: Any, *batch: Any) -> Effects:
     """After a restart, records that were delivered before are pending again."""
     effects: Effects = real(*batch)
@@ -40,7 +40,7 @@ def deliveries_are_not_replayed(real: Any, *batch: Any) -> Effects:
 
 
 @mutation("queues", [LIVENESS, *BROKEN], KILLS, slow=True)
-@replaces(log_replay, "effects_of")
+@replaces(snapshots, "effects_of")
 def stored_records_are_not_replayed(real: Any, *batch: Any) -> Effects:
     """After a restart, the last stored record of each batch is not pending."""
     effects: Effects = real(*batch)
@@ -78,7 +78,7 @@ def deleted_records_stay_pending(_: Any, state: Any, offset: int) -> None:
 
 
 @mutation("queues", BROKEN, KILLS, first_seed=5)
-@replaces(log_replay, "effects_of")
+@replaces(snapshots, "effects_of")
 def cancellations_are_not_replayed(real: Any, batch: Any, body: Any, header: Any, *levels: Any) -> Effects:
     """After a restart, cancelled records are pending again."""
     effects: Effects = real(batch, body, header, *levels)
@@ -86,8 +86,8 @@ def cancellations_are_not_replayed(real: Any, batch: Any, body: Any, header: Any
     return effects._replace(removed=[]) if is_cancellation else effects
 
 
-@mutation("queues", BROKEN, KILLS, first_seed=10)
-@replaces(log_replay, "effects_of")
+@mutation("queues", BROKEN, KILLS, first_seed=10, slow=True)
+@replaces(snapshots, "effects_of")
 def moved_records_are_not_replayed(real: Any, *batch: Any) -> Effects:
     """After a restart, records that retention has moved are not pending."""
     effects: Effects = real(*batch)
@@ -180,11 +180,12 @@ def all_duplicates_have_the_offsets_behind_the_first(_: Any, offsets: dict[int, 
 
 @mutation("queues", BROKEN, KILLS)
 @replaces(DedupExtension, "append")
-def duplicates_have_the_offsets_of_gaps(real: Any, extension: Any, partition: Any, *batch: Any) -> Any:
+def duplicates_have_the_offsets_of_gaps(real: Any, extension: Any, *batch: Any) -> Any:
     """A batch with duplicates is acknowledged with the offset at which its other records are stored."""
-    offset = partition.log.log_end_offset
-    result = real(extension, partition, *batch)
-    return (offset, *result[1:]) if partition.log.log_end_offset > offset else result
+    log = extension._partition.log
+    offset = log.log_end_offset
+    result = real(extension, *batch)
+    return (offset, *result[1:]) if log.log_end_offset > offset else result
 
 
 async def _leader_with_keys_is_replaced(simulation: Simulation, random: Random) -> None:
@@ -202,8 +203,9 @@ async def _leader_with_keys_is_replaced(simulation: Simulation, random: Random) 
 
 @mutation("cluster-queues", BROKEN, replicated(_leader_with_keys_is_replaced, seconds=8.0), first_seed=4, slow=True)
 @replaces(DedupExtension, "append")
-def duplicates_do_not_wait(real: Any, extension: Any, partition: Any, *batch: Any) -> Any:
+def duplicates_do_not_wait(real: Any, extension: Any, *batch: Any) -> Any:
     """A duplicate is acknowledged before the record that was stored first is committed."""
-    end_offset = partition.log.log_end_offset
-    result = real(extension, partition, *batch)
-    return result if partition.log.log_end_offset > end_offset else (result[0], 0, result[2])
+    log = extension._partition.log
+    end_offset = log.log_end_offset
+    result = real(extension, *batch)
+    return result if log.log_end_offset > end_offset else (result[0], 0, result[2])

@@ -11,7 +11,6 @@ from protocol.records.batch import DELETE_HORIZON, build_batch, iter_batch_recor
 from tests.unit.support.compaction import (
     COMPACT,
     DAY,
-    CompactionFailed,
     Records,
     compact,
     install,
@@ -170,20 +169,6 @@ def test_unstable_and_young_segments_are_not_compacted(tmp_path: Path) -> None:
     log.set_config(Lab(tmp_path, **COMPACT, min_compaction_lag_ms=1000).config)
     assert make_plan_for(log, NOW) is None
     assert make_plan_for(log, NOW + 2000) is not None
-
-
-def test_a_damaged_source_changes_nothing(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, **COMPACT)
-    log = lab.open()
-    write(log, Random(6), 100)
-    path = lab.path / f"{log.segments[1].base_offset:020d}.log"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    files = lab.files()
-    with pytest.raises(CompactionFailed):
-        compact(log)
-    assert lab.files() == files
 
 
 def test_retention_may_delete_a_source_meanwhile(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kbroker.common import KafkaError
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.producers.producer_table import MAX_SEQUENCE, ActiveProducer
-from kbroker.storage.producers.transactions import CompletedTransaction
+from kbroker.storage.producers.transactions import NO_UNSTABLE_OFFSET, CompletedTransaction
 from protocol.errors import ErrorCode
 from protocol.records.batch import CONTROL, TRANSACTIONAL, BatchHeader, build_batch, parse_header
 from tests.unit.storage.producers.kafka_responses import RESPONSES, SNAPSHOT
@@ -25,6 +25,26 @@ def batch(
 
 def marker(*, epoch: int = 0, pid: int = 7, timestamp: int = 1000) -> BatchHeader:
     return batch(-1, epoch=epoch, pid=pid, timestamp=timestamp, attributes=TRANSACTIONAL | CONTROL)
+
+
+def test_a_hold_stays_below_a_truncation() -> None:
+    before, after = ProducerStateManager(), ProducerStateManager()
+    before.hold_transactions(10, 99)
+    after.keep_completed_transactions(before, 50)
+    assert after.transactions.first_unstable_offset == 10
+    after.on_high_watermark_updated(49)
+    assert after.transactions.first_unstable_offset == 10
+    after.on_high_watermark_updated(50)
+    assert after.transactions.first_unstable_offset == NO_UNSTABLE_OFFSET
+    # A second truncation, and one after the hold has ended.
+    once, twice, ended = ProducerStateManager(), ProducerStateManager(), ProducerStateManager()
+    once.keep_completed_transactions(before, 50)
+    twice.keep_completed_transactions(once, 20)
+    twice.on_high_watermark_updated(20)
+    assert twice.transactions.first_unstable_offset == NO_UNSTABLE_OFFSET
+    before.on_high_watermark_updated(100)
+    ended.keep_completed_transactions(before, 50)
+    assert ended.transactions.first_unstable_offset == NO_UNSTABLE_OFFSET
 
 
 class Partition:

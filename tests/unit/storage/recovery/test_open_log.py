@@ -8,9 +8,9 @@ from kbroker.common import KafkaError
 from kbroker.runtime.real_disk import RealDisk, RealFile
 from kbroker.storage.log.log_reads import read
 from protocol.errors import ErrorCode
-from protocol.records.batch import iter_headers, parse_header
-from tests.unit.storage.recovery.stopped_logs import SEGMENTS, produce, producers
-from tests.unit.support.log_lab import NOW, TOPIC_ID, Lab, append, batch, content, fill, truncate
+from protocol.records.batch import parse_header
+from tests.unit.storage.recovery.stopped_logs import SEGMENTS, produce
+from tests.unit.support.log_lab import NOW, TOPIC_ID, Lab, append, batch, content, fill
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
@@ -26,30 +26,6 @@ def test_the_log_ends_at_a_segment_that_a_power_loss_has_emptied(tmp_path: Path,
         log = lab.open(recovery_point, checkpointed=True)
         assert log.log_end_offset == end
     assert lab.files(".log") == [f"{0:020d}.log", f"{2:020d}.log"]
-
-
-@pytest.mark.parametrize("recovery_point", ["0", "middle"])
-def test_the_longest_valid_prefix_survives_a_cut_at_any_byte(tmp_path: Path, recovery_point: str) -> None:
-    lab = Lab(tmp_path, index_interval_bytes=256)
-    log = lab.open()
-    fill(log, 12)
-    point = 0
-    if recovery_point == "middle":
-        log.durability.checkpoint()
-        point = log.recovery_point
-    fill(log, 4)
-    data = content(log)
-    path = lab.path / f"{0:020d}.log"
-    assert path.read_bytes() == data
-    ends = {position + header.size: header.next_offset for position, header in iter_headers(data)}
-    for cut in range(sorted(ends)[-4], len(data)):
-        path.write_bytes(data[:cut])
-        log = lab.open(point)
-        valid = max(end for end in ends if end <= cut)
-        assert log.log_end_offset == ends[valid]
-        assert path.stat().st_size == valid
-        assert bool(log.repairs) == (valid < cut)
-        assert content(log) == data[:valid]
 
 
 def test_the_log_is_cut_before_a_damaged_batch(tmp_path: Path) -> None:
@@ -235,36 +211,3 @@ def test_a_batch_larger_than_a_chunk_is_checked_piece_by_piece(tmp_path: Path) -
     path.write_bytes(bad)
     log = lab.open()
     assert log.log_end_offset == 3
-
-
-@pytest.mark.parametrize("closed", [False, True])
-def test_truncation_removes_batches_and_the_state_of_them(tmp_path: Path, closed: bool) -> None:
-    lab = Lab(tmp_path, **SEGMENTS)
-    states = {}
-    contents = {}
-    reference = lab.open()
-    for n in range(60):
-        states[n] = (producers(reference), reference.epochs.entries)
-        contents[n] = reference.size_bytes
-        append(reference, batch(1, 60, NOW + n, producer_id=5, producer_epoch=0, base_sequence=n), epoch=n // 10)
-    data = content(reference)
-    lab.close(reference)
-    for end in (59, 45, 44, 31, 20, 3, 1, 0):
-        log = lab.open(60, clean=True)
-        if closed:
-            log.roll(NOW)
-        truncate(log, end)
-        assert log.log_end_offset == end
-        assert content(log) == data[: contents[end]]
-        assert producers(log) == states[end][0]
-        assert log.epochs.entries == states[end][1]
-        assert all(int(name[:20]) <= end for name in lab.files(".snapshot"))
-        assert append(log, batch(1), epoch=9) == end
-        assert lab.close(log)
-        reopened = lab.open(0)
-        assert (reopened.log_end_offset, reopened.repairs) == (end + 1, [])
-        truncate(reopened, end)
-        for n in range(end, 60):
-            append(reopened, batch(1, 60, NOW + n, producer_id=5, producer_epoch=0, base_sequence=n), epoch=n // 10)
-        reopened.durability.checkpoint()
-        lab.close(reopened)

@@ -1,26 +1,95 @@
-"""Loads the derived state of a partition when this broker becomes its leader, and writes snapshots of it."""
+"""The idempotency keys of a partition as its log has them: their loading, and their snapshots.
+
+The log is the only source of truth. A broker that becomes the leader rebuilds the keys from the log, and then applies
+its own appends. A leader's keys are those of its whole log, uncommitted records included, since each append depends on
+those before it. A later leader may have a shorter log. It rebuilds the keys from its own log, and never receives them
+from another broker.
+
+A snapshot only saves replaying the whole log. Its file has the part of the log that it covers, and the encoded state:
+
+    magic 4 | crc-32c 4 | topic id 16 | end offset 8 | leader epoch 4 | state
+
+The state covers the log below the end offset. The leader epoch is that of the last record below it. If two logs of a
+partition have a record of the same epoch at the same offset, they are equal up to that record. So a snapshot of a log
+that was truncated afterwards is detected: other records at this offset have another epoch. The CRC covers everything
+after it.
+"""
 
 from __future__ import annotations
 
 from asyncio import Future
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import chain
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.common import KafkaError
-from kbroker.queues.derived_state import DerivedState
-from kbroker.queues.state_snapshot import StateSnapshot, decode_state_snapshot, encode_state_snapshot, matches_log
+from kbroker.common import Buffer, KafkaError
+from kbroker.queues.dedup.key_table import KeyTable
 from kbroker.runtime.event_log import EventLogger
+from kbroker.storage.log.leader_epoch_cache import NO_EPOCH, LeaderEpochCache
 from kbroker.storage.log.log_reads import read_blocking
 from kbroker.storage.log.offset_lookup import find_offset_for_timestamp
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import BatchHeader, body_of, iter_headers
+from protocol.records.checksum import crc32c
 from protocol.records.compression import TooLargeError, decompress
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
     from kbroker.runtime.environment import Environment
 
+
+_MAGIC = b"KBS1"
+_PREFIX = Struct(">4sI")
+_FIELDS = Struct(">16sqi")
+
+
+class StateSnapshot(NamedTuple):
+    topic_id: bytes
+    end_offset: int
+    leader_epoch: int
+    state: Buffer
+
+
+def encode_state_snapshot(topic_id: bytes, end_offset: int, leader_epoch: int, parts: Iterable[Buffer]) -> bytearray:
+    """Encode a state of several parts. Between two of them the event loop may run: it has copied no more than one."""
+    data = bytearray(_PREFIX.size)
+    crc = 0
+    for part in chain((_FIELDS.pack(topic_id, end_offset, leader_epoch),), parts):
+        crc = crc32c(part, crc)
+        data += part
+    _PREFIX.pack_into(data, 0, _MAGIC, crc)
+    return data
+
+
+def decode_state_snapshot(data: Buffer) -> StateSnapshot:
+    """Raises ValueError if the file is damaged."""
+    if len(data) < _PREFIX.size + _FIELDS.size:
+        raise ValueError(f"a snapshot of {len(data)} bytes")
+    magic, crc = _PREFIX.unpack_from(data)
+    body = memoryview(data)[_PREFIX.size :]
+    if magic != _MAGIC or crc32c(body) != crc:
+        raise ValueError("the snapshot does not match its CRC")
+    topic_id, end_offset, epoch = _FIELDS.unpack_from(body)
+    return StateSnapshot(topic_id, end_offset, epoch, body[_FIELDS.size :])
+
+
+def matches_log(
+    snapshot: StateSnapshot, topic_id: bytes, epochs: LeaderEpochCache, log_start_offset: int, log_end_offset: int
+) -> bool:
+    """Return whether the log certainly has the records that the snapshot covers."""
+    return (
+        snapshot.topic_id == topic_id
+        and snapshot.leader_epoch != NO_EPOCH
+        and log_start_offset < snapshot.end_offset <= log_end_offset
+        and epochs.epoch_for(snapshot.end_offset - 1) == snapshot.leader_epoch
+    )
+
+
 log = EventLogger("kbroker.queues")
+
+SNAPSHOT_NAME = "idempotency-keys.snapshot"
 
 CHUNK_BYTES = 1 << 20
 # A batch of a client has at most 24 MiB of decompressed records, unless max.message.bytes is larger.
@@ -30,17 +99,14 @@ RETRY_S = 1.0
 SNAPSHOT_BYTES = 64 << 20
 
 
-class DerivedStateManager:
-    """Manages the derived state of a partition that this broker leads. `is_ready`: the state covers the whole log.
+class KeyState:
+    """Loads the keys of a partition that this broker leads into `table`. `is_ready`: it covers the whole log."""
 
-    `file_name`: the snapshot file in the directory of the partition.
-    """
-
-    def __init__(self, environment: Environment, partition: Partition, state: DerivedState, file_name: str) -> None:
+    def __init__(self, environment: Environment, partition: Partition, table: KeyTable) -> None:
         self._environment = environment
         self._partition = partition
-        self._state = state
-        self._path = f"{partition.log.directory}/{file_name}"
+        self._table = table
+        self._path = f"{partition.log.directory}/{SNAPSHOT_NAME}"
         self._topic_id = partition.topic_id
         self._waiting: list[Future[None]] = []
         self._bytes_since_snapshot = 0
@@ -118,7 +184,7 @@ class DerivedStateManager:
 
     async def _replay(self, header: BatchHeader, body: bytes) -> None:
         try:
-            self._state.replay(header, body, self._environment.clock.now_ms())
+            self._table.replay(header, body, self._environment.clock.now_ms())
         except MalformedError as error:
             log.warning("a batch is skipped", partition=self._partition.tp, offset=header.base_offset, reason=error)
         # The event loop serves other requests between two batches.
@@ -133,7 +199,7 @@ class DerivedStateManager:
             if header.next_offset <= offset:
                 continue
             body: bytes | None = None
-            if header.is_control or self._state.wants(header):
+            if header.is_control or header.count:
                 try:
                     body = bytes(decompress(header.codec, body_of(data, position, header.size), MAX_BODY_BYTES))
                 except (MalformedError, TooLargeError) as error:
@@ -155,15 +221,14 @@ class DerivedStateManager:
                 partition_log.log_end_offset,
             ):  # fmt: skip
                 try:
-                    self._state.load_snapshot(snapshot.state)
+                    self._table.load_snapshot(snapshot.state)
                     return snapshot.end_offset
                 except ValueError as error:
                     log.warning("a snapshot is ignored", partition=self._partition.tp, reason=error)
             else:
                 log.info("a snapshot is of another log", partition=self._partition.tp, offset=snapshot.end_offset)
-        timestamp = self._state.first_timestamp(self._environment.clock.now_ms())
-        if timestamp is None:
-            return partition_log.log_start_offset
+        # Older keys have expired.
+        timestamp = max(self._environment.clock.now_ms() - self._table.window_ms, 0)
         end = partition_log.log_end_offset
         found = await self._environment.offload(find_offset_for_timestamp, partition_log, timestamp, end)
         return end if found is None else found.offset
@@ -194,7 +259,7 @@ class DerivedStateManager:
             return
         self._bytes_since_snapshot = 0
         self._is_writing = True
-        parts = self._state.to_snapshot()
+        parts = self._table.to_snapshot()
         disk, path, topic_id = self._environment.disk, self._path, self._topic_id
 
         def write_blocking() -> str | None:

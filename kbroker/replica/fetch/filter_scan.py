@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.replica.fetch.read_filter import Filtered, PositionForm, ReadFilter, position_batch
-from kbroker.replica.produce.record_validator import MAX_DECOMPRESSED, MEDIUM_DECOMPRESSED
+from kbroker.replica.produce.slow_validation import MAX_DECOMPRESSED, MEDIUM_DECOMPRESSED
 from kbroker.storage.log.log_reads import find_aborted_transactions, read, read_blocking
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import CODEC_MASK, LENGTH_OVERHEAD, BatchHeader, body_of, iter_headers, parse_header

@@ -1,4 +1,4 @@
-"""The read filter of a view: keeps the records whose headers TAGS or KEYS its expression selects.
+"""Views: topics that show selected records of another topic. Their directory, and the read filter for tags.
 
 A search for the bytes of a tag excludes most batches and records quickly. The headers of a record that it finds are
 decoded, since the same bytes in a key or a value do not select a record.
@@ -6,12 +6,20 @@ decoded, since the same bytes in a key or a value do not select a record.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kbroker.common import Buffer
-from kbroker.config.tag_expression import TagExpression
+from kbroker.config.tag_expression import VIEW_FILTER, VIEW_OF, TagExpression, parse_tag_expression
+from kbroker.config.values import ConfigError
 from kbroker.queues.record_selection import Body, decompressed_body, headers_start, select_records
 from protocol.errors import MalformedError
 from protocol.records.batch import BatchHeader
 from protocol.records.record import decode_varint, encode_varint
+
+if TYPE_CHECKING:
+    from kbroker.metadata.image import MetadataImage, TopicImage
+    from kbroker.replica.fetch.read_filter import ReadFilter
+    from protocol.fast.fetch import TopicKey
 
 TAGS, KEYS = b"TAGS", b"KEYS"
 # Searching this number of bytes takes as long as decoding the headers of one record.
@@ -90,3 +98,46 @@ class TagFilter:
             if pos > end:
                 raise MalformedError("a record header ends after its record")
         return False
+
+
+class View:
+    """Implements ReadView: a view, with its source and filter as they were when it was looked up."""
+
+    __slots__ = ("_expression", "_image", "_topic_id", "read_filter", "source")
+
+    def __init__(self, image: MetadataImage, topic: TopicImage) -> None:
+        self._image = image
+        self._topic_id = topic.topic_id
+        self._expression = topic.configs.get(VIEW_FILTER, "*")
+        self.source = topic.view_of
+        expression = parse_tag_expression(self._expression)
+        self.read_filter: ReadFilter | None = None if expression.selects_all else TagFilter(expression)
+
+    @property
+    def is_current(self) -> bool:
+        topic = self._image.topics_by_id.get(self._topic_id)
+        return topic is not None and topic.configs.get(VIEW_FILTER, "*") == self._expression
+
+
+class ViewDirectory:
+    """Implements ReadViews. Views are cached by topic id until their filter changes."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._image = image
+        self._views: dict[bytes, View] = {}
+
+    def find(self, key: TopicKey) -> View | None:
+        """Return the view with a topic's name or id; None if the topic is not a view."""
+        image = self._image
+        topic = image.topics_by_id.get(key) if isinstance(key, bytes) else image.topics.get(key)
+        if topic is None or VIEW_OF not in topic.configs:
+            return None
+        view = self._views.get(topic.topic_id)
+        if view is None or not view.is_current:
+            self._views = {topic_id: each for topic_id, each in self._views.items() if each.is_current}
+            try:
+                view = self._views[topic.topic_id] = View(image, topic)
+            except ConfigError:
+                # A later version wrote the filter. The view is not served, since it might show the wrong records.
+                return None
+        return view

@@ -2,7 +2,7 @@
 
 A batch of a kilobyte may decompress to a gigabyte or contain a million records, and must not block the event loop.
 Therefore `validate_small` validates a batch only if that takes at most a tenth of a millisecond. For other batches it
-raises NeedsSlowValidation, and the caller awaits `RecordValidator.validate`:
+raises AppendMustWait, and the caller waits for `RecordValidator.validate`:
 
 - Decompression and compression run in a thread, without the GIL.
 - Records are walked on the event loop, one slice of one batch in each iteration. A thread would not help: walking is
@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.common import Buffer, KafkaError
-from kbroker.replica.produce.record_validation import (
+from kbroker.replica.produce.record_rules import (
     InspectedBatch,
     InspectRecords,
     ValidatedBatch,
@@ -57,57 +57,15 @@ PACE_S = 0.001
 class AppendMustWait(Exception):
     """An append has to wait before it can continue. The caller awaits `wait`, and retries with its result."""
 
-    async def wait(self, validator: RecordValidator) -> ValidatedBatch | InspectedBatch | None:
-        raise NotImplementedError
-
-
-class NeedsSlowValidation(AppendMustWait):
-    """The records of a batch take too long to be validated in one iteration of the event loop."""
-
-    def __init__(self, batch: WritableBatch, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-        super().__init__("the records of a batch need slow validation")
-        self.batch = batch
-        self.header = header
-        self.config = config
-        self.now_ms = now_ms
-
-    async def wait(self, validator: RecordValidator) -> ValidatedBatch:
-        return await validator.validate(self)
-
-
-class NeedsSlowInspection(AppendMustWait):
-    """The records of a valid batch take too long to be walked for an append extension in one iteration."""
-
-    def __init__(self, validated: ValidatedBatch, inspect: InspectRecords, config: TopicConfig) -> None:
-        super().__init__("the records of a batch need slow inspection")
-        self.validated = validated
-        self.inspect = inspect
-        self.config = config
-
-    async def wait(self, validator: RecordValidator) -> InspectedBatch:
-        return await validator.inspect(self)
-
-
-class NeedsRewrite(AppendMustWait):
-    """A large batch must be rebuilt in a thread. `request` identifies the result of `build`, so that it runs once."""
-
     def __init__(
-        self, batch: InspectedBatch, config: TopicConfig, request: object, build: Callable[[Buffer], bytearray]
+        self, reason: str, wait: Callable[[RecordValidator], Awaitable[ValidatedBatch | InspectedBatch | None]]
     ) -> None:
-        super().__init__("a large batch must be rewritten")
-        self.batch = batch
-        self.config = config
-        self.request = request
-        self.build = build
-
-    async def wait(self, validator: RecordValidator) -> InspectedBatch:
-        batch, header, _ = self.batch.validated
-        self.batch.rewritten = (self.request, await validator.rewrite(batch, header, self.config, self.build))
-        return self.batch
+        super().__init__(reason)
+        self.wait = wait
 
 
 def inspect_small(validated: ValidatedBatch, inspect: InspectRecords, config: TopicConfig) -> InspectedBatch:
-    """Walk the records of a valid batch. Raises KafkaError, and NeedsSlowInspection if that would take too long."""
+    """Walk the records of a valid batch. Raises KafkaError, and AppendMustWait if that would take too long."""
     batch, header, _ = validated
     body = _decompress_small(header.codec, body_of(batch, 0, header.size))
     if body is not None:
@@ -115,24 +73,33 @@ def inspect_small(validated: ValidatedBatch, inspect: InspectRecords, config: To
             return InspectedBatch(validated, inspect, inspect(body, header, _stop), body)
         except _TakesLong:
             pass
-    raise NeedsSlowInspection(validated, inspect, config)
+    raise AppendMustWait(
+        "the records of a batch need slow inspection", lambda validator: validator.inspect(validated, inspect, config)
+    )
 
 
 def validate_small(batch: WritableBatch, header: BatchHeader, config: TopicConfig, now_ms: int) -> ValidatedBatch:
-    """Validate and convert a batch. Raises KafkaError, and NeedsSlowValidation if that would take too long."""
+    """Validate and convert a batch. Raises KafkaError, and AppendMustWait if that would take too long."""
     body = _decompress_small(header.codec, body_of(batch, 0, header.size))
     if body is not None:
         try:
             max_timestamp = walk_records(body, header, config, now_ms, _stop)
         except _TakesLong:
-            raise NeedsSlowValidation(batch, header, config, now_ms) from None
+            raise _slow_validation(batch, header, config, now_ms) from None
         codec = target_codec(header, config)
         if codec == header.codec:
             return convert(batch, header, config, now_ms, max_timestamp, None)
         if len(body) <= SMALL:
             recompressed = compress(codec, body, _level(codec, config))
             return convert(batch, header, config, now_ms, max_timestamp, recompressed)
-    raise NeedsSlowValidation(batch, header, config, now_ms)
+    raise _slow_validation(batch, header, config, now_ms)
+
+
+def _slow_validation(batch: WritableBatch, header: BatchHeader, config: TopicConfig, now_ms: int) -> AppendMustWait:
+    return AppendMustWait(
+        "the records of a batch need slow validation",
+        lambda validator: validator.validate(batch, header, config, now_ms),
+    )
 
 
 class _TakesLong(Exception):
@@ -141,6 +108,15 @@ class _TakesLong(Exception):
 
 def _stop() -> None:
     raise _TakesLong
+
+
+def must_rewrite(
+    inspected: InspectedBatch, config: TopicConfig, request: object, build: Callable[[Buffer], bytearray]
+) -> AppendMustWait:
+    """Return the error to raise for a large batch that `RecordValidator.rewrite` must rebuild first."""
+    return AppendMustWait(
+        "a large batch must be rewritten", lambda validator: validator.rewrite(inspected, config, request, build)
+    )
 
 
 def _decompress_small(codec: int, data: memoryview) -> Buffer | None:
@@ -180,30 +156,48 @@ class RecordValidator:
         self._compressing = Lock()
         self._walking = Lock()
 
-    async def validate(self, slow: NeedsSlowValidation) -> ValidatedBatch:
+    async def validate(
+        self, batch: WritableBatch, header: BatchHeader, config: TopicConfig, now_ms: int
+    ) -> ValidatedBatch:
         """Validate and convert a batch, whose buffer must not change meanwhile. Raises KafkaError."""
-        return await self._use_body(slow.batch, slow.header, slow.config, partial(self._validate_body, slow))
 
-    async def inspect(self, slow: NeedsSlowInspection) -> InspectedBatch:
+        async def validate_body(body: Buffer) -> ValidatedBatch:
+            max_timestamp = await self._walk(partial(walk_records, body, header, config, now_ms))
+            recompressed = None
+            codec = target_codec(header, config)
+            if codec != header.codec:
+                if codec == NONE and len(body) > config.max_message_bytes:
+                    raise too_large(len(body), config)
+                async with self._compressing:
+                    recompressed = await self._offload(compress, codec, body, _level(codec, config))
+            return convert(batch, header, config, now_ms, max_timestamp, recompressed)
+
+        return await self._use_body(batch, header, config, validate_body)
+
+    async def inspect(self, validated: ValidatedBatch, inspect: InspectRecords, config: TopicConfig) -> InspectedBatch:
         """Walk the records of a valid batch, whose buffer must not change meanwhile. Raises KafkaError."""
-        batch, header, _ = slow.validated
+        batch, header, _ = validated
 
         async def walk(body: Buffer) -> object:
-            return await self._walk(partial(slow.inspect, body, header))
+            return await self._walk(partial(inspect, body, header))
 
-        inspection = await self._use_body(batch, header, slow.config, walk)
-        return InspectedBatch(slow.validated, slow.inspect, inspection, None)
+        return InspectedBatch(validated, inspect, await self._use_body(batch, header, config, walk), None)
 
     async def rewrite(
-        self, batch: WritableBatch, header: BatchHeader, config: TopicConfig, build: Callable[[Buffer], bytearray]
-    ) -> bytearray:
-        """Call `build` in a thread with the decompressed records of a batch. Raises KafkaError."""
+        self, inspected: InspectedBatch, config: TopicConfig, request: object, build: Callable[[Buffer], bytearray]
+    ) -> InspectedBatch:
+        """Call `build` in a thread with the decompressed records of a large batch. Raises KafkaError.
+
+        `request` identifies the result (InspectedBatch.rewritten), so that it is built once.
+        """
+        batch, header, _ = inspected.validated
 
         async def build_in_thread(body: Buffer) -> bytearray:
             async with self._compressing:
                 return await self._offload(build, body)
 
-        return await self._use_body(batch, header, config, build_in_thread)
+        inspected.rewritten = (request, await self._use_body(batch, header, config, build_in_thread))
+        return inspected
 
     async def _use_body(
         self,
@@ -235,18 +229,6 @@ class RecordValidator:
             raise
         except MalformedError as error:
             raise _cannot_decompress(error) from None
-
-    async def _validate_body(self, slow: NeedsSlowValidation, body: Buffer) -> ValidatedBatch:
-        header, config, now_ms = slow.header, slow.config, slow.now_ms
-        max_timestamp = await self._walk(partial(walk_records, body, header, config, now_ms))
-        recompressed = None
-        codec = target_codec(header, config)
-        if codec != header.codec:
-            if codec == NONE and len(body) > config.max_message_bytes:
-                raise too_large(len(body), config)
-            async with self._compressing:
-                recompressed = await self._offload(compress, codec, body, _level(codec, config))
-        return convert(slow.batch, header, config, now_ms, max_timestamp, recompressed)
 
     async def _walk(self, walk: Callable[[Callable[[], None]], T]) -> T:
         """Walk the records in turns. Batches that are walked at the same time alternate."""

@@ -1,7 +1,7 @@
 """The validation and conversion of the records in a produced batch, as pure functions.
 
 `walk_records` checks every record. It calls `pause` after each slice of records, since a batch of a few hundred bytes
-may contain a million of them. record_validator.py decides what happens then.
+may contain a million of them. slow_validation.py decides what happens then.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 WritableBatch = memoryview | bytearray
 # The batch to append, its header, and the log append time in ms (-1 if the timestamps are the producer's).
 ValidatedBatch = tuple[WritableBatch, BatchHeader, int]
-# `inspect` of an append extension (append_extension.py).
+# `inspect` of an append extension (partition_extensions.py).
 InspectRecords = Callable[[Buffer, BatchHeader, Callable[[], None]], object]
 # (index in the batch, reason)
 RecordErrors = list[tuple[int, str | None]]
@@ -40,7 +40,7 @@ _MIN_LONG, _LONG_RANGE = -(1 << 63), 1 << 64
 
 
 class InspectedBatch:
-    """A validated batch whose records were walked for an append extension (append_extension.py).
+    """A validated batch whose records were walked for an append extension (partition_extensions.py).
 
     `inspection`: the result of the extension's `inspect`. `body`: the decompressed records, None if they are too large
     to keep. `rewritten`: (request, batch) that `RecordValidator.rewrite` has built from a large batch.

@@ -1,17 +1,40 @@
-"""The read filter of a topic with a TTL: drops records whose timestamp + TTL is not after the current time.
+"""Expiry: consumers do not see records after the end of their time to live. The header TTL_MS, and the read filter.
 
-A batch whose newest record has expired is dropped as a whole if it does not contain the bytes of the header TTL_MS. In
-other batches each record is checked, since timestamps need not ascend within a batch.
+The header's value, in decimal digits, is the time in milliseconds from the record's timestamp. The filter drops records
+whose timestamp + TTL is not after the current time. A batch whose newest record has expired is dropped as a whole if it
+does not contain the bytes of the header. In other batches each record is checked, since timestamps need not ascend
+within a batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kbroker.common import Buffer
-from kbroker.queues.expiry.ttl_header import TTL_MS, parse_ttl
 from kbroker.queues.record_headers import InvalidHeaderError
 from kbroker.queues.record_selection import Body, decompressed_body, headers_start, select_records
 from protocol.records.batch import BatchHeader
-from protocol.records.record import decode_headers, decode_varint, encode_varint
+from protocol.records.record import Header, decode_headers, decode_varint, encode_varint
+
+TTL_MS = b"TTL_MS"
+# The largest long of Kafka's clients.
+MAX_TTL_MS = (1 << 63) - 1
+_MAX_DIGITS = 19
+
+
+def parse_ttl(headers: Sequence[Header]) -> int | None:
+    """Return the TTL of a record in ms, None without the header. Raises InvalidHeaderError."""
+    values = [value for name, value in headers if name == TTL_MS]
+    if not values:
+        return None
+    if len(values) > 1:
+        raise InvalidHeaderError(f"the header TTL_MS occurs {len(values)} times; at most one is allowed")
+    value = values[0]
+    if value is not None and value.isdigit() and len(value) <= _MAX_DIGITS and int(value) <= MAX_TTL_MS:
+        return int(value)
+    shown = "null" if value is None else repr(value[:40].decode("ascii", "backslashreplace"))
+    raise InvalidHeaderError(f"the header TTL_MS is {shown}; it must be a number of ms in decimal digits, below 2^63")
+
 
 # The name of the header as it is encoded, with its length.
 _NEEDLE = encode_varint(len(TTL_MS)) + TTL_MS

@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.common import Buffer
 from kbroker.queues.closing.forwarded_batches import ClosingFilter
-from kbroker.replica.fetch import filtered_reads
+from kbroker.replica.fetch import filter_scan
 from kbroker.replica.fetch.read_filter import combine
 from protocol.records.batch import HIDDEN, NO_LEADER_EPOCH, BatchHeader, iter_headers, parse_header, patch_max_timestamp
 from tests.unit.support.client import Client, batch, records_of, values_of
@@ -109,7 +109,7 @@ async def test_sessions_move_on_and_become_idle(m: Machine) -> None:
 
 @broker_test
 async def test_the_budget_ends_a_read(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filtered_reads, "MAX_LOOK_BYTES", 10_000)
+    monkeypatch.setattr(filter_scan, "MAX_LOOK_BYTES", 10_000)
     client = await m.client()
     await filtered_topic(m, client)
     for _ in range(30):
@@ -131,7 +131,7 @@ async def test_the_budget_ends_a_read(m: Machine, monkeypatch: pytest.MonkeyPatc
 async def test_the_partitions_that_the_budget_does_not_reach_come_first_in_the_next_response(
     m: Machine, monkeypatch: pytest.MonkeyPatch, is_cold: bool
 ) -> None:
-    monkeypatch.setattr(filtered_reads, "MAX_LOOK_BYTES", 3_000)
+    monkeypatch.setattr(filter_scan, "MAX_LOOK_BYTES", 3_000)
     client = await m.client()
     await client.create_topic("t", 3)
     for index in range(3):
@@ -140,7 +140,7 @@ async def test_the_partitions_that_the_budget_does_not_reach_come_first_in_the_n
             await client.produce("t", hidden(b"h", size=1_000), index)
         await client.produce("t", batch(b"a"), index)
         if is_cold:
-            monkeypatch.setattr(filtered_reads, "read", lambda *_: None)
+            monkeypatch.setattr(filter_scan, "read", lambda *_: None)
     positions = {("t", index): 0 for index in range(3)}
     session = (0, 0)
     looked_at = []
@@ -163,7 +163,7 @@ async def test_reads_from_disk_are_filtered_in_a_thread(m: Machine, monkeypatch:
     await filtered_topic(m, client)
     for produced in (batch(b"a"), hidden(b"h"), batch(b"b")):
         await client.produce("t", produced)
-    monkeypatch.setattr(filtered_reads, "read", lambda *_: None)
+    monkeypatch.setattr(filter_scan, "read", lambda *_: None)
     assert await client.read("t") == [b"a", b"b"]
     assert m.threads.started["read_cold_blocking"] >= 1
 

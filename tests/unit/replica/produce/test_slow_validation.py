@@ -8,8 +8,8 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.replica.produce.batch_validation import validate_batch
-from kbroker.replica.produce.record_validation import SLICE, walk_records
-from kbroker.replica.produce.record_validator import (
+from kbroker.replica.produce.record_rules import SLICE, walk_records
+from kbroker.replica.produce.slow_validation import (
     MAX_DECOMPRESSED,
     MEDIUM_DECOMPRESSED,
     QUICK_SLICES,

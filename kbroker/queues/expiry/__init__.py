@@ -1,1 +1,0 @@
-"""Expiry: consumers do not see records after the end of their time to live."""

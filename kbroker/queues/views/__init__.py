@@ -1,1 +1,0 @@
-"""Views: topics that show selected records of another topic."""

@@ -18,7 +18,14 @@ PAGE = ROOT / "docs" / "architecture.md"
 PAGES = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/development/*.md"), *ROOT.glob("examples/*.md"))
 
 # Steps and files of each walk.
-WALK_LIMITS = {"Produce": (11, 8), "Fetch": (14, 9), "JoinGroup": (11, 11), "EndTxn": (26, 14)}
+WALK_LIMITS = {
+    "Start": (11, 9),
+    "Produce": (11, 8),
+    "Delayed record": (10, 7),
+    "Fetch": (14, 9),
+    "JoinGroup": (11, 11),
+    "EndTxn": (26, 14),
+}
 
 MAX_NAMES = 16
 # Folders with one name for each page, package, command, API, message, transcript, helper or kind of test.

@@ -86,7 +86,7 @@ def cancellations_are_not_replayed(real: Any, batch: Any, body: Any, header: Any
     return effects._replace(removed=[]) if is_cancellation else effects
 
 
-@mutation("queues", BROKEN, KILLS, first_seed=13, slow=True)
+@mutation("queues", BROKEN, KILLS, first_seed=10, slow=True)
 @replaces(snapshots, "effects_of")
 def moved_records_are_not_replayed(real: Any, *batch: Any) -> Effects:
     """After a restart, records that retention has moved are not pending."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import kbroker
+from protocol.apis import ALL_APIS
 
 ROOT = Path(kbroker.__file__).parent.parent
 CHECKED = ("kbroker", "protocol", "scripts")
@@ -25,6 +26,7 @@ ROWS = ("protocol/", "kbroker/config/")
 # The fakes in the first directory, and programs in the second, have users in the tests of other directories.
 TESTED_FROM_OUTSIDE = {"kbroker/simulation/": "tests/unit/simulation/", "scripts/": "tests/unit/benchmark/"}
 PUBLIC = ("kbroker/retry/__init__.py",)
+DISPATCH = "kbroker/api/dispatch.py"
 # The functions that it names are called.
 CONFIGS_WITHOUT_EFFECT = "kbroker/config/definitions/no_effect.json"
 # Definitions without a use, and why they stay.
@@ -62,6 +64,9 @@ class Names:
             self._read(file, module_of(file), tree)
         for name in re.findall(r'"(\w+)"', (ROOT / CONFIGS_WITHOUT_EFFECT).read_text()):
             self._uses[None, name].append((CONFIGS_WITHOUT_EFFECT, 0))
+        for api in ALL_APIS.values():
+            # In a file of several APIs, dispatch.py finds the function by the name of its API.
+            self._uses[f"kbroker.api.{api.module}", api.key.name.lower()].append((DISPATCH, 0))
 
     def uses(self, definition: Definition) -> Iterator[str]:
         """Yield the file of each use outside the definition's own body."""

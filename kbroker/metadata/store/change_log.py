@@ -116,7 +116,8 @@ def _decode_fields(path: str, fields: Mapping[str, Any]) -> Change:
 
 
 def encode_change_log(change_log: ChangeLog) -> bytes:
-    fields: dict[str, object] = {"number": change_log.number}
+    # Brokers of the version before look for "recent", and read all nodes if it does not have what they have missed.
+    fields: dict[str, object] = {"number": change_log.number, "recent": []}
     if change_log.last is not None:
         fields["last"] = _change_fields(change_log.last)
     if change_log.writers:

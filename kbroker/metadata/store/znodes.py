@@ -209,10 +209,10 @@ def _registration_fields(broker: BrokerRegistration) -> dict[str, object]:
 
 
 def _registration(broker_id: int, fields: Mapping[str, Any]) -> BrokerRegistration:
-    """Unknown fields are those of a later version, and ignored."""
+    """Fields may be missing in nodes of an earlier version; unknown fields are those of a later one, and ignored."""
     return BrokerRegistration(
         broker_id,
-        **{name: fields[name] for name in _REGISTRATION_FIELDS},
+        **{name: fields[name] for name in _REGISTRATION_FIELDS if name in fields},
         write_health=WriteHealth(fields.get("write_health", WriteHealth.OK)),
         endpoints=tuple(decode_row(BrokerEndpoint, row) for row in fields.get("endpoints", ())),
         features=tuple(decode_row(BrokerFeature, row) for row in fields.get("features", FORMER_FEATURES)),

@@ -120,7 +120,7 @@ async def test_the_next_controller_adds_what_one_of_the_version_before_has_left_
     assert former.controller.node_id != 3
     epoch = cluster.brokers[3].broker_epoch
     await cluster.vanish(former.controller.node_id)
-    assert cluster.brokers[3].image.endpoint(3, "INSIDE") == endpoints[1]
+    assert cluster.brokers[3].image.endpoints("INSIDE")[3] == endpoints[1]
     assert cluster.brokers[3].broker_epoch == epoch
     assert cluster.brokers[3].is_unfenced
 

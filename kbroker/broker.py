@@ -17,7 +17,7 @@ from kbroker.api.context import Services
 from kbroker.api.dispatch import Dispatch
 from kbroker.common import format_address
 from kbroker.config import BrokerConfig
-from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.config.no_effect_warnings import no_effect_warnings
 from kbroker.config.values import ConfigError
 from kbroker.coordination.interface import NodeExists
@@ -27,7 +27,7 @@ from kbroker.coordinator.transaction.transaction_coordinator import TransactionC
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerChannels, TransactionMarkerWriter
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember
-from kbroker.metadata.coordination_sessions import CoordinationSessions, OpenSession
+from kbroker.metadata.coordination_sessions import BrokerMembership, CoordinationSessions, OpenSession
 from kbroker.metadata.image import BrokerEndpoint, BrokerRegistration, MetadataDelta
 from kbroker.metadata.recovery.seen_metadata_file import SeenMetadataFile
 from kbroker.queues.closing.forwarding import ForwardingSender
@@ -100,7 +100,7 @@ class Broker:
         await directory.check_owner(self.config.node_id)
         self._started.append(self._server.stop)
         ports = {endpoint.name: await self._server.bind(endpoint) for endpoint in self.config.listeners}
-        member = await self._load(directory)
+        member, deleted_topics = await self._load(directory)
         cluster = self._cluster
         endpoints = tuple(
             BrokerEndpoint(
@@ -131,8 +131,7 @@ class Broker:
             fetchers=None if cluster is None else cluster.fetchers,
             is_image_older=lambda: member.has_seen_newer,
         )  # fmt: skip
-        await self.environment.turns.run(assigned.start(member.deleted_topics))
-        member.deleted_topics = ()
+        await self.environment.turns.run(assigned.start(deleted_topics))
         self._started += [assigned.stop, extensions.stop]
         self.services = self._services(member, replicas)
         extensions.closing.sender = ForwardingSender(
@@ -144,19 +143,21 @@ class Broker:
             if cluster is not None:
                 cluster.identity.broker_epoch = broker_epoch
 
-        member.on_registered = on_registered
+        member.add_registration_listener(on_registered)
         self._add_listeners(member, assigned)
         if cluster is not None:
             await replicas.write_health.check()
-            member.write_health = lambda: replicas.write_health.health
             await cluster.serve(self.services, replicas)
         else:
             member.controller.use_reports(self._read_own_logs)
         # A broker that could still be opening its logs must not be elected as a leader.
         try:
-            await self._sessions.register(
-                member, node, logs.previous_broker_epoch, partial(self._resign, member, assigned)
+            membership = BrokerMembership(
+                member,
+                lambda: node._replace(write_health=replicas.write_health.health),
+                partial(self._resign, member, assigned),
             )
+            await self._sessions.register(membership, logs.previous_broker_epoch)
         except NodeExists:
             # With another node.id the directory can still be used.
             await directory.forget_owner()
@@ -182,8 +183,8 @@ class Broker:
         self._started.append(self.exporter.stop)
         await self.exporter.start(self.config.kbroker_metrics_listener)
 
-    async def _load(self, directory: DataDirectory) -> ClusterMember:
-        """Open a session, and load the metadata."""
+    async def _load(self, directory: DataDirectory) -> tuple[ClusterMember, Collection[bytes]]:
+        """Open a session, and load the metadata. Returns also the ids of the topics that were deleted last."""
         node_id = self.config.node_id
         sessions = self._sessions = CoordinationSessions(
             self.environment, self.config, directory.check_new, self.stopped.done, self.fail, self._open_session
@@ -196,13 +197,13 @@ class Broker:
 
         seen_file = SeenMetadataFile(self.environment, directory.path)
         member = ClusterMember(self.environment, coordination, node_id, lambda: self.config, self.fail, seen_file)
-        await sessions.load(member, check_owner)
+        deleted_topics = await sessions.load(member, check_owner)
         self._started.append(member.leave)
         if sessions.is_shared:
             from kbroker.server.interbroker.cluster_parts import ClusterParts
 
             self._cluster = ClusterParts(self.environment, lambda: self.config, member)
-        return member
+        return member, deleted_topics
 
     def _resign(self, member: ClusterMember, assigned: AssignedPartitions) -> None:
         """Give up all roles, because the session has ended."""

@@ -16,12 +16,18 @@ from kbroker.api.context import RequestContext, Services, awaited
 from kbroker.api.forwarding import Send
 from kbroker.api.response_errors import Handle
 from kbroker.common import KafkaError
-from kbroker.config.alter import AlterConfigOp, alter_broker, alter_client_metrics, alter_group, alter_topic
-from kbroker.config.broker_loggers import alter_loggers
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.alter import (
+    AlterConfigOp,
+    alter_broker,
+    alter_client_metrics,
+    alter_group,
+    alter_loggers,
+    alter_topic,
+)
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.config.no_effect_warnings import no_effect_warnings
-from kbroker.metadata.topics.create_topics import check_topic_configs
 from kbroker.metadata.topics.topic_names import validate_topic_name
+from kbroker.metadata.topics.topic_requests import check_topic_configs
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import paced, yield_if_due
 from protocol.errors import ErrorCode

@@ -15,10 +15,9 @@ CancelReassignmentPlan (10002), version 0. Kafka has no such APIs; only kbroker'
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.metadata.reassignments.healing_states import HealedBroker
-from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
-from kbroker.metadata.reassignments.plan_checks import RequestedPlan
-from kbroker.metadata.reassignments.plan_manager import PlanProgress
-from kbroker.metadata.reassignments.plan_step import MoveState, MoveStatus
+from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
+from kbroker.metadata.reassignments.plan_decisions import MoveState, MoveStatus, RequestedPlan
+from kbroker.metadata.reassignments.reassignment_control_manager import PlanProgress
 from kbroker.metadata.reassignments.stored_plan import SkipReason, StoredMove
 from kbroker.runtime.turns import paced, release
 from protocol.apis import ApiKey
@@ -52,7 +51,7 @@ async def create_reassignment_plan(
     services: Services, context: RequestContext, request: CreateReassignmentPlanRequest
 ) -> CreateReassignmentPlanResponse:
     moves = [
-        GivenMove(move.topic_name, move.partition_index, tuple(move.original_replicas), tuple(move.target_replicas))
+        PartitionMove(move.topic_name, move.partition_index, tuple(move.original_replicas), tuple(move.target_replicas))
         for move in paced(request.moves)
     ]
     plan = RequestedPlan(

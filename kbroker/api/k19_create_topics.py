@@ -10,8 +10,8 @@
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.config.describe import describe_topic
-from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.topic_control_manager import CreateTopicResult
+from kbroker.metadata.topics.topic_requests import NewTopic
 from kbroker.runtime.turns import drained, paced, release
 from protocol.errors import ErrorCode
 from protocol.messages.k19_create_topics import (

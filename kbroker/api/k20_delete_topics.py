@@ -8,7 +8,7 @@
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId
+from kbroker.metadata.topics.topic_requests import TopicDeletion, TopicNameOrId
 from kbroker.runtime.turns import drained, paced, release
 from protocol.errors import ErrorCode
 from protocol.messages.k20_delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse

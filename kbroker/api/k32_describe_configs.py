@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from kbroker.api.config_resources import invalid_request, parse_node_id
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.config.broker_loggers import logger_levels
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.alter import logger_levels
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.config.describe import (
     ConfigEntry,
     ConfigSource,

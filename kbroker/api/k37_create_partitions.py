@@ -7,8 +7,8 @@
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.create_topics import NewPartitions
 from kbroker.metadata.topics.topic_control_manager import CreatePartitionsResult
+from kbroker.metadata.topics.topic_requests import NewPartitions
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k37_create_partitions import (

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.metadata.control_manager import PartitionOutcome
-from kbroker.metadata.replication.leader_elections import parse_election_type
+from kbroker.metadata.replication.partition_requests import parse_election_type
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k43_elect_leaders import (

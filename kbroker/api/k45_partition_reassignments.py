@@ -15,7 +15,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.metadata.control_manager import PartitionOutcome
 from kbroker.metadata.image import TopicImage
-from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
+from kbroker.metadata.replication.partition_requests import RequestedReassignment
 from kbroker.runtime.turns import paced
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode

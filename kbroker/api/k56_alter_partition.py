@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.forwarding import relay_to_controller
-from kbroker.metadata.replication.alter_partition import RequestedIsr
 from kbroker.metadata.replication.isr_change_queue import AlterPartitionResult, IsrRequest
+from kbroker.metadata.replication.partition_requests import RequestedIsr
 from protocol.errors import ErrorCode
 from protocol.messages.k56_alter_partition import (
     AlterPartitionRequest,

@@ -6,7 +6,7 @@
 """
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k74_list_config_resources import (

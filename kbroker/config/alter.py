@@ -1,8 +1,12 @@
 """The decisions of AlterConfigs and IncrementalAlterConfigs: a resource's new overrides, or an error.
 
-Pure: the caller writes the result through the controller. Error codes and messages are Kafka's.
+The caller writes the result through the controller. Error codes and messages are Kafka's.
+
+The broker's loggers are a config resource, too (BROKER_LOGGER). The levels are Python's, with Log4j's names. As in
+Kafka, they belong to the process and are lost when it ends, so `alter_loggers` sets them itself.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
@@ -13,8 +17,7 @@ from kbroker.config.broker.consistency import validate_reconfiguration
 from kbroker.config.config_def import CLUSTER_WIDE, READ_ONLY, ConfigDef, ConfigKey, broker_defaults, parse_configs
 from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
-from kbroker.config.delay_levels import DEFAULT_LEVELS, DELAY_LEVELS
-from kbroker.config.tag_expression import VIEW_OF, check_same_source, without_empty_view
+from kbroker.config.queue_configs import DEFAULT_LEVELS, DELAY_LEVELS, VIEW_OF, check_same_source, without_empty_view
 from kbroker.config.topic_config import validate_topic_configs
 from kbroker.config.values import LIST, ConfigError, Value, format_value, parse_value
 from protocol.errors import ErrorCode
@@ -257,3 +260,57 @@ def _invalid_request(message: str) -> KafkaError:
 
 def _format_names(names: Iterable[str]) -> str:
     return "[" + ", ".join(sorted(names)) + "]"
+
+
+ROOT_LOGGER = "kbroker"
+
+_LEVELS = {
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+}
+
+
+def logger_levels() -> dict[str, str]:
+    """Return the effective level of each of kbroker's loggers, by name."""
+    loggers = logging.root.manager.loggerDict
+    names = {ROOT_LOGGER, *(name for name in loggers if name.startswith(ROOT_LOGGER + "."))}
+    return {name: _level_name(logging.getLogger(name).getEffectiveLevel()) for name in sorted(names)}
+
+
+def alter_loggers(ops: Sequence[AlterConfigOp], *, validate_only: bool) -> None:
+    """Make all the changes. Raises KafkaError and makes none if one is invalid."""
+    validate_ops(ops)
+    levels = logger_levels()
+    for op in ops:
+        _validate(op, levels)
+    if not validate_only:
+        for op in ops:
+            level = _LEVELS[op.value.upper()] if op.op_type == OpType.SET and op.value else logging.NOTSET
+            logging.getLogger(op.name).setLevel(level)
+
+
+def _validate(op: AlterConfigOp, levels: dict[str, str]) -> None:
+    if op.op_type in (OpType.APPEND, OpType.SUBTRACT):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"{OpType(op.op_type).name} operation is not allowed for the BROKER_LOGGER resource",
+        )
+    if op.name not in levels:
+        raise ConfigError(f"Logger {op.name} does not exist!")
+    if op.op_type == OpType.DELETE and op.name == ROOT_LOGGER:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Removing the log level of the {ROOT_LOGGER} logger is not allowed"
+        )
+    if op.op_type == OpType.SET and (op.value or "").upper() not in _LEVELS:
+        raise ConfigError(
+            f"Cannot set the log level of {op.name} to {op.value} as it is not a supported log "
+            f"level. Valid log levels are {', '.join(_LEVELS)}"
+        )
+
+
+def _level_name(level: int) -> str:
+    """Return the name of the lowest named level that is at least `level`."""
+    return next((name for name, number in _LEVELS.items() if level <= number), "FATAL")

@@ -1,10 +1,10 @@
-"""ConfigKey: the definition of one config, as in Kafka's ConfigDef.
+"""ConfigKey: the definition of one config, as in Kafka's ConfigDef; and the resources that have configs.
 
 A ConfigDef is a table of ConfigKeys by name. The tables are in kbroker/config/definitions.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from kbroker.config.values import PASSWORD, ConfigError, ConfigType, Value, parse_value
@@ -140,3 +140,18 @@ def broker_defaults(definition: ConfigDef, broker: Mapping[str, Value]) -> dict[
 def _scale(value: Value, factor: int) -> Value:
     # Negative numbers mean "no limit" in every unit.
     return value * factor if factor > 1 and isinstance(value, int) and value > 0 else value
+
+
+class ConfigResourceType(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigResource(NamedTuple):
+    """`name` is a topic, a group, a subscription, or a broker id in digits; "" for the default of all brokers."""
+
+    type: int
+    name: str

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from kbroker.config.broker.broker_config import broker_config_key
 from kbroker.config.broker.listeners import exclude_controller_listeners, parse_endpoints
-from kbroker.config.config_def import ConfigKey
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigKey, ConfigResourceType
 from kbroker.config.definitions.broker import strip_listener_prefix
 from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kbroker.config.config_def import parse_configs
-from kbroker.config.definitions.retry import validate_retry_configs
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
-from kbroker.config.tag_expression import VIEW_FILTER, VIEW_OF, check_view_configs
+from kbroker.config.queue_configs import VIEW_FILTER, VIEW_OF, check_view_configs, validate_retry_configs
 from kbroker.config.values import ConfigError, Value
 
 

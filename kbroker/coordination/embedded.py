@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.coordination.data_tree import DataTree, Undo, roll_back
 from kbroker.coordination.interface import (
@@ -42,54 +42,31 @@ log = EventLogger("kbroker.metadata")
 FILE_CHECK_INTERVAL_S = 600.0
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 
 class PendingCommit:
     """Operations that become durable together: functions that undo them, and their operations for the journal.
 
-    `watch_changes`: sets and fires watches, in the order of the operations, once they are durable. So an operation does
-    not fire a watch that a later one sets.
+    `steps`: in the order of the operations, what follows once they are durable: watches are set and fired, and callers
+    get the results. So an operation does not fire a watch that a later one sets. Each step is called with the error of
+    the commit.
     """
 
-    __slots__ = ("persistent_ops", "undo", "watch_changes")
+    __slots__ = ("persistent_ops", "steps", "undo")
 
     def __init__(self) -> None:
         self.undo: list[Undo] = []
         self.persistent_ops: list[Op] = []
-        self.watch_changes: list[Callable[[], None]] = []
+        self.steps: list[Callable[[CoordinationError | None], None]] = []
 
+    def change_watches(self, change: Callable[[], object]) -> None:
+        """Call `change` once the commit is durable."""
 
-class QueuedOperation(Generic[T_co]):
-    """A call that waits for its commit, then its result or error, and the future of its caller.
+        def step(error: CoordinationError | None) -> None:
+            if error is None:
+                change()
 
-    `watch_changes_end`: the end index of its changes in the watch changes of the commit.
-    """
-
-    __slots__ = ("_error", "_future", "_operation", "_result", "watch_changes_end")
-
-    def __init__(self, operation: Callable[[PendingCommit], T_co], future: Future[T_co]) -> None:
-        self._operation = operation
-        self._future = future
-        self._result: T_co | None = None
-        self._error: CoordinationError | None = None
-        self.watch_changes_end = 0
-
-    def run(self, commit: PendingCommit) -> None:
-        try:
-            self._result = self._operation(commit)
-        except CoordinationError as error:
-            self._error = error
-        self.watch_changes_end = len(commit.watch_changes)
-
-    def complete(self, commit_error: CoordinationError | None) -> None:
-        """Set the outcome, unless the caller has been cancelled."""
-        if self._future.done():
-            return
-        if (error := commit_error or self._error) is not None:
-            self._future.set_exception(error)
-        else:
-            self._future.set_result(cast(T_co, self._result))
+        self.steps.append(step)
 
 
 class EmbeddedSession:
@@ -114,12 +91,7 @@ class EmbeddedSession:
         return 0
 
     async def get(self, path: str, watch: Watch | None = None) -> Node:
-        def operation(commit: PendingCommit) -> Node:
-            node = self._store.tree.get(path)
-            self._store.watch(commit, self, path, watch)
-            return node
-
-        return await self.submit(operation)
+        return await self._read(self._store.tree.get, path, watch)
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         def operation(commit: PendingCommit) -> list[Node | None]:
@@ -129,19 +101,20 @@ class EmbeddedSession:
         return await self.submit(operation)
 
     async def exists(self, path: str, watch: Watch | None = None) -> int | None:
-        def operation(commit: PendingCommit) -> int | None:
-            self._store.watch(commit, self, path, watch)
-            return self._store.tree.version(path)
-
-        return await self.submit(operation)
+        return await self._read(self._store.tree.version, path, watch)
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        def operation(commit: PendingCommit) -> list[str]:
-            names = self._store.tree.children(path)
-            self._store.watch(commit, self, path, watch, children=True)
-            return names
+        return await self._read(self._store.tree.children, path, watch, children=True)
 
-        return await self.submit(operation)
+    def _read(self, read: Callable[[str], T], path: str, watch: Watch | None, *, children: bool = False) -> Future[T]:
+        """Read a node. The watch is not set if that raises."""
+
+        def operation(commit: PendingCommit) -> T:
+            result = read(path)
+            self._store.watch(commit, self, path, watch, children=children)
+            return result
+
+        return self.submit(operation)
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
         await self.multi([Create(path, data, ephemeral)])
@@ -208,7 +181,7 @@ class EmbeddedStore:
         self._on_failure = on_failure
         self._journal = journal
         self.tree = tree
-        self._queue: list[QueuedOperation[object]] = []
+        self._queue: list[Callable[[PendingCommit], None]] = []
         self._draining = False
         self._failure: CoordinationError | None = None
         # Changes that are only in memory because the disk is full. The next record of the journal begins with them.
@@ -267,10 +240,19 @@ class EmbeddedStore:
         Futures are done in the order of the calls.
         """
         future: Future[T] = self._environment.loop.create_future()
+
+        def run(commit: PendingCommit) -> None:
+            outcome: T | CoordinationError
+            try:
+                outcome = operation(commit)
+            except CoordinationError as error:
+                outcome = error
+            commit.steps.append(partial(_complete, future, outcome))
+
         if self._failure is not None:
             future.set_exception(self._failure)
         else:
-            self._queue.append(QueuedOperation[T](operation, future))
+            self._queue.append(run)
             self._start_draining()
         return future
 
@@ -291,7 +273,7 @@ class EmbeddedStore:
     def apply(self, commit: PendingCommit, ops: Sequence[Op], session: int) -> list[Node | None]:
         """Apply all operations or none. Returns the node after each operation, None if it was deleted or checked."""
         applied = self.tree.apply(ops, session)
-        commit.watch_changes.append(partial(self._notify, applied.events))
+        commit.change_watches(partial(self._notify, applied.events))
         commit.undo += applied.undo
         commit.persistent_ops += applied.persistent_ops
         return applied.nodes
@@ -300,30 +282,19 @@ class EmbeddedStore:
         while self._queue or self._file_check_due:
             waiting, self._queue = self._queue, []
             commit = PendingCommit()
-            for operation in waiting:
-                operation.run(commit)
+            for run in waiting:
+                run(commit)
             commit_error = await self._persist(commit)
             await self._restore_files()
-            self._report(waiting, commit, commit_error)
+            # As in ZooKeeper, an event comes before the responses that have the change, and after the response of the
+            # read that has set the watch: kazoo drops an event for which it has no watch yet.
+            for step in commit.steps:
+                step(commit_error)
             if self._journal.wants_snapshot and self._failure is None:
-                await self._compact()
+                error = await self._write_snapshot()
+                if error is not None:
+                    log.warning("coordination journal not compacted, it keeps growing", reason=error)
         self._draining = False
-
-    def _report(
-        self, operations: list[QueuedOperation[object]], commit: PendingCommit, commit_error: CoordinationError | None
-    ) -> None:
-        """Set, fire and remove watches, and complete the futures, in the order of the operations.
-
-        As in ZooKeeper, an event comes before the responses that have the change, and after the response of the read
-        that has set the watch: kazoo drops an event for which it has no watch yet.
-        """
-        begin = 0
-        for operation in operations:
-            if commit_error is None:
-                for change_watches in commit.watch_changes[begin : operation.watch_changes_end]:
-                    change_watches()
-            begin = operation.watch_changes_end
-            operation.complete(commit_error)
 
     async def _persist(self, commit: PendingCommit) -> CoordinationError | None:
         if self._failure is not None:
@@ -354,17 +325,13 @@ class EmbeddedStore:
         missing = self._journal.missing
         if not missing or self._failure is not None:
             return
-        files, snapshot = ", ".join(missing), encode_snapshot(self.tree, self._journal.number)
-        try:
-            await self._environment.offload(self._journal.compact, snapshot)
-        except OSError as error:
+        files = ", ".join(missing)
+        error = await self._write_snapshot()
+        if error is not None:
             if not self._missing_logged:
                 log.error("coordination files are missing and cannot be rewritten", files=files, reason=error)
             self._missing_logged = True
-        except JournalFailed as error:
-            self._fail(error)
-        else:
-            self._unwritten.clear()
+        elif self._failure is None:
             self._missing_logged = False
             log.warning("coordination files were missing, rewritten", files=files)
 
@@ -373,16 +340,18 @@ class EmbeddedStore:
         self._on_failure(self._failure)
         return self._failure
 
-    async def _compact(self) -> None:
+    async def _write_snapshot(self) -> OSError | None:
+        """Write the tree as a snapshot, which empties the journal. Returns the error if nothing was written."""
         snapshot = encode_snapshot(self.tree, self._journal.number)
         try:
             await self._environment.offload(self._journal.compact, snapshot)
         except OSError as error:
-            log.warning("coordination journal not compacted, it keeps growing", reason=error)
+            return error
         except JournalFailed as error:
             self._fail(error)
         else:
             self._unwritten.clear()
+        return None
 
     def watch(
         self,
@@ -394,12 +363,23 @@ class EmbeddedStore:
         children: bool = False,
     ) -> None:
         if callback is not None:
-            commit.watch_changes.append(partial(self._watches.add, path, (session, callback), children=children))
+            commit.change_watches(partial(self._watches.add, path, (session, callback), children=children))
 
     def remove_watches(self, commit: PendingCommit, session: EmbeddedSession) -> None:
         """Remove the watches of a session."""
-        commit.watch_changes.append(lambda: self._watches.remove(lambda watcher: watcher[0] is session))
+        commit.change_watches(lambda: self._watches.remove(lambda watcher: watcher[0] is session))
 
     def _notify(self, events: list[WatchEvent]) -> None:
         for (_, callback), event in self._watches.fire(events):
             self._environment.loop.call_soon(callback, event)
+
+
+def _complete(future: Future[T], outcome: T | CoordinationError, commit_error: CoordinationError | None) -> None:
+    """Set the outcome of an operation, or the error of its commit, unless the caller has been cancelled."""
+    outcome = commit_error or outcome
+    if future.done():
+        return
+    if isinstance(outcome, CoordinationError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

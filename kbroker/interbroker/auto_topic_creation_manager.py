@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.common import ANONYMOUS, KafkaError
-from kbroker.metadata.topics.create_topics import NewTopic, new_internal_topic
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
+from kbroker.metadata.topics.topic_requests import NewTopic, new_internal_topic
 from protocol.errors import ErrorCode, known_error
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import CancelledError, Future, Task
 from collections.abc import Sequence
 from enum import IntEnum
@@ -131,19 +132,7 @@ class Peers:
             task = self._loop.create_task(self._attempt(link, attempt))
             self._tasks[task] = None
             task.add_done_callback(self._tasks.pop)
-        done: Future[None] = self._loop.create_future()
-
-        def wake(_: object = None) -> None:
-            if not done.done():
-                done.set_result(None)
-
-        attempt.add_done_callback(wake)
-        timer = self._loop.call_at(deadline_s, wake)
-        try:
-            await done
-        finally:
-            timer.cancel()
-            attempt.remove_done_callback(wake)
+        await asyncio.wait((attempt,), timeout=deadline_s - self._loop.time())
         if not attempt.done():
             raise PeerUnavailable(ErrorCode.REQUEST_TIMED_OUT, f"Broker {broker_id} cannot be reached in time.")
         return attempt.result()
@@ -202,29 +191,18 @@ class Peers:
                 link.connection = None
 
         connection = PeerConnection(self._loop, self._buffers, handshake, on_end, self.stats)
-        timed_out = False
-
-        def time_out() -> None:
-            nonlocal timed_out
-            timed_out = True
-            connecting.cancel()
-            connection.close("The peer does not respond.")
-
-        connecting = self._loop.create_task(
-            self._loop.create_connection(lambda: connection, peer.inter_broker_host, peer.inter_broker_port)
-        )
-        timer = self._loop.call_later(CONNECT_TIMEOUT_S, time_out)
         try:
-            await connecting
-            await connection.ready
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await self._loop.create_connection(lambda: connection, peer.inter_broker_host, peer.inter_broker_port)
+                await connection.ready
+        except TimeoutError:
+            reason = "connecting has timed out" if connection.transport is None else "The peer does not respond."
+            connection.close(reason)
+            raise PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, reason) from None
         except CancelledError:
-            connecting.cancel()
             connection.close("The broker stops.")
-            if timed_out:
-                raise PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, "connecting has timed out") from None
             raise
         finally:
-            timer.cancel()
             if connection.ready.done() and not connection.ready.cancelled():
                 connection.ready.exception()
         return connection

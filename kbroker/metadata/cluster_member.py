@@ -16,7 +16,6 @@ from kbroker.metadata.image import (
     MetadataDelta,
     MetadataImage,
     SeenMetadata,
-    WriteHealth,
 )
 from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.producer_id_manager import ProducerIdManager
@@ -75,14 +74,8 @@ class ClusterMember:
         self.producer_ids = ProducerIdManager(coordination, environment.loop)
         # The secret with which brokers prove to each other that they belong to this cluster.
         self.secret = b""
-        # The ids of the topics that were deleted last when the metadata was loaded, for the logs found on disk.
-        self.deleted_topics: Collection[bytes] = ()
         # The epoch of the current registration, 0 before the first.
         self.broker_epoch = 0
-        # Called with the epoch of each registration, before the controller knows of it.
-        self.on_registered: Callable[[int], None] = lambda epoch: None
-        # Returns whether this broker can write to its disk, for its registrations.
-        self.write_health: Callable[[], WriteHealth] = lambda: WriteHealth.OK
         # Whether all partitions have leader epochs that no earlier process has used.
         self.has_new_epochs = True
         # How new the metadata are that this broker has seen, in this process or before.
@@ -99,6 +92,7 @@ class ClusterMember:
         self._registration: BrokerRegistration | None = None
         self._campaigning: Task[None] | None = None
         self._unfenced: Future[None] | None = None
+        self._on_registered: list[Callable[[int], None]] = []
         self._balance = PeriodicTask(
             environment,
             "leader balance",
@@ -133,6 +127,10 @@ class ClusterMember:
         """Await `listener` with every later delta. Listeners are called in the order in which they were added."""
         self.loader.listeners.append(listener)
 
+    def add_registration_listener(self, listener: Callable[[int], None]) -> None:
+        """Call `listener` with the epoch of each later registration, before the controller knows of it."""
+        self._on_registered.append(listener)
+
     async def wait_for_listeners(self) -> None:
         """Wait until the listeners have processed every change that the image has."""
         await self.loader.wait_for_listeners()
@@ -141,8 +139,10 @@ class ClusterMember:
         self,
         on_cluster_id: Callable[[str], Awaitable[None]] | None = None,
         check_new: Callable[[], None] = lambda: None,
-    ) -> None:
+    ) -> Collection[bytes]:
         """Load the metadata; create it if the cluster is new. Further changes are loaded after `register`.
+
+        Returns the ids of the topics that were deleted last, for the logs found on disk.
 
         `on_cluster_id` is awaited first, and may raise; `check_new` before that, if there is no cluster yet: nothing is
         created if it raises. Raises CoordinationError.
@@ -157,7 +157,7 @@ class ClusterMember:
         if self._seen_file is not None:
             self.seen = await self._seen_file.read(cluster_id)
         await self.loader.catch_up()
-        self.deleted_topics = await read_deleted_topics(self._coordination)
+        return await read_deleted_topics(self._coordination)
 
     async def _check_cluster(self) -> None:
         await check_same_cluster(self._coordination, self.image.cluster_id)
@@ -177,13 +177,14 @@ class ClusterMember:
         await self.loader.wait_for_listeners()
         # An attempt in another session continues with it: the logs are as they were.
         self._last_epoch = previous_epoch
-        broker = broker._replace(write_health=self.write_health(), features=OWN_FEATURES)
+        broker = broker._replace(features=OWN_FEATURES)
         self._check_history()
         epoch = await register_broker(
             self._environment, self._coordination, broker, previous_epoch, max_wait_s, self.seen
         )
         self._registration, self.broker_epoch, self._last_epoch = broker._replace(epoch=epoch), epoch, epoch
-        self.on_registered(epoch)
+        for listener in self._on_registered:
+            listener(epoch)
         if await self.controller.campaign(self.seen.writer_epoch):
             await self._reconcile_at_start()
         else:

@@ -1,32 +1,33 @@
 """The controller: the elected broker, which alone writes topics, partition state, configs and features.
 
-An operation makes a decision (pure functions beside the managers), writes it as one change (metadata_writer.py), and
+An operation makes a decision (pure functions beside the managers), writes it as one change (MetadataWriter), and
 waits until this broker's image has the change. A lone broker also waits until its listeners have acted on it: when
 create_topics returns, it has opened the logs of the new topics. Operations run one at a time.
 """
 
 from __future__ import annotations
 
+from asyncio import Lock
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.coordination.interface import Op, Set
-from kbroker.metadata.control_manager import ControllerContext, ControlManager, PartitionOutcome
+from kbroker.metadata.control_manager import ControllerContext, ControlManager, MetadataWriter, PartitionOutcome
 from kbroker.metadata.features import FeatureUpdate, update_features
-from kbroker.metadata.metadata_writer import MetadataWriter
-from kbroker.metadata.reassignments.plan_manager import ReassignmentPlanManager
-from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentControlManager
+from kbroker.metadata.reassignments.reassignment_control_manager import (
+    ReassignmentControlManager,
+    ReassignmentPlanManager,
+)
 from kbroker.metadata.reassignments.self_healing_manager import ReadDisks, SelfHealingManager
 from kbroker.metadata.recovery.log_recovery_manager import LogRecoveryManager, ReadReplicaLogs
 from kbroker.metadata.replication.isr_change_queue import IsrChangeQueue
-from kbroker.metadata.replication.leader_elections import ELECTION_CONFIGS, ElectionType, NewConfigs
+from kbroker.metadata.replication.partition_requests import ELECTION_CONFIGS, ElectionType, NewConfigs
 from kbroker.metadata.replication.replication_control_manager import ReplicationControlManager
 from kbroker.metadata.store import znodes
 from kbroker.metadata.topics.closing_checks import check_configs
 from kbroker.metadata.topics.topic_control_manager import TopicControlManager
-from kbroker.runtime.mutex import Mutex
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -53,17 +54,16 @@ class Controller(ControlManager):
         config: Callable[[], BrokerConfig],
     ) -> None:
         self.node_id = node_id
-        loop, clock = environment.loop, environment.clock
-        writer = MetadataWriter(node_id, coordination, loader, loop, clock)
-        self.context = context = ControllerContext(loader, writer, Mutex(loop), loop, clock, config)
+        writer = MetadataWriter(environment, node_id, coordination, loader)
+        self.context = context = ControllerContext(loader, writer, Lock(), environment, config)
         super().__init__(context)
         self._reconciled_listeners: list[Callable[[], None]] = []
         self.replication = ReplicationControlManager(context, self._on_reconciled)
         self.isr_changes = IsrChangeQueue(context)
-        self.topics = TopicControlManager(context, environment.random)
+        self.topics = TopicControlManager(context)
         self.reassignments = ReassignmentControlManager(context)
         self.plans = ReassignmentPlanManager(context, self.reassignments)
-        self.self_healing = SelfHealingManager(context, self.plans, environment.offload)
+        self.self_healing = SelfHealingManager(context, self.plans)
         self.recovery = LogRecoveryManager(context)
 
     def use_reports(self, read_logs: ReadReplicaLogs, read_disks: ReadDisks | None = None) -> None:

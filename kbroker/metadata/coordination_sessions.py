@@ -7,10 +7,10 @@ with a new broker epoch. Its logs and its clients' connections stay.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.coordination.interface import CoordinationError, NodeExists, SessionExpired, Unavailable
@@ -41,6 +41,14 @@ REJOIN_BACKOFF_S = 0.5
 RESIGNATION_S = 3.0
 # How long a starting broker tries to join the cluster after its first attempt has failed, in seconds.
 FIRST_JOIN_S = 60.0
+
+
+class BrokerMembership(NamedTuple):
+    """A broker that joins the cluster. `registration` returns its registration, `resign` ends all its roles."""
+
+    member: ClusterMember
+    registration: Callable[[], BrokerRegistration]
+    resign: Callable[[], None]
 
 
 class CoordinationSessions:
@@ -75,10 +83,8 @@ class CoordinationSessions:
         self._rejoining: Task[None] | None = None
         # The last session that has expired.
         self._expired: Coordination | None = None
-        # Set by `register`: what ends all roles of the broker, and what registers again in another session.
-        self._resign: Callable[[], None] = lambda: None
-        self._member: ClusterMember | None = None
-        self._node: BrokerRegistration | None = None
+        # None before `register`.
+        self._membership: BrokerMembership | None = None
 
     @property
     def is_shared(self) -> bool:
@@ -145,8 +151,8 @@ class CoordinationSessions:
         session.on_expired(lambda: self._on_expired(session))
         return session
 
-    async def load(self, member: ClusterMember, on_cluster_id: Callable[[str], Awaitable[None]]) -> None:
-        """Load the metadata: see ClusterMember.load.
+    async def load(self, member: ClusterMember, on_cluster_id: Callable[[str], Awaitable[None]]) -> Collection[bytes]:
+        """Load the metadata, and return the ids of deleted topics: see ClusterMember.load.
 
         If the session expires meanwhile, or the service becomes unavailable, continue in another session. Raises
         CoordinationError, at the latest zookeeper.connection.timeout.ms after the first failure.
@@ -154,8 +160,7 @@ class CoordinationSessions:
         deadline_s = inf
         while True:
             try:
-                await member.load(on_cluster_id, lambda: self._check_new("the coordination service"))
-                return
+                return await member.load(on_cluster_id, lambda: self._check_new("the coordination service"))
             except (SessionExpired, Unavailable) as error:
                 now_s = self._environment.loop.time()
                 deadline_s = min(deadline_s, now_s + self._connection_timeout_s)
@@ -166,28 +171,22 @@ class CoordinationSessions:
             await self._close_current()
             member.use_session(self._follow(await self._open_session()))
 
-    async def register(
-        self,
-        member: ClusterMember,
-        node: BrokerRegistration,
-        previous_epoch: int,
-        resign: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Register the broker for the first time: see ClusterMember.register. `resign` ends all roles of the broker.
+    async def register(self, membership: BrokerMembership, previous_epoch: int) -> None:
+        """Register the broker for the first time: see ClusterMember.register.
 
         If the session has expired meanwhile, or the service becomes unavailable, the broker joins in another session.
         Raises CoordinationError; Unavailable after FIRST_JOIN_S, because the operator waits for the start.
         """
-        self._member, self._node, self._resign = member, node, resign
+        self._membership, member = membership, membership.member
         try:
-            await member.register(node, self._max_wait_s, previous_epoch)
+            await member.register(membership.registration(), self._max_wait_s, previous_epoch)
             if not member.broker_epoch:
                 raise SessionExpired
         except (SessionExpired, Unavailable) as error:
             if not self.is_shared:
                 raise
             log.warning("the broker cannot join the cluster yet", reason=error)
-            await self._join_again(member, node, self._environment.loop.time() + FIRST_JOIN_S)
+            await self._join_again(membership, self._environment.loop.time() + FIRST_JOIN_S)
         self._is_registered = True
 
     def _on_expired(
@@ -201,13 +200,14 @@ class CoordinationSessions:
             self._on_failure(SessionExpired())
             return
         log.warning(message)
-        self._resign()
+        if self._membership is None:
+            return
+        self._membership.resign()
         # While ZooKeeper cannot be reached, the image would name this broker as the leader of its former partitions.
-        if self._member is not None:
-            self._member.fence_in_image()
+        self._membership.member.fence_in_image()
         # Before the first registration has ended, `register` continues in another session.
         if self._is_registered and self._rejoining is None:
-            self._rejoining = self._environment.loop.create_task(self._rejoin())
+            self._rejoining = self._environment.loop.create_task(self._rejoin(self._membership))
 
     @property
     def is_connected(self) -> bool:
@@ -221,8 +221,7 @@ class CoordinationSessions:
 
     def on_fenced(self, broker_epoch: int) -> None:
         """Called when another broker reports that this epoch has ended: the session has ended, too, or is useless."""
-        if self._is_registered_in(broker_epoch):
-            assert self.current is not None
+        if self._membership_in(broker_epoch) is not None and self.current is not None:
             self._on_expired(self.current, "another broker reports that this one is fenced: joining the cluster again")
 
     def on_isolated(self, broker_epoch: int) -> None:
@@ -231,25 +230,23 @@ class CoordinationSessions:
         If it cannot reach the service either, they probably have already. The broker joins again when the service
         responds. Until it reaches other brokers it is in no ISR, so it leads few partitions.
         """
-        member = self._member
-        if not self._is_registered_in(broker_epoch) or self._rejoining is not None or self._is_stopping():
+        membership = self._membership_in(broker_epoch)
+        if membership is None or self._rejoining is not None or self._is_stopping():
             return
-        assert member is not None
         log.warning("no other broker responds: giving up all roles", coordination_service_responds=self.is_connected)
         is_connected = self.is_connected
-        self._resign()
+        membership.resign()
         if not is_connected:
-            member.fence_in_image()
-        self._rejoining = self._environment.loop.create_task(self._rejoin(RESIGNATION_S))
+            membership.member.fence_in_image()
+        self._rejoining = self._environment.loop.create_task(self._rejoin(membership, RESIGNATION_S))
 
-    def _is_registered_in(self, broker_epoch: int) -> bool:
-        member = self._member
-        return self.current is not None and member is not None and member.broker_epoch == broker_epoch
+    def _membership_in(self, broker_epoch: int) -> BrokerMembership | None:
+        """Return the membership if the broker is registered with this epoch, else None."""
+        membership = self._membership
+        return membership if membership is not None and membership.member.broker_epoch == broker_epoch else None
 
-    async def _rejoin(self, delay_s: float = 0.0) -> None:
+    async def _rejoin(self, membership: BrokerMembership, delay_s: float = 0.0) -> None:
         """Join again in another session, `delay_s` after the current one was closed, or at once if it has expired."""
-        assert self._member is not None
-        assert self._node is not None
         try:
             if delay_s:
                 await self._wait_for_service()
@@ -257,7 +254,7 @@ class CoordinationSessions:
                     with suppress(CoordinationError, OSError):
                         await self._close_current()
                     await self._environment.sleep(delay_s)
-            await self._join_again(self._member, self._node)
+            await self._join_again(membership)
         except Exception as error:
             self._on_failure(error)
         finally:
@@ -273,19 +270,20 @@ class CoordinationSessions:
         while not session.is_connected and self._expired is not session:
             await self._environment.sleep(REJOIN_BACKOFF_S)
 
-    async def _join_again(self, member: ClusterMember, node: BrokerRegistration, deadline_s: float = inf) -> None:
+    async def _join_again(self, membership: BrokerMembership, deadline_s: float = inf) -> None:
         """Open a session and register again, until that succeeds.
 
         Raises SessionExpired if the broker stops, NodeExists if another broker has this id, ConfigError, and after the
         deadline (of the loop's time) CoordinationError or OSError.
         """
         assert self._open_session is not None
+        member = membership.member
         while not self._is_stopping():
-            self._resign()
+            membership.resign()
             try:
                 await self._close_current()
                 session = self._follow(await self._open_session())
-                await member.rejoin(session, node, self._max_wait_s)
+                await member.rejoin(session, membership.registration(), self._max_wait_s)
                 if member.broker_epoch:
                     log.info("the broker has joined the cluster again", epoch=member.broker_epoch)
                     return

@@ -10,8 +10,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from kbroker.common import NO_LEADER, TopicPartition
-from kbroker.config.config_resource import ConfigResource, ConfigResourceType
-from kbroker.config.tag_expression import VIEW_OF
+from kbroker.config.config_def import ConfigResource, ConfigResourceType
+from kbroker.config.queue_configs import VIEW_OF
 from kbroker.metadata.features import FORMER_FEATURES, INITIAL_FEATURES, BrokerFeature, FinalizedFeatures
 from kbroker.metadata.topics.topic_names import collision_key
 
@@ -43,7 +43,7 @@ class BrokerRegistration(NamedTuple):
     `host` and `port` are those of the first of the `endpoints`, which are for clients; brokers of a version without
     endpoints know only these. Those of the inter-broker listener are for other brokers; a lone broker has no such
     listener. `directory_id`: the id of its log directory (KIP-858), as meta.properties has it. `write_health`: see
-    replication/alter_partition.py. `features`: what the broker supports.
+    replication/partition_requests.py. `features`: what the broker supports.
     """
 
     id: int

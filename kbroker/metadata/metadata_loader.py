@@ -9,6 +9,7 @@ is not part of a change: it is read from the controller's ephemeral node.
 
 from __future__ import annotations
 
+from asyncio import Lock
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -28,7 +29,6 @@ from kbroker.metadata.store.change_log import (
     recent_path,
 )
 from kbroker.metadata.store.loaded_nodes import LoadedNodes
-from kbroker.runtime.mutex import Mutex
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future, Task
@@ -74,7 +74,7 @@ class MetadataLoader(LoadedNodes):
         self._loop = loop
         self._on_failure = on_failure
         self._check_cluster = check_cluster
-        self._lock = Mutex(loop)
+        self._lock = Lock()
         # Whether the controller may have changed since its node was last read.
         self._controller_changed = True
         self._loaded = False

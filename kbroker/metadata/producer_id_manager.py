@@ -6,12 +6,12 @@ wastes the rest of its block.
 
 from __future__ import annotations
 
+from asyncio import Lock
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.coordination.interface import BadVersion, CoordinationError
 from kbroker.metadata.store import znodes
-from kbroker.runtime.mutex import Mutex
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class ProducerIdManager:
     def __init__(self, coordination: Coordination, loop: AbstractEventLoop) -> None:
         self._coordination = coordination
         self._loop = loop
-        self._lock = Mutex(loop)
+        self._lock = Lock()
         # The ids of the current block that are not allocated yet: from _next to _end, exclusive.
         self._next = 0
         self._end = 0

@@ -57,10 +57,14 @@ def layout_ops(random: Random) -> list[Op]:
         Create(znodes.CONTROLLER_EPOCH, znodes.encode({"epoch": 0})),
         Create(znodes.CHANGES, encode_change_log(ChangeLog())),
         Create(znodes.FEATURES, znodes.encode_features(INITIAL_FEATURES)),
-        Create(znodes.SECRET, znodes.encode_secret(random.randbytes(SECRET_BYTES))),
+        Create(znodes.SECRET, new_secret(random)),
         Create(znodes.PRODUCER_IDS, znodes.encode({"next": 0})),
         *(Create(path, b"") for path in directories),
     ]
+
+
+def new_secret(random: Random) -> bytes:
+    return znodes.encode_secret(random.randbytes(SECRET_BYTES))
 
 
 async def create_layout(
@@ -74,18 +78,10 @@ async def create_layout(
         check_new()
         with suppress(NodeExists):  # another broker was first
             await coordination.multi(layout_ops(random))
-    else:
-        # Nodes that the version that created the cluster did not have.
-        for path, data in (
-            (znodes.FEATURES, znodes.encode_features(INITIAL_FEATURES)),
-            (znodes.REGISTRATIONS, b""),
-            (znodes.SECRET, znodes.encode_secret(random.randbytes(SECRET_BYTES))),
-            (RECENT, b""),
-            *((path, b"") for path in recent_paths()),
-        ):
-            if await coordination.exists(path) is None:
-                with suppress(NodeExists):
-                    await coordination.create(path, data)
+    elif await coordination.exists(znodes.SECRET) is None:
+        # An operator deletes it with its digest to replace it (see check_secret).
+        with suppress(NodeExists):
+            await coordination.create(znodes.SECRET, new_secret(random))
     node = await coordination.get(znodes.CLUSTER_ID)
     return _cluster_id(node.data)
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
-from kbroker.config.delay_levels import levels_ms
+from kbroker.config.queue_configs import levels_ms
 from kbroker.queues.delay.delay_batches import visible_batch
 from kbroker.queues.expiry import ExpiryFilter
 from kbroker.replica.fetch.read_filter import ReadFilter, combine

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
-from kbroker.config.tag_expression import VIEW_FILTER, VIEW_OF, TagExpression, parse_tag_expression
+from kbroker.config.queue_configs import VIEW_FILTER, VIEW_OF, TagExpression, parse_tag_expression
 from kbroker.config.values import ConfigError
 from kbroker.queues.record_selection import Body, decompressed_body, headers_start, select_records
 from protocol.errors import MalformedError

@@ -4,12 +4,13 @@ It also applies changed configs to them, in turns."""
 
 from __future__ import annotations
 
+from asyncio import Lock
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.replica.logs.log_manager import AssignedPartition
 from kbroker.replica.logs.stray_logs import LogFate, fate_of_log
 from kbroker.replica.partition import Partition
@@ -17,7 +18,6 @@ from kbroker.replica.partition_high_watermark import waits_for_flush
 from kbroker.replica.partition_state import PartitionState
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.mutex import Mutex
 from kbroker.runtime.turns import paced, yield_if_due
 from kbroker.storage.log.leader_epoch_cache import NO_EPOCH
 
@@ -163,7 +163,7 @@ class AssignedPartitions:
         self._metadata = metadata
         self._configs = ConfigUpdates(environment, replicas, metadata)
         # Held while logs are opened, created or deleted.
-        self._mutex = Mutex(environment.loop)
+        self._mutex = Lock()
         # Whether this broker may lead and follow: not before it is registered.
         self.has_roles = False
         # The hidden partitions of topics that have left the image, by topic id, whose logs are not removed yet: of

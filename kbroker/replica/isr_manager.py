@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.metadata.replication.alter_partition import may_join
+from kbroker.metadata.replication.partition_requests import may_join
 from kbroker.replica.partition_state import UNKNOWN_EPOCH, FollowerState
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask

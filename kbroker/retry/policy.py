@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kbroker.config.definitions.retry import (
+from kbroker.config.queue_configs import (
     DEAD_LETTER_TOPIC,
     DEFAULT_ATTEMPTS,
     RETRY_ATTEMPTS,
@@ -15,7 +15,7 @@ from kbroker.config.definitions.retry import (
     delays_ms,
     optional_topic,
 )
-from kbroker.config.definitions.retry import MAX_ATTEMPTS as MAX_ATTEMPTS
+from kbroker.config.queue_configs import MAX_ATTEMPTS as MAX_ATTEMPTS
 from kbroker.config.values import ConfigError
 
 # The default of errors.deadletterqueue.topic.name.prefix (KIP-1191).

@@ -1,9 +1,9 @@
-"""Repeated background work, and long loops that share the event loop."""
+"""Repeated background work."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from kbroker.runtime.event_log import EventLogger
 
@@ -12,11 +12,7 @@ if TYPE_CHECKING:
 
     from kbroker.runtime.environment import Environment
 
-T = TypeVar("T")
 log = EventLogger("kbroker")
-
-# The number of items that `iterate_yielding` yields before other callbacks of the event loop run.
-ITEMS_PER_ITERATION = 50
 
 
 def always() -> bool:
@@ -71,15 +67,3 @@ class PeriodicTask:
             self._timer.cancel()
         if self._task is not None:
             await self._task
-
-
-async def iterate_yielding(
-    environment: Environment, items: Iterable[T], is_stopped: Callable[[], bool]
-) -> AsyncIterator[T]:
-    """Yield the items until `is_stopped()`; other callbacks run after every 50 items."""
-    for number, item in enumerate(items):
-        if number % ITEMS_PER_ITERATION == ITEMS_PER_ITERATION - 1:
-            await environment.yield_to_loop()
-        if is_stopped():
-            return
-        yield item

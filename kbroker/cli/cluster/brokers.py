@@ -50,18 +50,18 @@ from kbroker.client.requests import Partition
 from kbroker.metadata.reassignments.placement.balance import balance as balanced
 from kbroker.metadata.reassignments.placement.drain import drain as drained
 from kbroker.metadata.reassignments.placement.drain import replace as replaced
-from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove, given_moves
+from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove, given_moves
 from protocol.messages.k03_metadata import MetadataResponsePartition
 from protocol.messages.k60_describe_cluster import DescribeClusterResponse
 
 
-def read_plan_file(path: str) -> tuple[str, list[GivenMove]]:
+def read_plan_file(path: str) -> tuple[str, list[PartitionMove]]:
     """Return the description, which may be empty, and the moves. Raises CliError if the file has no such plan."""
     try:
         with open(path, encoding="utf-8") as file:
             document: Any = json.load(file)
         moves = [
-            GivenMove(str(move["topic"]), int(move["partition"]), _ids(move["original"]), _ids(move["target"]))
+            PartitionMove(str(move["topic"]), int(move["partition"]), _ids(move["original"]), _ids(move["target"]))
             for move in document["moves"]
         ]
         description = str(document.get("description", ""))

@@ -38,8 +38,7 @@ from kbroker.cli.retry import topics_with_configs
 from kbroker.client.admin import EARLIEST, LATEST, delete_records, list_offsets
 from kbroker.client.cluster import ClusterClient
 from kbroker.common import TopicPartition
-from kbroker.config.definitions.retry import DEAD_LETTER_ENABLE
-from kbroker.config.tag_expression import VIEW_OF
+from kbroker.config.queue_configs import DEAD_LETTER_ENABLE, VIEW_OF
 
 app = typer.Typer()
 

@@ -17,7 +17,7 @@ from kbroker.cli.start.command import Advertise, ConfigFile, DataDir, Listen, Pr
 from kbroker.cli.start.options import StartOptions, load_properties
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.config.broker.listeners import WILDCARDS, Endpoint
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.config.no_effect_warnings import no_effect_warnings
 from kbroker.runtime.disk import Disk
 from kbroker.runtime.real_disk import RealDisk

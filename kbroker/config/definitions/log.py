@@ -1,7 +1,6 @@
 """Broker configs: logs and replication."""
 
 from kbroker.config.config_def import CLUSTER_WIDE, HIGH, MEDIUM, PER_BROKER, READ_ONLY, ConfigKey
-from kbroker.config.definitions.topic import CODECS, TIMESTAMP_TYPES, VALIDATION_MODES
 from kbroker.config.validators import at_least, between, gzip_level, list_of, non_empty_list_of, one_of
 from kbroker.config.values import BOOLEAN, DOUBLE, DOUBLE_MAX, INT, LIST, LONG, LONG_MAX, STRING
 
@@ -14,7 +13,8 @@ KEYS = (
         "Level for compression.type=gzip: 1 to 9, or -1 for the codec's default."),
     ConfigKey("compression.lz4.level", INT, 9, between(1, 17), MEDIUM, CLUSTER_WIDE,
         "Level for compression.type=lz4."),
-    ConfigKey("compression.type", STRING, "producer", one_of(*CODECS), HIGH, CLUSTER_WIDE,
+    ConfigKey("compression.type", STRING, "producer",
+        one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), HIGH, CLUSTER_WIDE,
         "Codec of the stored batches. producer keeps the codec of each batch; any other value converts batches to "
         "that codec."),
     ConfigKey("compression.zstd.level", INT, 3, between(-131_072, 22), MEDIUM, CLUSTER_WIDE,
@@ -26,7 +26,7 @@ KEYS = (
         "Replication factor of a new topic whose request does not specify it."),
     ConfigKey("delete.topic.enable", BOOLEAN, True, None, HIGH, READ_ONLY,
         "Whether clients can delete topics."),
-    ConfigKey("kbroker.record.validation", STRING, "header", one_of(*VALIDATION_MODES), MEDIUM, CLUSTER_WIDE,
+    ConfigKey("kbroker.record.validation", STRING, "header", one_of("header", "full"), MEDIUM, CLUSTER_WIDE,
         "Only in kbroker. header checks the header and the CRC of a produced batch; full also checks each record, as "
         "Apache Kafka does."),
     ConfigKey("log.cleaner.backoff.ms", LONG, 15_000, at_least(0), MEDIUM, CLUSTER_WIDE,
@@ -73,7 +73,8 @@ KEYS = (
         "How far a record's timestamp may be ahead of the broker's clock."),
     ConfigKey("log.message.timestamp.before.max.ms", LONG, LONG_MAX, at_least(0), MEDIUM, CLUSTER_WIDE,
         "How far a record's timestamp may be behind the broker's clock."),
-    ConfigKey("log.message.timestamp.type", STRING, "CreateTime", one_of(*TIMESTAMP_TYPES), MEDIUM, CLUSTER_WIDE,
+    ConfigKey("log.message.timestamp.type", STRING, "CreateTime", one_of("CreateTime", "LogAppendTime"), MEDIUM,
+        CLUSTER_WIDE,
         "Clock of the record timestamps: the producer's (CreateTime) or the broker's (LogAppendTime)."),
     ConfigKey("log.retention.bytes", LONG, -1, None, HIGH, CLUSTER_WIDE,
         "Size of a partition above which its oldest segments are deleted; -1 means no limit."),

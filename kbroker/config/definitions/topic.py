@@ -11,13 +11,12 @@ from kbroker.config.config_def import (
     Validator,
     config_def,
 )
-from kbroker.config.definitions import retry
+from kbroker.config.definitions import log
 from kbroker.config.definitions.no_effect import keys_without_effect
-from kbroker.config.delay_levels import DEFAULT_LEVELS, DELAY_LEVELS, delay_levels
-from kbroker.config.validators import at_least, between, list_of, one_of
+from kbroker.config.queue_configs import DEFAULT_LEVELS, DELAY_LEVELS, RETRY_KEYS, delay_levels
+from kbroker.config.validators import at_least, between, list_of
 from kbroker.config.values import (
     BOOLEAN,
-    DOUBLE,
     INT,
     LIST,
     LONG,
@@ -28,9 +27,23 @@ from kbroker.config.values import (
 )
 
 HOUR_MS = 3_600_000
-CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
-TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
-VALIDATION_MODES = ("header", "full")
+# Topic configs with the type, the default, the validator and the text of the broker config that is their default.
+_AS_BROKER_CONFIG = {
+    "compression.gzip.level": "compression.gzip.level",
+    "compression.lz4.level": "compression.lz4.level",
+    "compression.type": "compression.type",
+    "compression.zstd.level": "compression.zstd.level",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "kbroker.record.validation": "kbroker.record.validation",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "min.insync.replicas": "min.insync.replicas",
+    "retention.bytes": "log.retention.bytes",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
 
 
 def _key(
@@ -47,25 +60,20 @@ def _key(
     return ConfigKey(name, config_type, default, validator, importance, CLUSTER_WIDE, documentation, synonyms)
 
 
+def _as_broker_config(name: str, broker_name: str) -> ConfigKey:
+    (key,) = (key for key in log.KEYS if key.name == broker_name)
+    return key._replace(name=name, importance=MEDIUM, update_mode=CLUSTER_WIDE, synonyms=(BrokerSynonym(broker_name),))
+
+
 # fmt: off
 TOPIC_CONFIGS = config_def((
+    *(_as_broker_config(*names) for names in _AS_BROKER_CONFIG.items()),
     _key("cleanup.policy", LIST, ("delete",), list_of("compact", "delete"), "log.cleanup.policy",
         "What happens to old segments: delete removes them by age or size, compact keeps the last record of each "
         "key. Both can be combined; an empty list keeps everything."),
-    _key("compression.type", STRING, "producer", one_of(*CODECS), "compression.type",
-        "Codec of the stored batches. producer keeps the codec of each batch; any other value converts batches to "
-        "that codec."),
-    _key("compression.gzip.level", INT, -1, validators.gzip_level, "compression.gzip.level",
-        "Level for compression.type=gzip: 1 to 9, or -1 for the codec's default."),
-    _key("compression.lz4.level", INT, 9, between(1, 17), "compression.lz4.level",
-        "Level for compression.type=lz4."),
-    _key("compression.zstd.level", INT, 3, between(-131072, 22), "compression.zstd.level",
-        "Level for compression.type=zstd."),
     _key("delete.retention.ms", LONG, 24 * HOUR_MS, at_least(0), "log.cleaner.delete.retention.ms",
         "How long a compacted topic keeps tombstones. A consumer that reads from offset 0 must finish within this "
         "time to see every deletion."),
-    _key("file.delete.delay.ms", LONG, 60_000, at_least(0), "log.segment.delete.delay.ms",
-        "How long the files of a deleted segment stay on disk, renamed, before they are removed."),
     _key("flush.before.ack", BOOLEAN, False, None, "",
         "Only in kbroker. A write is acknowledged, and visible to consumers, only after it is flushed to disk. "
         "Concurrent writes share one flush.",
@@ -97,9 +105,6 @@ TOPIC_CONFIGS = config_def((
     _key("kbroker.delay.max.ms", LONG, 40 * 24 * HOUR_MS, at_least(1), "",
         "Only in kbroker. Maximum delay of a record in a topic with kbroker.delay.enable. Records with a longer one "
         "are refused."),
-    _key("kbroker.record.validation", STRING, "header", one_of(*VALIDATION_MODES), "kbroker.record.validation",
-        "Only in kbroker. header checks the header and the CRC of a produced batch; full also checks each record, as "
-        "Apache Kafka does."),
     _key("kbroker.ttl.enable", BOOLEAN, False, None, "",
         "Only in kbroker. Whether the header TTL_MS sets the TTL of a record: consumers no longer see the record this "
         "number of milliseconds after its timestamp. Not for compacted topics."),
@@ -115,28 +120,16 @@ TOPIC_CONFIGS = config_def((
     _key("leader.replication.throttled.replicas", LIST, (), validators.throttled_replicas, "",
         "Replicas whose followers leader.replication.throttled.rate limits on the leader's side, except those that are "
         "in sync: pairs PARTITION:BROKER, or * for all. BROKER is the leader."),
-    _key("max.compaction.lag.ms", LONG, LONG_MAX, at_least(1), "log.cleaner.max.compaction.lag.ms",
-        "Maximum time that a record in a compacted topic stays uncompacted."),
     _key("max.message.bytes", INT, 1_048_588, at_least(0), "message.max.bytes",
         "Maximum size of a record batch as it is sent."),
     _key("message.timestamp.after.max.ms", LONG, HOUR_MS, at_least(0), "log.message.timestamp.after.max.ms",
         "How far a record's timestamp may be ahead of the broker's clock; not checked for LogAppendTime."),
     _key("message.timestamp.before.max.ms", LONG, LONG_MAX, at_least(0), "log.message.timestamp.before.max.ms",
         "How far a record's timestamp may be behind the broker's clock; not checked for LogAppendTime."),
-    _key("message.timestamp.type", STRING, "CreateTime", one_of(*TIMESTAMP_TYPES), "log.message.timestamp.type",
-        "Clock of the record timestamps: the producer's (CreateTime) or the broker's (LogAppendTime)."),
-    _key("min.cleanable.dirty.ratio", DOUBLE, 0.5, between(0, 1), "log.cleaner.min.cleanable.ratio",
-        "Minimum ratio of uncompacted to total bytes at which a log is cleaned."),
-    _key("min.compaction.lag.ms", LONG, 0, at_least(0), "log.cleaner.min.compaction.lag.ms",
-        "Minimum time that a record in a compacted topic stays uncompacted."),
-    _key("min.insync.replicas", INT, 1, at_least(1), "min.insync.replicas",
-        "Number of in-sync replicas, the leader included, that a write with acks=all requires."),
     _key("replica.lag.max.messages", LONG, -1, at_least(-1), "",
         "Only in kbroker (and in Kafka before 0.9). A replica with a larger lag, in records, leaves the in-sync "
         "replicas, and one with a smaller lag stays while it fetches. -1: replica.lag.time.max.ms decides alone. A "
         "value below the records of one batch removes healthy replicas."),
-    _key("retention.bytes", LONG, -1, None, "log.retention.bytes",
-        "Size of a partition above which its oldest segments are deleted; -1 means no limit."),
     _key("retention.ms", LONG, 336 * HOUR_MS, at_least(-1),
         (BrokerSynonym("log.retention.ms"), BrokerSynonym("log.retention.minutes", 60_000),
          BrokerSynonym("log.retention.hours", HOUR_MS)),
@@ -144,17 +137,13 @@ TOPIC_CONFIGS = config_def((
         "two weeks."),
     _key("segment.bytes", INT, 1 << 30, at_least(1 << 20), "log.segment.bytes",
         "Size at which a segment is rolled. Retention and compaction apply to rolled segments only."),
-    _key("segment.index.bytes", INT, 10 << 20, at_least(4), "log.index.size.max.bytes",
-        "Maximum size of a segment's index. A full index rolls the segment."),
     _key("segment.jitter.ms", LONG, 0, at_least(0),
         (BrokerSynonym("log.roll.jitter.ms"), BrokerSynonym("log.roll.jitter.hours", HOUR_MS)),
         "Maximum random reduction of segment.ms, which prevents all segments from being rolled at once."),
     _key("segment.ms", LONG, 168 * HOUR_MS, at_least(1),
         (BrokerSynonym("log.roll.ms"), BrokerSynonym("log.roll.hours", HOUR_MS)),
         "Age at which a segment is rolled even if it is not full."),
-    _key("unclean.leader.election.enable", BOOLEAN, False, None, "unclean.leader.election.enable",
-        "Whether a replica that is not in sync may become the leader when no other is available. Records may be lost."),
-    *retry.KEYS,
+    *RETRY_KEYS,
     *keys_without_effect("topic"),
 ))
 

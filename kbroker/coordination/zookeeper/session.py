@@ -33,8 +33,13 @@ from kbroker.coordination.interface import (
     WatchEvent,
     WatchManager,
 )
-from kbroker.coordination.zookeeper.client import SessionClient
-from kbroker.coordination.zookeeper.requests import acl, coordination_error, transaction, transaction_results
+from kbroker.coordination.zookeeper.client import (
+    SessionClient,
+    acl,
+    coordination_error,
+    transaction,
+    transaction_results,
+)
 from kbroker.runtime.event_log import EventLogger
 
 log = EventLogger("kbroker.metadata")

@@ -54,51 +54,38 @@ class RequestOperations:
     def operation(self, kind: int, reader: JuteReader) -> ResponseOperation:
         """Decode a request. Raises MalformedRequest, RequestRefused."""
         match kind:
-            case RequestType.GET_DATA:
-                return self._get_data(reader)
-            case RequestType.EXISTS:
-                return self._exists(reader)
-            case RequestType.GET_CHILDREN | RequestType.GET_CHILDREN2:
-                return self._get_children(reader, with_stat=kind == RequestType.GET_CHILDREN2)
+            case RequestType.GET_DATA | RequestType.EXISTS | RequestType.GET_CHILDREN | RequestType.GET_CHILDREN2:
+                return self._read(kind, reader)
             case RequestType.MULTI:
                 return self._multi(reader)
             case RequestType.SYNC:
                 path = reader.read_string()
                 return lambda commit: encode_string(path)
             case RequestType.CHECK:
-                raise messages.RequestRefused(messages.ZooKeeperError.UNIMPLEMENTED)
+                raise RequestRefused(ZooKeeperError.UNIMPLEMENTED)
             case _:
                 return self._write(kind, reader)
 
-    def _get_data(self, reader: JuteReader) -> ResponseOperation:
+    def _read(self, kind: int, reader: JuteReader) -> ResponseOperation:
         path, watches = messages.decode_path(reader), reader.read_boolean()
+        watch = self._watch if watches else None
+        reads_children = kind in (RequestType.GET_CHILDREN, RequestType.GET_CHILDREN2)
 
         def operation(commit: PendingCommit) -> bytes:
-            node, children = self._store.tree.get(path), len(self._store.tree.children(path))
-            self._set_watch(commit, path, watches)
-            return encode_buffer(node.data) + messages.encode_node_stat(node, children)
-
-        return operation
-
-    def _exists(self, reader: JuteReader) -> ResponseOperation:
-        path, watches = messages.decode_path(reader), reader.read_boolean()
-
-        def operation(commit: PendingCommit) -> bytes:
-            # Before the node is read: the watch is set if there is no node, too.
-            self._set_watch(commit, path, watches)
-            node, children = self._store.tree.get(path), len(self._store.tree.children(path))
-            return messages.encode_node_stat(node, children)
-
-        return operation
-
-    def _get_children(self, reader: JuteReader, *, with_stat: bool) -> ResponseOperation:
-        path, watches = messages.decode_path(reader), reader.read_boolean()
-
-        def operation(commit: PendingCommit) -> bytes:
+            # EXISTS sets the watch if there is no node, too.
+            if kind == RequestType.EXISTS or path in self._store.tree.nodes:
+                self._store.watch(commit, self._session, path, watch, children=reads_children)
             node, names = self._store.tree.get(path), self._store.tree.children(path)
-            self._set_watch(commit, path, watches, children=True)
-            stat = messages.encode_node_stat(node, len(names)) if with_stat else b""
-            return messages.encode_names(names) + stat
+            stat = messages.encode_node_stat(node, len(names))
+            match kind:
+                case RequestType.EXISTS:
+                    return stat
+                case RequestType.GET_DATA:
+                    return encode_buffer(node.data) + stat
+                case RequestType.GET_CHILDREN:
+                    return messages.encode_names(names)
+                case _:
+                    return messages.encode_names(names) + stat
 
         return operation
 
@@ -125,9 +112,6 @@ class RequestOperations:
             return messages.encode_result(kind, op, node)
 
         return operation
-
-    def _set_watch(self, commit: PendingCommit, path: str, watches: bool, *, children: bool = False) -> None:
-        self._store.watch(commit, self._session, path, self._watch if watches else None, children=children)
 
 
 class ZooKeeperConnection(asyncio.Protocol):

@@ -19,7 +19,8 @@ from kbroker.coordinator.runtime.operation import SHARED, CoordinatorResult, Loc
 from kbroker.coordinator.runtime.write_event import complete
 from kbroker.metadata.image import is_retired
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
-from kbroker.runtime.periodic_task import PeriodicTask, iterate_yielding
+from kbroker.runtime.periodic_task import PeriodicTask
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -225,13 +226,11 @@ class GroupCoordinator:
         )
 
     async def _expire_offsets(self) -> None:
-        """Expire offsets, of some groups per iteration of the event loop, so that many do not delay requests."""
+        """Expire offsets. It runs in turns, so that many groups do not delay requests."""
         for context in self.runtime.contexts():
             retention_ms = self._config().offsets_retention_minutes * MINUTE_MS
-            groups = list(context.shard.groups)
-            async for group_id in iterate_yielding(self._environment, groups, lambda: False):
+            for group_id in paced(list(context.shard.groups)):
                 context.shard.schedule_offset_expiration(group_id, retention_ms)
-            await self._environment.yield_to_loop()
 
     # Groups.
 

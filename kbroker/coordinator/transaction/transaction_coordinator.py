@@ -9,7 +9,7 @@ requests get CONCURRENT_TRANSACTIONS.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,7 +28,8 @@ from kbroker.coordinator.transaction.transaction_metadata import (
 from kbroker.coordinator.transaction.transaction_shard import TransactionShard
 from kbroker.metadata.topics.topic_names import TRANSACTION_STATE_TOPIC
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.periodic_task import PeriodicTask, iterate_yielding
+from kbroker.runtime.periodic_task import PeriodicTask
+from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -232,21 +233,18 @@ class TransactionCoordinator:
         entries = [(shard, list(shard.entries.values())) for shard in self.runtime.loaded_shards()]
         return (shard.describe(entry) for shard, some in entries for entry in some)
 
-    # Periodic tasks. They look at some transactional ids per iteration of the event loop, so that many do not delay
-    # requests.
+    # Periodic tasks. They run in turns, so that many transactional ids do not delay requests.
 
-    async def _entries(self) -> AsyncIterator[tuple[CoordinatorContext[TransactionShard], TransactionEntry]]:
+    def _entries(self) -> Iterator[tuple[CoordinatorContext[TransactionShard], TransactionEntry]]:
         for context in self.runtime.contexts():
-            entries = list(context.shard.entries.values())
-            async for entry in iterate_yielding(self._environment, entries, lambda: False):
+            for entry in paced(list(context.shard.entries.values())):
                 if context.state is not CoordinatorState.ACTIVE:
                     break
                 if context.shard.entries.get(entry.metadata.transactional_id) is entry:
                     yield context, entry
-            await self._environment.yield_to_loop()
 
     async def _abort_timed_out(self) -> None:
-        async for context, entry in self._entries():
+        for context, entry in self._entries():
             if context.shard.is_timed_out(entry):
                 task = self._environment.loop.create_task(self._abort(entry.metadata))
                 self._aborts.add(task)
@@ -276,6 +274,6 @@ class TransactionCoordinator:
             )
 
     async def _expire(self) -> None:
-        async for context, entry in self._entries():
+        for context, entry in self._entries():
             if context.shard.is_expired(entry, self._config().transactional_id_expiration_ms):
                 context.post(partial(TransactionShard.expire, transactional_id=entry.metadata.transactional_id))

@@ -1,7 +1,7 @@
 """SelfHealingManager: the elected controller makes plans that rebuild the replicas of brokers that stay away.
 
-healing_states.py decides which brokers are due, kbroker/metadata/reassignments/rebuild.py which replicas move. The
-plans run as those on request do (plan_manager.py): they can be listed, throttled and cancelled, and the next controller
+healing_states.py decides which brokers are due, placement/drain.py which replicas move. The plans run as those on
+request do (reassignment_control_manager.py): they can be listed, throttled and cancelled, and the next controller
 continues them.
 """
 
@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.interface import Set
 from kbroker.metadata.control_manager import ControllerContext, ControlManager
 from kbroker.metadata.image import BrokerHistory
 from kbroker.metadata.reassignments.healing_states import (
+    BrokerDisk,
     HealedBroker,
     HealingInputs,
     HealingState,
@@ -25,12 +26,12 @@ from kbroker.metadata.reassignments.healing_states import (
     Obstacles,
     broker_states,
     healed_brokers,
+    healing_layout,
     long_away,
     obstacles_of,
 )
-from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
-from kbroker.metadata.reassignments.plan_checks import RequestedPlan
-from kbroker.metadata.reassignments.rebuild import BrokerDisk, Rebuild, healing_layout, rebuild, take_share
+from kbroker.metadata.reassignments.placement.drain import Rebuild, rebuild, take_share
+from kbroker.metadata.reassignments.plan_decisions import RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanOrigin
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
 from kbroker.metadata.store import znodes
@@ -39,8 +40,7 @@ from kbroker.runtime.event_log import EventLogger
 if TYPE_CHECKING:
     from kbroker.metadata.reassignments.placement.cluster_layout import ClusterLayout
     from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
-    from kbroker.metadata.reassignments.plan_manager import ReassignmentPlanManager
-    from kbroker.runtime.environment import Offload
+    from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentPlanManager
 
 log = EventLogger("kbroker.metadata")
 
@@ -65,10 +65,9 @@ async def _no_disks(brokers: Collection[int]) -> Mapping[int, BrokerDisk]:
 
 
 class SelfHealingManager(ControlManager):
-    def __init__(self, context: ControllerContext, plans: ReassignmentPlanManager, offload: Offload) -> None:
+    def __init__(self, context: ControllerContext, plans: ReassignmentPlanManager) -> None:
         super().__init__(context)
         self._plans = plans
-        self._offload = offload
         self.read_disks: ReadDisks = _no_disks
         self._observed = ObservedBrokers()
         # The number of replicas by broker, and the version of the image that has them.
@@ -129,8 +128,7 @@ class SelfHealingManager(ControlManager):
             inputs = self._inputs()
             healed = healed_brokers(inputs)
             known, version = dict(self._loader.registrations), self._image.version
-        self._plans.away = long_away(inputs)
-        self._plans.continue_plan()
+        self._plans.continue_plan(long_away(inputs))
         due = [broker for broker in healed if broker.state is HealingState.DUE]
         if not due:
             self._note(Obstacles.waiting(healed))
@@ -141,7 +139,7 @@ class SelfHealingManager(ControlManager):
         self._tried, self._tried_ms = attempt, self._clock.mono_ms()
         layout = healing_layout(self._image.topics, known, await self.read_disks(acceptable_leaders(known)))
         away = frozenset(broker.broker_id for broker in due if broker.is_away)
-        result: Rebuild = await self._offload(rebuild, layout, away, MAX_MOVES)
+        result: Rebuild = await self._environment.offload(rebuild, layout, away, MAX_MOVES)
         refused = await self._begin(result, due, layout)
         # Logs only the obstacles that the last attempt did not find.
         self._note(obstacles_of(result, away).with_refusal(refused))
@@ -154,7 +152,9 @@ class SelfHealingManager(ControlManager):
         for broker in due:
             if broker.is_away:
                 continue
-            share = await self._offload(take_share, layout, broker.broker_id, min(broker.replicas, MAX_MOVES))
+            share = await self._environment.offload(
+                take_share, layout, broker.broker_id, min(broker.replicas, MAX_MOVES)
+            )
             if share.moves:
                 return await self._create(PlanOrigin.RETURN, [broker.broker_id], share.moves, layout)
             if layout.brokers[broker.broker_id].accepts_replicas:
@@ -179,7 +179,7 @@ class SelfHealingManager(ControlManager):
         rate = self._value(THROTTLED_RATE)
         requested = RequestedPlan(
             description(origin, brokers), rate if rate > 0 else NO_THROTTLE, CONCURRENT_MOVES,
-            [GivenMove(move.topic, move.partition, move.original, move.target) for move in ordered],
+            ordered,
             allow_fewer_racks=True,  # a replica there protects better than none
         )  # fmt: skip
         try:

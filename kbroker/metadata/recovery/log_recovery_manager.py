@@ -156,8 +156,7 @@ class LogRecoveryManager(ControlManager):
                     acceptable,
                     rules.min_insync_replicas,
                 )
-                if recovered is not None:
-                    draft.replace(number, topic_id, index, recovered)
+                draft.replace(number, topic_id, index, recovered)
             await self._writer.commit_all(draft.ops())
         return read.keys()
 
@@ -194,12 +193,15 @@ class OlderMetadata(ControlManager):
 
         This broker has been elected with a new registration, so none has gone on with its former one; if it is new in
         the cluster, the others show that. The coordination service may have been restored from an older copy, and only
-        a broker that was up until then may know.
+        a broker that was up until then may know. That may be one that is fenced in the copy, if it could be elected:
+        it may have been started when all others were stopped.
         """
         own, epoch = self._writer.node_id, self._writer.epoch
-        awaited = [id for id, broker in known.items() if not broker.fenced and id not in changes.restarted]
-        if own not in changes.restarted or (own not in known and not changes.fenced.keys() >= {*awaited}):
+        former = {id for id, broker in known.items() if not broker.fenced} - changes.restarted.keys()
+        if own not in changes.restarted or (own not in known and not changes.fenced.keys() >= former):
             return
+        eligible = {id for _, row in self._image.partitions() for id in (*row.elr, *row.last_known_elr)}
+        awaited = sorted((former | eligible & known.keys()) - changes.restarted.keys())
         if self._waiting_epoch != epoch:
             self._waiting_epoch, self._wait_until = epoch, self._loop.time() + FORMER_BROKERS_S
         if awaited and self._loop.time() < self._wait_until:

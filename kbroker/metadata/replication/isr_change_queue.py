@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import KafkaError
 from kbroker.metadata.control_manager import ControllerContext, ControlManager
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.replication.alter_partition import RequestedIsr, alter_partition
+from kbroker.metadata.replication.partition_requests import RequestedIsr, alter_partition
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from protocol.errors import ErrorCode
 

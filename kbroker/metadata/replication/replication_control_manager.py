@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.coordination.interface import CoordinationError, Create, Delete, Op, Set, WatchEvent, batches
 from kbroker.metadata.control_manager import ControllerContext, ControlManager, PartitionOutcome
 from kbroker.metadata.image import BrokerNode, KnownBroker, WriteHealth
 from kbroker.metadata.recovery.log_recovery_manager import OlderMetadata
-from kbroker.metadata.replication.alter_partition import give_up_replica
 from kbroker.metadata.replication.broker_changes import (
     BrokerChanges,
     acceptable_leaders,
@@ -24,18 +23,19 @@ from kbroker.metadata.replication.broker_changes import (
     plan_broker_changes,
     settle_partition,
 )
-from kbroker.metadata.replication.leader_elections import (
+from kbroker.metadata.replication.partition_change import TopicRules, remove_failed_replica, waits_for
+from kbroker.metadata.replication.partition_requests import (
     ElectionType,
     NewConfigs,
     balance_leader,
     elect_on_request,
+    give_up_replica,
     unknown_partition,
 )
-from kbroker.metadata.replication.partition_change import TopicRules, remove_failed_replica, waits_for
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.metadata.store.znodes import removal_ops
-from kbroker.metadata.topics.views import check_not_view
+from kbroker.metadata.topics.topic_requests import check_not_view
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode
@@ -184,8 +184,7 @@ class ReplicationControlManager(ControlManager):
             if topic_id not in rules:
                 rules[topic_id] = self._rules(topic_id, new_configs, after)
             settled = settle_partition(partition, changes, is_acceptable, rules[topic_id])
-            if settled is not None:
-                draft.replace(number, topic_id, index, settled)
+            draft.replace(number, topic_id, index, settled)
         return draft
 
     def ops_for_configs(self, new_configs: NewConfigs) -> list[Op]:
@@ -267,8 +266,7 @@ class ReplicationControlManager(ControlManager):
                     continue
                 number, partition = found
                 changed = remove_failed_replica(partition, broker_id, is_acceptable, self._rules(topic_id))
-                if changed is not None:
-                    draft.replace(number, topic_id, index, changed)
+                draft.replace(number, topic_id, index, changed)
             await self._writer.commit_all(draft.ops())
 
     async def set_write_health(self, broker_id: int, broker_epoch: int, health: WriteHealth) -> None:
@@ -291,8 +289,7 @@ class ReplicationControlManager(ControlManager):
                     if broker_id in partition.isr:
                         rules = self._rules(topic_id, None, after)
                         changed = give_up_replica(partition, broker_id, is_acceptable, rules)
-                        if changed is not None:
-                            draft.replace(number, topic_id, index, changed)
+                        draft.replace(number, topic_id, index, changed)
             ops = draft.ops()
             if broker.registration.write_health is not health:
                 # First: if it needs several multis, the broker is not elected in between.

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kbroker.coordination.interface import ANY_VERSION, Op, Set
-from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.store.partition_chunks import SetChunk
 from kbroker.metadata.store.znodes import (
     CHANGES,
     ROOT,
+    ChunkRows,
+    chunk_fields,
     chunk_path,
     decode,
     decode_partition,
@@ -24,7 +25,6 @@ from kbroker.metadata.store.znodes import (
     decoding,
     encode,
     number_of,
-    partition_fields,
 )
 
 RECENT = f"{ROOT}/recent"
@@ -33,9 +33,6 @@ RECENT_CHANGES = 32
 MAX_INLINE_BYTES = 2_000
 # The most controllers that CHANGES names, the last ones.
 MAX_WRITERS = 16
-
-# Rows of a chunk by topic id and partition; None for a partition that is no longer there.
-ChunkRows = Mapping[bytes, Mapping[int, PartitionRegistration | None]]
 
 
 @dataclass(slots=True)
@@ -97,13 +94,7 @@ def encode_change(change: Change) -> bytes:
 
 
 def _change_fields(change: Change) -> dict[str, object]:
-    rows = {
-        str(number): {
-            topic_id.hex(): {str(index): row and partition_fields(row) for index, row in partitions.items()}
-            for topic_id, partitions in chunk.items()
-        }
-        for number, chunk in change.rows.items()
-    }
+    rows = {str(number): chunk_fields(chunk) for number, chunk in change.rows.items()}
     return {"number": change.number, "paths": [path.removeprefix(ROOT) for path in change.paths], "rows": rows}
 
 
@@ -125,8 +116,7 @@ def _decode_fields(path: str, fields: Mapping[str, Any]) -> Change:
 
 
 def encode_change_log(change_log: ChangeLog) -> bytes:
-    # Brokers of the version before look for "recent", and read all nodes if it does not have what they have missed.
-    fields: dict[str, object] = {"number": change_log.number, "recent": []}
+    fields: dict[str, object] = {"number": change_log.number}
     if change_log.last is not None:
         fields["last"] = _change_fields(change_log.last)
     if change_log.writers:

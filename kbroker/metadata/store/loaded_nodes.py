@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kbroker.common import TopicPartition
-from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.metadata.features import INITIAL_FEATURES
 from kbroker.metadata.image import (
     KnownBroker,
@@ -18,8 +18,8 @@ from kbroker.metadata.image import (
 )
 from kbroker.metadata.reassignments.stored_plan import LoadedPlan
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.change_log import ChunkRows
 from kbroker.metadata.store.partition_chunks import LoadedChunks
+from kbroker.metadata.store.znodes import ChunkRows
 
 # The data of nodes by path, None for a node that does not exist.
 NodeData = Mapping[str, bytes | None]

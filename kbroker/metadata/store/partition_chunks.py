@@ -171,8 +171,10 @@ class ChunkDraft:
         self._writable(number).setdefault(topic_id, {})[index] = partition
         self._rows[number].setdefault(topic_id, {})[index] = partition
 
-    def replace(self, number: int, topic_id: bytes, index: int, partition: PartitionRegistration) -> None:
-        """Replace a partition of chunk `number`."""
+    def replace(self, number: int, topic_id: bytes, index: int, partition: PartitionRegistration | None) -> None:
+        """Replace a partition of chunk `number`; None: it stays as it is."""
+        if partition is None:
+            return
         self._writable(number)[topic_id][index] = partition
         self._rows[number].setdefault(topic_id, {})[index] = partition
 

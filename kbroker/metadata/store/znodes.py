@@ -36,7 +36,7 @@ from hashlib import sha256
 from typing import Any, TypeVar, get_type_hints
 from urllib.parse import quote, unquote
 
-from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.coordination import interface
 from kbroker.coordination.interface import CoordinationError, Create, Delete, Op, Set
 from kbroker.metadata.features import FORMER_FEATURES, BrokerFeature, FinalizedFeatures
@@ -81,7 +81,12 @@ DEFAULT_BROKER = "<default>"
 CHUNK_PARTITIONS = 128
 
 Chunk = dict[bytes, dict[int, PartitionRegistration]]
+# Rows of a chunk by topic id and partition; None for a partition that is no longer there.
+ChunkRows = Mapping[bytes, Mapping[int, PartitionRegistration | None]]
 KAFKA_KEY_HASH = "kafka"
+
+# Those of a broker's nodes that are always there.
+_REGISTRATION_FIELDS = ("host", "port", "rack", "epoch", "inter_broker_host", "inter_broker_port", "directory_id")
 
 Row = TypeVar("Row")
 
@@ -176,9 +181,9 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerNode:
 
 
 def encode_registration(known: KnownBroker) -> bytes:
-    broker = known.registration
-    fields = {**_registration_fields(broker), "fenced": known.fenced}
-    fields["in_controlled_shutdown"] = broker.in_controlled_shutdown
+    in_controlled_shutdown = known.registration.in_controlled_shutdown
+    fields = _registration_fields(known.registration)
+    fields |= {"fenced": known.fenced, "in_controlled_shutdown": in_controlled_shutdown}
     if known.history != BrokerHistory():
         fields["history"] = known.history
     return encode(fields)
@@ -189,42 +194,25 @@ def decode_registration(broker_id: int, data: bytes) -> KnownBroker:
     with decoding(path):
         fields = decode(path, data)
         broker = _registration(broker_id, fields)
-        in_controlled_shutdown = bool(fields["in_controlled_shutdown"])
-        broker = broker._replace(in_controlled_shutdown=in_controlled_shutdown)
+        broker = broker._replace(in_controlled_shutdown=bool(fields["in_controlled_shutdown"]))
         return KnownBroker(broker, bool(fields["fenced"]), decode_row(BrokerHistory, fields.get("history", ())))
 
 
 def _registration_fields(broker: BrokerRegistration) -> dict[str, object]:
+    """Return the fields of both nodes of a broker."""
     optional: dict[str, object] = {"write_health": broker.write_health} if broker.write_health else {}
     if broker.endpoints:
         optional["endpoints"] = broker.endpoints
     if broker.features != FORMER_FEATURES:
         optional["features"] = broker.features
-    return optional | {
-        "host": broker.host,
-        "port": broker.port,
-        "rack": broker.rack,
-        "epoch": broker.epoch,
-        "inter_broker_host": broker.inter_broker_host,
-        "inter_broker_port": broker.inter_broker_port,
-        "directory_id": broker.directory_id,
-    }
+    return optional | {name: getattr(broker, name) for name in _REGISTRATION_FIELDS}
 
 
 def _registration(broker_id: int, fields: Mapping[str, Any]) -> BrokerRegistration:
-    """Fields of the inter-broker listener are missing in nodes of a version that had one broker only.
-
-    Unknown fields are those of a later version, and ignored.
-    """
+    """Unknown fields are those of a later version, and ignored."""
     return BrokerRegistration(
         broker_id,
-        fields["host"],
-        fields["port"],
-        fields["rack"],
-        fields["epoch"],
-        fields.get("inter_broker_host", ""),
-        fields.get("inter_broker_port", 0),
-        fields.get("directory_id", ""),
+        **{name: fields[name] for name in _REGISTRATION_FIELDS},
         write_health=WriteHealth(fields.get("write_health", WriteHealth.OK)),
         endpoints=tuple(decode_row(BrokerEndpoint, row) for row in fields.get("endpoints", ())),
         features=tuple(decode_row(BrokerFeature, row) for row in fields.get("features", FORMER_FEATURES)),
@@ -273,16 +261,14 @@ class TopicNode:
 
 
 def encode_topic(topic: TopicNode) -> bytes:
-    fields: dict[str, object] = {"id": topic.topic_id.hex(), "internal": topic.internal}
-    if topic.has_kafka_key_hash:
-        fields["hash"] = KAFKA_KEY_HASH
-    if topic.removed_from is not None:
-        fields["removed_from"] = topic.removed_from
-    if topic.removed_to is not None:
-        fields["removed_to"] = topic.removed_to
-    if topic.first_leader_epoch:
-        fields["first_leader_epoch"] = topic.first_leader_epoch
-    return encode(fields)
+    optional = {
+        "hash": KAFKA_KEY_HASH if topic.has_kafka_key_hash else None,
+        "removed_from": topic.removed_from,
+        "removed_to": topic.removed_to,
+        "first_leader_epoch": topic.first_leader_epoch or None,
+    }
+    fields = {name: value for name, value in optional.items() if value is not None}
+    return encode({"id": topic.topic_id.hex(), "internal": topic.internal, **fields})
 
 
 def decode_topic(name: str, data: bytes) -> TopicNode:
@@ -304,12 +290,15 @@ def decode_topic(name: str, data: bytes) -> TopicNode:
 
 
 def encode_chunk(chunk: Chunk) -> bytes:
-    return encode(
-        {
-            topic_id.hex(): {str(index): partition_fields(partition) for index, partition in partitions.items()}
-            for topic_id, partitions in chunk.items()
-        }
-    )
+    return encode(chunk_fields(chunk))
+
+
+def chunk_fields(rows: ChunkRows) -> dict[str, dict[str, object]]:
+    """Return rows of a chunk in their JSON form, None for a partition that is no longer there."""
+    return {
+        topic_id.hex(): {str(index): row and partition_fields(row) for index, row in partitions.items()}
+        for topic_id, partitions in rows.items()
+    }
 
 
 def partition_fields(partition: PartitionRegistration) -> list[object]:

@@ -9,36 +9,36 @@ from base64 import urlsafe_b64encode
 from collections import Counter
 from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResource, ConfigResourceType
-from kbroker.config.tag_expression import VIEW_OF
+from kbroker.config.config_def import ConfigResource, ConfigResourceType
+from kbroker.config.queue_configs import VIEW_OF
 from kbroker.config.topic_config import validate_topic_configs
 from kbroker.coordination.interface import Create, Delete, Op, Set, op_bytes
-from kbroker.metadata.control_manager import ControllerContext, ControlManager
+from kbroker.metadata.control_manager import ControlManager
 from kbroker.metadata.image import PartitionRegistration, WriteHealth
-from kbroker.metadata.replication.alter_partition import ANY_EPOCH
+from kbroker.metadata.replication.partition_requests import ANY_EPOCH
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.metadata.topics.closing_checks import check_not_closing, check_open, without_forwarding
-from kbroker.metadata.topics.create_topics import (
+from kbroker.metadata.topics.replica_placement import MAX_PARTITIONS_PER_REQUEST, PlanningContext, no_leader
+from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID
+from kbroker.metadata.topics.topic_requests import (
     NewPartitions,
     NewTopic,
+    TopicDeletion,
+    TopicNameOrId,
     TopicPlan,
+    check_not_view,
     check_partition_count,
+    check_source,
+    check_views_deleted,
+    plan_deletions,
     plan_partitions,
     plan_topic,
 )
-from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId, plan_deletions
-from kbroker.metadata.topics.replica_placement import MAX_PARTITIONS_PER_REQUEST, PlanningContext, no_leader
-from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID
-from kbroker.metadata.topics.views import check_not_view, check_source, check_views_deleted
 from kbroker.runtime.turns import paced, yield_if_due
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from random import Random
 
 Overrides = dict[str, str]
 # The size at which another multi of topics is begun. The event loop reads and applies a multi at once: of 400 KB with
@@ -67,10 +67,6 @@ class CreatePartitionsResult:
 
 
 class TopicControlManager(ControlManager):
-    def __init__(self, context: ControllerContext, random: Random) -> None:
-        super().__init__(context)
-        self._random = random
-
     async def create_topics(self, topics: Sequence[NewTopic], validate_only: bool) -> list[CreateTopicResult]:
         """Create each topic independently, and return one result for each name. A repeated name is not created."""
         times_named = Counter(topic.name for topic in paced(topics))
@@ -274,7 +270,7 @@ class TopicControlManager(ControlManager):
         return PlanningContext(
             topics=self._image.topics,
             racks={broker.id: broker.rack for broker in (*running.values(), *fenced.values())},
-            random=self._random,
+            random=self._environment.random,
             default_partitions=config.num_partitions,
             default_replication_factor=config.default_replication_factor,
             validate_configs=lambda overrides: validate_topic_configs(overrides, config.topic_defaults),
@@ -295,7 +291,7 @@ class TopicControlManager(ControlManager):
 
     def _random_topic_id(self) -> bytes:
         """Return a version 4 UUID. Its text must not begin with "-", like an option of a command-line tool."""
-        topic_id = bytearray(self._random.randbytes(16))
+        topic_id = bytearray(self._environment.random.randbytes(16))
         topic_id[6] = topic_id[6] & 0x0F | 0x40
         topic_id[8] = topic_id[8] & 0x3F | 0x80
         return self._random_topic_id() if urlsafe_b64encode(topic_id).startswith(b"-") else bytes(topic_id)

@@ -30,7 +30,7 @@ from kbroker.common import NO_LEADER, KafkaError
 from kbroker.config.topic_config import TopicConfig
 from kbroker.metadata.image import Forwarding, PartitionRegistration, TopicImage
 from kbroker.metadata.topics.closing_checks import check_not_closing, in_new_epoch
-from kbroker.metadata.topics.views import check_not_view
+from kbroker.metadata.topics.topic_requests import check_not_view
 from protocol.errors import ErrorCode
 
 

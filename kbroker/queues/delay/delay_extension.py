@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import Buffer
-from kbroker.config.delay_levels import levels_ms
+from kbroker.config.queue_configs import levels_ms
 from kbroker.queues.delay.delay_batches import DELAY_HEADERS, PRIVATE_BITS, parse_due_time, rebuild_ahead, store_delayed
 from kbroker.queues.delay.delivery import DelayedDelivery, DelayMetrics
 from kbroker.queues.delay.snapshots import FollowerSnapshots

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
-from kbroker.config.delay_levels import levels_ms
+from kbroker.config.queue_configs import levels_ms
 from kbroker.queues.delay.delay_batches import (
     DELAY_HEADERS,
     DUE,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.config.delay_levels import levels_ms
+from kbroker.config.queue_configs import levels_ms
 from kbroker.queues.delay.delay_batches import NO_EFFECTS, effects_of, has_effects, is_transactional
 from kbroker.queues.delay.delay_state import DelayState
 from kbroker.queues.delay.stored_records import READ_BYTES, read_batches, read_body

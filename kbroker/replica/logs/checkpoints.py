@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import Lock
 from collections.abc import Callable, Container, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker.common import TopicPartition
 from kbroker.replica.logs.stray_logs import LogOffsets
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.mutex import Mutex
 from kbroker.runtime.turns import paced
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.checkpoint_files import IndexEntries, decode_index_entries, encode_index_entries
@@ -143,7 +143,7 @@ class CheckpointFiles:
         self._writing: Task[None] | None = None
         self.high_watermarks: Mapping[TopicPartition, int] = {}
         # Held during a write: two would share temporary files.
-        self._mutex = Mutex(environment.loop)
+        self._mutex = Lock()
 
     def load_blocking(self) -> StartupState:
         """Read the files, and remove the marker of a clean shutdown."""

@@ -7,13 +7,13 @@ and there are regular probes.
 
 from __future__ import annotations
 
+from asyncio import Lock
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.metadata.image import WriteHealth
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.mutex import Mutex
 from kbroker.runtime.periodic_task import PeriodicTask
 from kbroker.storage.log.log_health import NO_DESCRIPTORS
 
@@ -101,7 +101,7 @@ class WriteHealthMonitor:
         self._path = f"{path}/{PROBE_FILE}"
         self._tracker = WriteHealthTracker()
         self._append_error: str | None = None
-        self._lock = Mutex(environment.loop)
+        self._lock = Lock()
         self._is_started = self._is_in_cluster = False
         task = partial(PeriodicTask, environment)
         self._tasks = [

@@ -3,9 +3,9 @@
 A log whose disk has failed is offline until a restart; one that cannot be opened, until an attempt succeeds. Without a
 report, a leader with such a log would refuse every request, although other replicas have all records.
 
-Both reports are AssignReplicasToDirs requests. That of the write health (metadata/replication/alter_partition.py) has
-one of kbroker's own directory ids, which stands for it. A controller of an older version ignores directory ids that it
-does not know.
+Both reports are AssignReplicasToDirs requests. That of the write health (metadata/replication/partition_requests.py)
+has one of kbroker's own directory ids, which stands for it. A controller of an older version ignores directory ids that
+it does not know.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from kbroker.replica.logs.partition_maintenance import Compaction
 from kbroker.replica.partition import Partition
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.periodic_task import PeriodicTask, iterate_yielding
+from kbroker.runtime.periodic_task import PeriodicTask
+from kbroker.runtime.turns import paced
 from kbroker.storage.cleaner.compaction_plan import (
     CompactionPlan,
     CompactionResult,
@@ -94,7 +95,7 @@ class LogCleaner:
 
     async def _run_worker(self) -> None:
         while not self._stopped and len(self._workers) <= self._config().log_cleaner_threads:
-            candidate = await self._next_candidate()
+            candidate = await self._environment.turns.run(self._next_candidate())
             if candidate is None:
                 return
             try:
@@ -108,8 +109,9 @@ class LogCleaner:
     async def _next_candidate(self) -> Candidate | None:
         """Return an overdue log, or else the ready log with the highest dirty ratio."""
         best: Candidate | None = None
-        uncleaned = list(self._maintenance.uncleaned)
-        async for partition in iterate_yielding(self._environment, uncleaned, lambda: self._stopped):
+        for partition in paced(list(self._maintenance.uncleaned)):
+            if self._stopped:
+                break
             candidate = await self._candidate(partition)
             if candidate is not None and (best is None or candidate[1].priority > best[1].priority):
                 best = candidate

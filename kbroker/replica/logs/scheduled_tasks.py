@@ -8,9 +8,10 @@ so thousands of idle partitions add no latency.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
@@ -19,7 +20,8 @@ from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.replica.partition import Partition
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.periodic_task import PeriodicTask, iterate_yielding
+from kbroker.runtime.periodic_task import PeriodicTask
+from kbroker.runtime.turns import paced
 
 if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
@@ -83,8 +85,8 @@ class ScheduledTasks:
         for task in self._tasks:
             task.schedule()
 
-    def _iterate(self, partitions: Iterable[Partition]) -> AsyncIterator[Partition]:
-        return iterate_yielding(self._environment, partitions, lambda: self._stopped)
+    def _iterate(self, partitions: Iterable[Partition]) -> Iterator[Partition]:
+        return takewhile(lambda _: not self._stopped, paced(partitions))
 
     async def stop(self) -> None:
         self._stopped = True
@@ -95,7 +97,7 @@ class ScheduledTasks:
         """Sync idle logs and those whose flush.ms has passed."""
         now_ms = self._environment.clock.now_ms()
         unflushed = self._maintenance.unflushed
-        async for partition in self._iterate(list(unflushed)):
+        for partition in self._iterate(list(unflushed)):
             first_ms, last_ms = unflushed.get(partition, (now_ms, now_ms))
             log = partition.log
             if partition.is_closed or log.health.offline is not None or log.recovery_point >= log.log_end_offset:
@@ -129,7 +131,7 @@ class ScheduledTasks:
         maintenance = self._maintenance
         partitions = list(maintenance.uncheckpointed)
         maintenance.uncheckpointed.clear()
-        async for partition in self._iterate(partitions):
+        for partition in self._iterate(partitions):
             if partition.is_closed or partition.log.health.offline is not None:
                 continue
             if partition.log.health.read_only:
@@ -148,7 +150,7 @@ class ScheduledTasks:
     async def enforce_retention(self) -> None:
         """Delete old segments, remove expired producers, close files without readers."""
         removed = 0
-        async for partition in self._iterate(list(self._replicas.partitions.values())):
+        for partition in self._iterate(list(self._replicas.partitions.values())):
             now_ms = self._environment.clock.now_ms()
             log = partition.log
             log.producers.remove_expired(now_ms, self._config().producer_id_expiration_ms)
@@ -176,5 +178,5 @@ class ScheduledTasks:
     async def close_files(self) -> None:
         """Close the files of closed segments, even those being read, because file descriptors are short."""
         self._maintenance.out_of_descriptors = False
-        async for partition in self._iterate(list(self._replicas.partitions.values())):
+        for partition in self._iterate(list(self._replicas.partitions.values())):
             partition.log.close_segment_files(idle_only=False)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, cast
 
 from kbroker.interbroker.peers import PeerUnavailable
-from kbroker.metadata.reassignments.rebuild import BrokerDisk
+from kbroker.metadata.reassignments.healing_states import BrokerDisk
 from protocol.messages.k35_describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 
 if TYPE_CHECKING:

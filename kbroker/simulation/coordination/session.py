@@ -41,7 +41,7 @@ from kbroker.simulation.coordination.server import (
 # The delay before a lost connection is opened again, and before the next attempt, in seconds.
 RECONNECT_S = (0.02, 0.5)
 CONNECT_RETRY_S = (1.0, 2.0)
-# The limit of a request, as in kbroker/coordination/zookeeper/requests.py, and about how many bytes an operation has
+# The limit of a request, as in kbroker/coordination/zookeeper/client.py, and about how many bytes an operation has
 # besides its path and data.
 MAX_REQUEST_BYTES = 0xFFFFF
 OP_OVERHEAD_BYTES = 50

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.coordination.interface import NoNode
 from kbroker.metadata.reassignments import stored_plan
 from kbroker.metadata.reassignments.stored_plan import PlanOrigin, PlanState, StoredPlan
-from kbroker.metadata.replication.alter_partition import write_health_by_broker
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
 from kbroker.metadata.replication.partition_change import target_replicas
+from kbroker.metadata.replication.partition_requests import write_health_by_broker
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import decode_change_log
 

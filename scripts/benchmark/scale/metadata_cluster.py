@@ -14,12 +14,10 @@ from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
 from kbroker.coordination.interface import ANY_VERSION, Check, Coordination, Create, Node, Op, Set, Watch
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration, PartitionRegistration
-from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
 from kbroker.metadata.registration import register_broker
-from kbroker.metadata.replication.alter_partition import RequestedIsr
 from kbroker.metadata.replication.isr_change_queue import IsrRequest
-from kbroker.metadata.replication.leader_elections import ElectionType
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.replication.partition_requests import ElectionType, RequestedIsr, RequestedReassignment
+from kbroker.metadata.topics.topic_requests import NewTopic
 from kbroker.runtime.environment import Environment
 
 CONFIG = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092"})

@@ -6,13 +6,16 @@ addresses in `KBROKER_COMPAT_NODES`, as `id@host:port` with commas between them.
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from tests.compat.cluster.ensemble import Ensemble
+import pytest
+
+from tests.compat.cluster.ensemble import Ensemble, NoEnsemble
 from tests.compat.cluster.views import ClusterView, cluster_view, controller_of, coordinator_of
-from tests.compat.support import BrokerProcess, eventually
+from tests.compat.support import EXTERNAL_BOOTSTRAP, BrokerProcess, eventually
 
 T = TypeVar("T")
 
@@ -219,6 +222,23 @@ class Cluster:
         result = eventually(answer, description, interval=0.1)
         assert result is not None
         return result
+
+
+@contextmanager
+def running_cluster(
+    directory: Path, count: int = 3, racks: int = 0, *, servers: int = 3, **settings: str
+) -> Iterator[Cluster]:
+    """A cluster for some tests, which runs until they end. `servers`: of ZooKeeper; test_zookeeper.py needs several."""
+    if EXTERNAL_BOOTSTRAP:
+        pytest.skip("not run: needs a cluster of its own, and the suite was pointed at a broker")
+    ensemble = Ensemble(directory, servers) if IS_KBROKER else NoEnsemble()
+    cluster = Cluster(directory, ensemble, count, racks, **settings)
+    try:
+        ensemble.start()
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.end()
 
 
 def first(items: Iterable[T]) -> T | None:

@@ -5,23 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.compat.cluster.cluster import IS_KBROKER, Cluster
-from tests.compat.cluster.ensemble import Ensemble, NoEnsemble
-from tests.compat.support import EXTERNAL_BOOTSTRAP
+from tests.compat.cluster.cluster import Cluster, running_cluster
 
 
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if EXTERNAL_BOOTSTRAP:
-        pytest.skip("not run: needs a cluster of its own, and the suite was pointed at a broker")
-    directory = tmp_path_factory.mktemp("cluster")
-    cluster = Cluster(directory, Ensemble(directory) if IS_KBROKER else NoEnsemble())
-    try:
-        cluster.ensemble.start()
-        cluster.start()
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
-    finally:
-        cluster.end()
 
 
 @pytest.fixture

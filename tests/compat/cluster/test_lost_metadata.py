@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kazoo.client import KazooClient
 from kazoo.protocol.states import ZnodeStat
 
-from tests.compat.cluster.cluster import IS_KBROKER, Cluster
+from tests.compat.cluster.cluster import IS_KBROKER, Cluster, running_cluster
 from tests.compat.cluster.ensemble import Ensemble
 from tests.compat.cluster.work import create_topic
 from tests.compat.support import DEADLINE_S, EXTERNAL_BOOTSTRAP, BrokerProcess, eventually
@@ -27,13 +27,8 @@ DELETE_DELAY_MS = "100"
 
 @pytest.fixture
 def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, Ensemble(tmp_path), log_segment_delete_delay_ms=DELETE_DELAY_MS)
-    try:
-        cluster.ensemble.start()
-        cluster.start()
+    with running_cluster(tmp_path, log_segment_delete_delay_ms=DELETE_DELAY_MS) as cluster:
         yield cluster
-    finally:
-        cluster.end()
 
 
 class Data:

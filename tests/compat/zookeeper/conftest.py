@@ -6,27 +6,23 @@ import pytest
 
 from tests.compat.support import eventually
 from tests.compat.zookeeper.served import ServedCoordination
-from tests.compat.zookeeper.server import ZooKeeperServer
+from tests.compat.zookeeper.server import ZooKeeperServer, running
 
 
 @pytest.fixture(scope="session")
 def apache_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """A real ZooKeeper, for what only it does: ACLs of nodes, sessions that survive its restart."""
-    server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
-    server.start()
-    # A connection that it has accepted before never gets a response.
-    eventually(server.is_serving, "a ZooKeeper server that responds")
-    yield server
-    server.kill()
+    with running(ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))) as server:
+        # A connection that it has accepted before never gets a response.
+        eventually(server.is_serving, "a ZooKeeper server that responds")
+        yield server
 
 
 @pytest.fixture(scope="session")
 def served_coordination(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """kbroker's embedded coordination service in ZooKeeper's protocol."""
-    server = ServedCoordination(tmp_path_factory.mktemp("served"))
-    server.start()
-    yield server
-    server.kill()
+    with running(ServedCoordination(tmp_path_factory.mktemp("served"))) as server:
+        yield server
 
 
 @pytest.fixture(params=["apache_zookeeper", "served_coordination"])

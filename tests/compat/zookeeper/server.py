@@ -5,8 +5,8 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyspark
@@ -123,6 +123,15 @@ class ZooKeeperServer:
     def _is_listening(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex((self.host, self.port)) == 0
+
+
+@contextmanager
+def running(server: ZooKeeperServer) -> Iterator[ZooKeeperServer]:
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
 
 
 class Proxy:

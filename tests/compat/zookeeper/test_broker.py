@@ -1,8 +1,6 @@
 """`kbroker start` with its metadata in a real ZooKeeper."""
 
 import asyncio
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -15,11 +13,8 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
 from kbroker.coordination.interface import Create, Set
 from kbroker.coordination.zookeeper.open_session import open_session
-from scripts.ports import free_ports
 from tests.compat.support import BrokerProcess, eventually, unique
 from tests.compat.zookeeper.server import MAX_SESSION_S, MIN_SESSION_S, ZooKeeperServer
-
-BROKER = "/kbroker/brokers/1"
 
 
 @pytest.fixture
@@ -44,18 +39,6 @@ def children(connect: str, path: str) -> list[str]:
         return names
 
     return asyncio.run(read())
-
-
-def refusal(directory: Path, connect: str, *settings: str) -> str:
-    """Return the only line that a start prints, which must fail."""
-    command = [sys.executable, "-m", "kbroker", "start", "--log-level", "error", "--data-dir", str(directory)]
-    command += ["--listen", f"127.0.0.1:{free_ports()}", "--set", f"zookeeper.connect={connect}"]
-    for setting in settings:
-        command += ["--set", setting]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (result.returncode, result.stdout) == (1, "")
-    (line,) = result.stderr.splitlines()
-    return line
 
 
 def test_a_broker_finds_its_metadata_in_zookeeper_again(broker: BrokerProcess, connect: str) -> None:
@@ -126,22 +109,6 @@ def _created(admin: KafkaAdminClient) -> bool:
     except Exception:
         return False
     return True
-
-
-def test_a_data_directory_of_another_cluster_is_refused(broker: BrokerProcess, connect: str) -> None:
-    broker.start()
-    broker.stop()
-    other = connect.replace("/first", "/second")
-    line = refusal(broker.data_dir, other)
-    assert f"the metadata of its topics is missing from ZooKeeper at {other}: restore it there" in line
-    with pytest.raises(Exception, match="NoNode"):
-        children(other, "/kbroker")
-
-
-def test_an_ensemble_that_cannot_be_reached_is_one_error(tmp_path: Path) -> None:
-    address = f"127.0.0.1:{free_ports()}"
-    line = refusal(tmp_path / "data", address, "zookeeper.connection.timeout.ms=300")
-    assert f"the broker cannot run: cannot connect to ZooKeeper at {address} in 0.3 s: " in line
 
 
 def test_zookeepers_time_comes_with_writes(connect: str) -> None:

@@ -24,12 +24,13 @@ from kbroker.coordination.interface import (
     Unavailable,
     WatchEvent,
 )
+from kbroker.coordination.zookeeper.client import MAX_REQUEST_BYTES, OPEN_ACL_UNSAFE, transaction
 from kbroker.coordination.zookeeper.open_session import ZooKeeperUnusable, open_session
-from kbroker.coordination.zookeeper.requests import MAX_REQUEST_BYTES, OPEN_ACL_UNSAFE, transaction
 from kbroker.coordination.zookeeper.session import MAX_IN_FLIGHT, ZooKeeperSession
 from scripts.ports import free_ports
 from tests.compat.support import unique
-from tests.compat.zookeeper.server import MAX_SESSION_S, MIN_SESSION_S, Proxy, ZooKeeperServer, until
+from tests.compat.zookeeper.server import MAX_SESSION_S, MIN_SESSION_S, Proxy, ZooKeeperServer, running, until
+from tests.unit.support.async_test import async_test
 
 NODE = "/node"
 
@@ -90,260 +91,235 @@ async def available(call: Callable[[], Awaitable[Any]]) -> Any:
             pass
 
 
-def test_an_event_comes_before_the_result_of_a_later_read(zookeeper: ZooKeeperServer) -> None:
-    async def check() -> None:
-        async with sessions(zookeeper) as opened:
-            reader, writer = await opened.open(), await opened.open()
-            await writer.create(NODE, b"")
-            events: list[WatchEvent] = []
-            for version in range(1, 61):
-                await reader.get(NODE, events.append)
-                write = asyncio.create_task(writer.set(NODE, b""))
-                reads = [reader.get(NODE) for _ in range(10)]
-                for read in reads:
-                    if (await read).version == version:
-                        assert len(events) == version
-                await write
-                await until(lambda expected=version: len(events) == expected, "the event")  # type: ignore[misc]
-
-    asyncio.run(check())
+@async_test
+async def test_an_event_comes_before_the_result_of_a_later_read(zookeeper: ZooKeeperServer) -> None:
+    async with sessions(zookeeper) as opened:
+        reader, writer = await opened.open(), await opened.open()
+        await writer.create(NODE, b"")
+        events: list[WatchEvent] = []
+        for version in range(1, 61):
+            await reader.get(NODE, events.append)
+            write = asyncio.create_task(writer.set(NODE, b""))
+            reads = [reader.get(NODE) for _ in range(10)]
+            for read in reads:
+                if (await read).version == version:
+                    assert len(events) == version
+            await write
+            await until(lambda expected=version: len(events) == expected, "the event")  # type: ignore[misc]
 
 
-def test_watches_are_reported_as_lost_when_the_session_is_connected_again(zookeeper: ZooKeeperServer) -> None:
-    async def check() -> None:
-        async with sessions(zookeeper) as opened:
-            session, other = await opened.open(proxied=True), await opened.open()
-            await other.create(NODE, b"")
-            events: list[Any] = []
-            await session.get(NODE, events.append)
-            await session.children(NODE, events.append)
-            await session.exists("/missing", events.append)
-            opened.proxy.cut()
-            await other.set(NODE, b"changed meanwhile")
-            # A call that waits for the connection is sent after the watches were reported.
-            read = asyncio.create_task(available(partial(session.get, NODE, events.append)))
-            read.add_done_callback(lambda _: events.append("read"))
-            assert (await read).data == b"changed meanwhile"
-            await until(lambda: "read" in events, "the callback")
-            # One event for a function that watched the data and the children.
-            assert events == [WatchEvent("lost", NODE), WatchEvent("lost", "/missing"), "read"]
-            await other.set(NODE, b"changed again")
-            await until(lambda: len(events) == 4, "the event of the new watch")
-            assert events[3] == WatchEvent("changed", NODE)
-
-    asyncio.run(check())
+@async_test
+async def test_watches_are_reported_as_lost_when_the_session_is_connected_again(zookeeper: ZooKeeperServer) -> None:
+    async with sessions(zookeeper) as opened:
+        session, other = await opened.open(proxied=True), await opened.open()
+        await other.create(NODE, b"")
+        events: list[Any] = []
+        await session.get(NODE, events.append)
+        await session.children(NODE, events.append)
+        await session.exists("/missing", events.append)
+        opened.proxy.cut()
+        await other.set(NODE, b"changed meanwhile")
+        # A call that waits for the connection is sent after the watches were reported.
+        read = asyncio.create_task(available(partial(session.get, NODE, events.append)))
+        read.add_done_callback(lambda _: events.append("read"))
+        assert (await read).data == b"changed meanwhile"
+        await until(lambda: "read" in events, "the callback")
+        # One event for a function that watched the data and the children.
+        assert events == [WatchEvent("lost", NODE), WatchEvent("lost", "/missing"), "read"]
+        await other.set(NODE, b"changed again")
+        await until(lambda: len(events) == 4, "the event of the new watch")
+        assert events[3] == WatchEvent("changed", NODE)
 
 
-def test_a_session_and_its_nodes_survive_a_restart_of_the_server(apache_zookeeper: ZooKeeperServer) -> None:
-    async def check() -> None:
-        async with sessions(apache_zookeeper) as opened:
-            session = await opened.open()
-            expired: list[bool] = []
-            session.on_expired(lambda: expired.append(True))
-            session_id = session.session_id
-            await session.create(NODE, b"", ephemeral=True)
-            apache_zookeeper.kill()
-            apache_zookeeper.start()
-            assert (await available(partial(session.get, NODE))).owner == session_id == session.session_id
-            assert not expired
-
-    asyncio.run(check())
+@async_test
+async def test_a_session_and_its_nodes_survive_a_restart_of_the_server(apache_zookeeper: ZooKeeperServer) -> None:
+    async with sessions(apache_zookeeper) as opened:
+        session = await opened.open()
+        expired: list[bool] = []
+        session.on_expired(lambda: expired.append(True))
+        session_id = session.session_id
+        await session.create(NODE, b"", ephemeral=True)
+        apache_zookeeper.kill()
+        apache_zookeeper.start()
+        assert (await available(partial(session.get, NODE))).owner == session_id == session.session_id
+        assert not expired
 
 
-def test_a_connection_that_gets_no_response_is_replaced_before_the_session_expires(zookeeper: ZooKeeperServer) -> None:
-    async def check() -> None:
-        async with sessions(zookeeper) as opened:
-            opened.proxy.unserved = 1
-            timeout_s = 15.0
-            session = await opened.open(timeout_s, proxied=True, connection_timeout_s=timeout_s)
-            assert opened.proxy.connections >= 2
-            await session.create(NODE, b"", ephemeral=True)
-            opened.proxy.unserved = 1
-            opened.proxy.cut()
-            assert (await available(partial(session.get, NODE))).owner == session.session_id
-            assert opened.proxy.connections >= 4
-
-    asyncio.run(check())
+@async_test
+async def test_a_connection_that_gets_no_response_is_replaced_before_the_session_expires(
+    zookeeper: ZooKeeperServer,
+) -> None:
+    async with sessions(zookeeper) as opened:
+        opened.proxy.unserved = 1
+        timeout_s = 15.0
+        session = await opened.open(timeout_s, proxied=True, connection_timeout_s=timeout_s)
+        assert opened.proxy.connections >= 2
+        await session.create(NODE, b"", ephemeral=True)
+        opened.proxy.unserved = 1
+        opened.proxy.cut()
+        assert (await available(partial(session.get, NODE))).owner == session.session_id
+        assert opened.proxy.connections >= 4
 
 
 @pytest.mark.parametrize("paused", ["connection", "server"])
-def test_a_call_fails_in_time_when_nothing_responds(zookeeper: ZooKeeperServer, paused: str) -> None:
+@async_test
+async def test_a_call_fails_in_time_when_nothing_responds(zookeeper: ZooKeeperServer, paused: str) -> None:
     """Even while requests are sent, in which case kazoo does not notice that nothing is received."""
-
-    async def check() -> None:
-        async with sessions(zookeeper) as opened:
-            session = await opened.open(proxied=True)
-            shorten_timeout(session, 0.5)
-            await session.create(NODE, b"")
-            if paused == "server":
-                zookeeper.pause()
-            else:
-                opened.proxy.stall()
-            calls: list[asyncio.Task[Any]] = []
-            try:
-                while not calls or not calls[0].done():
-                    calls.append(asyncio.create_task(outcome(session.get(NODE))))
-                    await asyncio.sleep(0.05)
-                assert calls[0].result() is Unavailable
-                # The connection is closed, and opened again.
-                await until(lambda: opened.proxy.connections > 1, "a new connection")
-            finally:
-                zookeeper.resume()
-                opened.proxy.resume()
-            await asyncio.gather(*calls)
-            assert (await available(partial(session.get, NODE))).version == 0
-
-    asyncio.run(check())
+    async with sessions(zookeeper) as opened:
+        session = await opened.open(proxied=True)
+        shorten_timeout(session, 0.5)
+        await session.create(NODE, b"")
+        if paused == "server":
+            zookeeper.pause()
+        else:
+            opened.proxy.stall()
+        calls: list[asyncio.Task[Any]] = []
+        try:
+            while not calls or not calls[0].done():
+                calls.append(asyncio.create_task(outcome(session.get(NODE))))
+                await asyncio.sleep(0.05)
+            assert calls[0].result() is Unavailable
+            # The connection is closed, and opened again.
+            await until(lambda: opened.proxy.connections > 1, "a new connection")
+        finally:
+            zookeeper.resume()
+            opened.proxy.resume()
+        await asyncio.gather(*calls)
+        assert (await available(partial(session.get, NODE))).version == 0
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known", "not-known-yet"])
-def test_a_write_that_was_not_sent_is_never_made(zookeeper: ZooKeeperServer, known: bool) -> None:
+@async_test
+async def test_a_write_that_was_not_sent_is_never_made(zookeeper: ZooKeeperServer, known: bool) -> None:
     """kazoo would send it as soon as it is connected again. `known`: whether the session knows that it is not."""
-
-    async def check() -> None:
-        async with sessions(zookeeper) as opened:
-            session, observer = await opened.open(proxied=True), await opened.open()
-            shorten_timeout(session, 0.3)
-            opened.proxy.stall()
-            opened.proxy.cut()
-            await until(lambda: not session._is_connected, "the lost connection")
-            session._is_connected = not known
-            assert await outcome(session.create(NODE, b"")) is Unavailable
-            opened.proxy.cut()
-            opened.proxy.resume()
-            await available(session.sync)
-            await observer.sync()
-            assert await observer.exists(NODE) is None
-
-    asyncio.run(check())
+    async with sessions(zookeeper) as opened:
+        session, observer = await opened.open(proxied=True), await opened.open()
+        shorten_timeout(session, 0.3)
+        opened.proxy.stall()
+        opened.proxy.cut()
+        await until(lambda: not session._is_connected, "the lost connection")
+        session._is_connected = not known
+        assert await outcome(session.create(NODE, b"")) is Unavailable
+        opened.proxy.cut()
+        opened.proxy.resume()
+        await available(session.sync)
+        await observer.sync()
+        assert await observer.exists(NODE) is None
 
 
-def test_a_call_that_was_not_sent_waits_for_the_connection(zookeeper: ZooKeeperServer) -> None:
-    async def check() -> None:
-        async with sessions(zookeeper) as opened:
-            session = await opened.open(proxied=True)
-            opened.proxy.stall(requests=False)
-            calls = [asyncio.create_task(outcome(session.exists(NODE))) for _ in range(MAX_IN_FLIGHT + 10)]
-            await until(lambda: len(session._in_flight) == MAX_IN_FLIGHT, "the requests")
-            opened.proxy.cut()
-            opened.proxy.resume()
-            assert await asyncio.gather(*calls) == [Unavailable] * MAX_IN_FLIGHT + [None] * 10
-
-    asyncio.run(check())
+@async_test
+async def test_a_call_that_was_not_sent_waits_for_the_connection(zookeeper: ZooKeeperServer) -> None:
+    async with sessions(zookeeper) as opened:
+        session = await opened.open(proxied=True)
+        opened.proxy.stall(requests=False)
+        calls = [asyncio.create_task(outcome(session.exists(NODE))) for _ in range(MAX_IN_FLIGHT + 10)]
+        await until(lambda: len(session._in_flight) == MAX_IN_FLIGHT, "the requests")
+        opened.proxy.cut()
+        opened.proxy.resume()
+        assert await asyncio.gather(*calls) == [Unavailable] * MAX_IN_FLIGHT + [None] * 10
 
 
-def test_the_owner_shows_whether_a_write_without_a_response_was_made(zookeeper: ZooKeeperServer) -> None:
-    async def check() -> None:
-        async with sessions(zookeeper) as opened:
-            session, observer = await opened.open(proxied=True), await opened.open()
-            opened.proxy.stall(requests=False)
-            write = asyncio.create_task(outcome(session.create(NODE, b"", ephemeral=True)))
-            while await observer.exists(NODE) is None:
-                pass
-            opened.proxy.cut()
-            opened.proxy.resume()
-            assert await write is Unavailable
-            assert await outcome(session.create(NODE, b"", ephemeral=True)) is NodeExists
-            assert (await session.get(NODE)).owner == session.session_id != observer.session_id
-
-    asyncio.run(check())
+@async_test
+async def test_the_owner_shows_whether_a_write_without_a_response_was_made(zookeeper: ZooKeeperServer) -> None:
+    async with sessions(zookeeper) as opened:
+        session, observer = await opened.open(proxied=True), await opened.open()
+        opened.proxy.stall(requests=False)
+        write = asyncio.create_task(outcome(session.create(NODE, b"", ephemeral=True)))
+        while await observer.exists(NODE) is None:
+            pass
+        opened.proxy.cut()
+        opened.proxy.resume()
+        assert await write is Unavailable
+        assert await outcome(session.create(NODE, b"", ephemeral=True)) is NodeExists
+        assert (await session.get(NODE)).owner == session.session_id != observer.session_id
 
 
-def test_a_session_ends_while_the_event_loop_hangs(zookeeper: ZooKeeperServer) -> None:
+@async_test
+async def test_a_session_ends_while_the_event_loop_hangs(zookeeper: ZooKeeperServer) -> None:
     """kazoo's thread goes on: without the watchdog its heartbeats would keep the session."""
-
-    async def check() -> None:
-        async with sessions(zookeeper) as opened:
-            session = await opened.open(MIN_SESSION_S)
-            expired: list[bool] = []
-            session.on_expired(lambda: expired.append(True))
-            await session.create(NODE, b"", ephemeral=True)
-            observer = KazooClient(zookeeper.address)
-            observer.start()
-            try:
-                deadline = time.monotonic() + 60
-                while observer.exists(opened.chroot + NODE):
-                    assert time.monotonic() < deadline, "the session has not ended"
-            finally:
-                observer.stop()
-                observer.close()
-            await until(lambda: expired, "the session has expired")
-
-    asyncio.run(check())
+    async with sessions(zookeeper) as opened:
+        session = await opened.open(MIN_SESSION_S)
+        expired: list[bool] = []
+        session.on_expired(lambda: expired.append(True))
+        await session.create(NODE, b"", ephemeral=True)
+        observer = KazooClient(zookeeper.address)
+        observer.start()
+        try:
+            deadline = time.monotonic() + 60
+            while observer.exists(opened.chroot + NODE):
+                assert time.monotonic() < deadline, "the session has not ended"
+        finally:
+            observer.stop()
+            observer.close()
+        await until(lambda: expired, "the session has expired")
 
 
-def test_a_session_that_expires_is_not_replaced(zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def check() -> None:
-        async with sessions(zookeeper) as opened:
-            session, observer = await opened.open(MIN_SESSION_S, proxied=True), await opened.open()
-            expired: list[bool] = []
-            session.on_expired(lambda: expired.append(True))
-            await session.create(NODE, b"", ephemeral=True)
-            deleted: list[WatchEvent] = []
-            await observer.exists(NODE, deleted.append)
-            session_id = session.session_id
-            # As if the event loop were too late to end kazoo's thread.
-            monkeypatch.setattr(session._client, "end", lambda on_ended: on_ended())
-            opened.proxy.stall()
-            await until(lambda: deleted, "the end of the ephemeral node")
-            assert not expired, "the session cannot know it yet"
-            opened.proxy.cut()
-            opened.proxy.resume()
-            await until(lambda: expired, "the session has expired")
-            # It never connects again.
-            await until(lambda: thread_has_ended(session), "the end of kazoo's thread")
-            for call in (session.get(NODE), session.create(NODE, b""), session.sync()):
-                assert await outcome(call) is SessionExpired
-            assert session.session_id == session_id
-            await session.close()
-            assert expired == [True]
-
-    asyncio.run(check())
+@async_test
+async def test_a_session_that_expires_is_not_replaced(
+    zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sessions(zookeeper) as opened:
+        session, observer = await opened.open(MIN_SESSION_S, proxied=True), await opened.open()
+        expired: list[bool] = []
+        session.on_expired(lambda: expired.append(True))
+        await session.create(NODE, b"", ephemeral=True)
+        deleted: list[WatchEvent] = []
+        await observer.exists(NODE, deleted.append)
+        session_id = session.session_id
+        # As if the event loop were too late to end kazoo's thread.
+        monkeypatch.setattr(session._client, "end", lambda on_ended: on_ended())
+        opened.proxy.stall()
+        await until(lambda: deleted, "the end of the ephemeral node")
+        assert not expired, "the session cannot know it yet"
+        opened.proxy.cut()
+        opened.proxy.resume()
+        await until(lambda: expired, "the session has expired")
+        # It never connects again.
+        await until(lambda: thread_has_ended(session), "the end of kazoo's thread")
+        for call in (session.get(NODE), session.create(NODE, b""), session.sync()):
+            assert await outcome(call) is SessionExpired
+        assert session.session_id == session_id
+        await session.close()
+        assert expired == [True]
 
 
 def thread_has_ended(session: ZooKeeperSession) -> bool:
     return bool(session._client._connection.connection_stopped.is_set())
 
 
-def test_the_session_timeout_is_the_one_that_the_server_chooses(zookeeper: ZooKeeperServer) -> None:
-    async def test() -> None:
-        async with sessions(zookeeper) as clients:
-            within = (MIN_SESSION_S + MAX_SESSION_S) / 2
-            for asked_s, chosen_s in ((within, within), (MIN_SESSION_S / 2, MIN_SESSION_S), (99, MAX_SESSION_S)):
-                session = await clients.open(asked_s)
-                assert session.timeout_ms == round(1000 * chosen_s)
-
-    asyncio.run(test())
+@async_test
+async def test_the_session_timeout_is_the_one_that_the_server_chooses(zookeeper: ZooKeeperServer) -> None:
+    async with sessions(zookeeper) as clients:
+        within = (MIN_SESSION_S + MAX_SESSION_S) / 2
+        for asked_s, chosen_s in ((within, within), (MIN_SESSION_S / 2, MIN_SESSION_S), (99, MAX_SESSION_S)):
+            session = await clients.open(asked_s)
+            assert session.timeout_ms == round(1000 * chosen_s)
 
 
-def test_requests_that_are_too_large_are_refused_before_they_are_sent(zookeeper: ZooKeeperServer) -> None:
-    async def check() -> None:
-        async with sessions(zookeeper) as opened:
-            session = await opened.open(proxied=True)
-            empty = transaction([Create(NODE, b"")], opened.chroot, OPEN_ACL_UNSAFE)
-            largest = MAX_REQUEST_BYTES - 8 - len(empty.serialize())
-            assert await outcome(session.create(NODE, bytes(largest + 1))) is TooLarge
-            await session.create(NODE, bytes(largest))
-            assert len((await session.get(NODE)).data) == largest
-            assert opened.proxy.connections == 1
-
-    asyncio.run(check())
+@async_test
+async def test_requests_that_are_too_large_are_refused_before_they_are_sent(zookeeper: ZooKeeperServer) -> None:
+    async with sessions(zookeeper) as opened:
+        session = await opened.open(proxied=True)
+        empty = transaction([Create(NODE, b"")], opened.chroot, OPEN_ACL_UNSAFE)
+        largest = MAX_REQUEST_BYTES - 8 - len(empty.serialize())
+        assert await outcome(session.create(NODE, bytes(largest + 1))) is TooLarge
+        await session.create(NODE, bytes(largest))
+        assert len((await session.get(NODE)).data) == largest
+        assert opened.proxy.connections == 1
 
 
-def test_a_session_that_is_closed_leaves_nothing(zookeeper: ZooKeeperServer) -> None:
-    async def check() -> None:
-        async with sessions(zookeeper) as opened:
-            session, observer = await opened.open(), await opened.open()
-            expired: list[bool] = []
-            session.on_expired(lambda: expired.append(True))
-            await session.create(NODE, b"", ephemeral=True)
-            await session.close()
-            assert await observer.exists(NODE) is None
-            assert await outcome(session.get(NODE)) is SessionExpired
-            assert thread_has_ended(session)
-            assert not expired
-
-    asyncio.run(check())
+@async_test
+async def test_a_session_that_is_closed_leaves_nothing(zookeeper: ZooKeeperServer) -> None:
+    async with sessions(zookeeper) as opened:
+        session, observer = await opened.open(), await opened.open()
+        expired: list[bool] = []
+        session.on_expired(lambda: expired.append(True))
+        await session.create(NODE, b"", ephemeral=True)
+        await session.close()
+        assert await observer.exists(NODE) is None
+        assert await outcome(session.get(NODE)) is SessionExpired
+        assert thread_has_ended(session)
+        assert not expired
 
 
 async def refusal(settings: ZooKeeperSettings) -> str:
@@ -359,57 +335,49 @@ def test_an_ensemble_that_cannot_be_reached_is_refused() -> None:
     assert "Connection refused" in message
 
 
-def test_a_server_that_does_not_respond_is_refused(zookeeper: ZooKeeperServer) -> None:
-    async def check() -> None:
-        async with sessions(zookeeper) as opened:
-            opened.proxy.stall()
-            message = await refusal(ZooKeeperSettings((opened.proxy.address,), "", 1.0, 0.3))
-            assert message.endswith("in 0.3 s: no response")
-
-    asyncio.run(check())
+@async_test
+async def test_a_server_that_does_not_respond_is_refused(zookeeper: ZooKeeperServer) -> None:
+    async with sessions(zookeeper) as opened:
+        opened.proxy.stall()
+        message = await refusal(ZooKeeperSettings((opened.proxy.address,), "", 1.0, 0.3))
+        assert message.endswith("in 0.3 s: no response")
 
 
 def test_an_ensemble_without_a_quorum_is_refused(tmp_path: Path) -> None:
     server = ZooKeeperServer(tmp_path)
     server.make_quorum_of_two()
-    try:
-        server.start()
+    with running(server):
         message = asyncio.run(refusal(ZooKeeperSettings((server.address,), "", 10.0, 10.0)))
-    finally:
-        server.kill()
     assert message.endswith(
         "in 10 s: the server closes the connection, as it does while the ensemble has no quorum or is read-only"
     )
 
 
-def test_the_nodes_of_an_apache_kafka_cluster_are_refused(zookeeper: ZooKeeperServer) -> None:
-    async def check() -> None:
-        async with sessions(zookeeper) as opened:
-            session = await opened.open()
-            for path in ("/brokers", "/brokers/ids"):
-                await session.create(path, b"")
-            message = await refusal(ZooKeeperSettings((zookeeper.address,), opened.chroot))
-            assert "has the metadata of an Apache Kafka cluster (/brokers/ids)" in message
-            assert await session.children("/brokers") == ["ids"]
-
-    asyncio.run(check())
+@async_test
+async def test_the_nodes_of_an_apache_kafka_cluster_are_refused(zookeeper: ZooKeeperServer) -> None:
+    async with sessions(zookeeper) as opened:
+        session = await opened.open()
+        for path in ("/brokers", "/brokers/ids"):
+            await session.create(path, b"")
+        message = await refusal(ZooKeeperSettings((zookeeper.address,), opened.chroot))
+        assert "has the metadata of an Apache Kafka cluster (/brokers/ids)" in message
+        assert await session.children("/brokers") == ["ids"]
 
 
-def test_nodes_with_an_acl_need_the_digest(apache_zookeeper: ZooKeeperServer) -> None:
-    async def check() -> None:
-        async with sessions(apache_zookeeper) as opened:
-            owner = await opened.open(digest="kbroker:secret", set_acl=True)
-            await owner.create(NODE, b"secret")
-            address = apache_zookeeper.address
-            settings = ZooKeeperSettings((address,), opened.chroot, MAX_SESSION_S, digest="kbroker:wrong")
-            assert "AccessDenied" in await refusal(settings)
-            assert (await (await opened.open(digest="kbroker:secret")).get(NODE)).data == b"secret"
-
-    asyncio.run(check())
+@async_test
+async def test_nodes_with_an_acl_need_the_digest(apache_zookeeper: ZooKeeperServer) -> None:
+    async with sessions(apache_zookeeper) as opened:
+        owner = await opened.open(digest="kbroker:secret", set_acl=True)
+        await owner.create(NODE, b"secret")
+        address = apache_zookeeper.address
+        settings = ZooKeeperSettings((address,), opened.chroot, MAX_SESSION_S, digest="kbroker:wrong")
+        assert "AccessDenied" in await refusal(settings)
+        assert (await (await opened.open(digest="kbroker:secret")).get(NODE)).data == b"secret"
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="not run: needs openssl to create a certificate")
-def test_a_session_over_tls(tmp_path: Path) -> None:
+@async_test
+async def test_a_session_over_tls(tmp_path: Path) -> None:
     key, certificate, both = (tmp_path / name for name in ("key.pem", "certificate.pem", "both.pem"))
     command = (
         "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
@@ -418,8 +386,7 @@ def test_a_session_over_tls(tmp_path: Path) -> None:
     both.write_text(key.read_text() + certificate.read_text())
     server = ZooKeeperServer(tmp_path)
     server.require_tls(certificate, both)
-
-    async def check() -> None:
+    with running(server):
         files = {"truststore": str(certificate), "keystore": str(both)}
         settings = ZooKeeperSettings((server.address,), "/kbroker", MAX_SESSION_S, tls=True, **files)
         session = await open_session(asyncio.get_running_loop(), settings)
@@ -428,12 +395,6 @@ def test_a_session_over_tls(tmp_path: Path) -> None:
         await session.close()
         untrusted = await refusal(replace(settings, truststore="", connection_timeout_s=3.0))
         assert "CERTIFICATE_VERIFY_FAILED" in untrusted
-
-    try:
-        server.start()
-        asyncio.run(check())
-    finally:
-        server.kill()
 
 
 def test_files_for_tls_that_cannot_be_read_are_named(tmp_path: Path) -> None:

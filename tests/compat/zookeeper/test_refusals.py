@@ -27,28 +27,48 @@ DIGEST = "kbroker:right"
 Tree = dict[str, tuple[bytes, int]]
 
 
+class Chroot:
+    """A chroot of its own in ZooKeeper, below which a test may look."""
+
+    def __init__(self, server: ZooKeeperServer, client: KazooClient) -> None:
+        self.path = f"/{unique('refusals')}"
+        self.connect = f"{server.address}{self.path}"
+        self.client = client
+
+    def tree(self, path: str = "") -> Tree:
+        """Return the data and the version of a node and of all nodes below it."""
+        path = path or self.path
+        if self.client.exists(path) is None:
+            return {}
+        data, stat = self.client.get(path)
+        nodes: Tree = {path: (data, stat.version)}
+        for name in self.client.get_children(path):
+            nodes |= self.tree(f"{path}/{name}")
+        return nodes
+
+    def broker(self, directory: Path, node_id: int = 1, **settings: str) -> BrokerProcess:
+        directory.mkdir(exist_ok=True)
+        own = {"node.id": str(node_id), "zookeeper.connect": self.connect}
+        return BrokerProcess(directory, SETTINGS | own | with_dots(settings))
+
+
 @pytest.fixture
-def zookeeper_client(apache_zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+def chroot(apache_zookeeper: ZooKeeperServer) -> Iterator[Chroot]:
     client = KazooClient(apache_zookeeper.address, auth_data=[("digest", DIGEST)])
     client.start()
-    yield client
+    yield Chroot(apache_zookeeper, client)
     client.stop()
 
 
-@pytest.fixture
-def chroot(apache_zookeeper: ZooKeeperServer) -> str:
-    return f"/{unique('refusals')}"
+def with_dots(settings: dict[str, str]) -> dict[str, str]:
+    return {name.replace("_", "."): value for name, value in settings.items()}
 
 
-def tree(client: KazooClient, path: str) -> Tree:
-    """Return the data and the version of a node and of all nodes below it."""
-    if client.exists(path) is None:
-        return {}
-    data, stat = client.get(path)
-    nodes: Tree = {path: (data, stat.version)}
-    for name in client.get_children(path):
-        nodes |= tree(client, f"{path}/{name}")
-    return nodes
+def create_topic(broker: BrokerProcess, partitions: int, replicas: int) -> None:
+    topic = CreatableTopic(name="t", num_partitions=partitions, replication_factor=replicas)
+    with RawClient(broker.bootstrap) as client:
+        client.try_send(framed(CreateTopicsRequest(topics=[topic], timeout_ms=60_000), CREATE_TOPICS_VERSION))
+        assert client.try_receive() is not None
 
 
 def files(directory: Path) -> set[str]:
@@ -67,19 +87,14 @@ def contents(directory: Path) -> dict[Path, bytes]:
 
 def refusal(directory: Path, connect: str, node_id: int = 1, **settings: str) -> str:
     """Start a broker that must not run, and return the only line that it prints."""
-    process = refused_start(directory, connect, node_id, **settings)
-    return refusal_of(process)
+    return refusal_of(refused_start(directory, connect, node_id, **settings))
 
 
 def refused_start(directory: Path, connect: str, node_id: int, **settings: str) -> subprocess.Popen[str]:
     own = {"node.id": str(node_id), "zookeeper.connect": connect, "zookeeper.connection.timeout.ms": "5000"}
     command = [sys.executable, "-m", "kbroker", "start", "--log-level", "error", "--data-dir", str(directory)]
     command += ["--listen", f"127.0.0.1:{free_ports()}"]
-    for name, value in {
-        **SETTINGS,
-        **own,
-        **{name.replace("_", "."): value for name, value in settings.items()},
-    }.items():
+    for name, value in (SETTINGS | own | with_dots(settings)).items():
         command += ["--set", f"{name}={value}"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -92,23 +107,16 @@ def refusal_of(process: subprocess.Popen[str]) -> str:
     return line.removeprefix("kbroker: the broker cannot run: ")
 
 
-def test_a_broker_that_must_not_join_a_cluster(
-    apache_zookeeper: ZooKeeperServer, zookeeper_client: KazooClient, chroot: str, tmp_path: Path
-) -> None:
-    connect = f"{apache_zookeeper.address}{chroot}"
-    secured = {"kbroker.zookeeper.digest": DIGEST, "zookeeper.set.acl": "true"}
-    (tmp_path / "first").mkdir()
+def test_a_broker_that_must_not_join_a_cluster(chroot: Chroot, tmp_path: Path) -> None:
+    connect = chroot.connect
+    secured = {"kbroker_zookeeper_digest": DIGEST, "zookeeper_set_acl": "true"}
     # Its registration must not end while the machine is busy: the next broker would get its id.
-    own = {"node.id": "1", "zookeeper.connect": connect, "zookeeper.session.timeout.ms": "20000"}
-    broker = BrokerProcess(tmp_path / "first", {**SETTINGS, **secured, **own})
+    broker = chroot.broker(tmp_path / "first", **secured, zookeeper_session_timeout_ms="20000")
     try:
         broker.start()
         # A broker opens its logs before it registers.
-        with RawClient(broker.bootstrap) as client:
-            topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
-            client.try_send(framed(CreateTopicsRequest(topics=[topic], timeout_ms=60_000), CREATE_TOPICS_VERSION))
-            assert client.try_receive() is not None
-        before, nothing = tree(zookeeper_client, chroot), tmp_path / "new"
+        create_topic(broker, 1, 1)
+        before, nothing = chroot.tree(), tmp_path / "new"
         # The id of a running broker. The directory can then be used with another id.
         line = refusal(nothing, connect, kbroker_zookeeper_digest=DIGEST)
         assert line == f"another broker of this cluster has node.id=1: it serves {broker.bootstrap}"
@@ -119,7 +127,7 @@ def test_a_broker_that_must_not_join_a_cluster(
         # Wrong credentials.
         for credentials in ({}, {"kbroker_zookeeper_digest": "kbroker:wrong"}):
             line = refusal(nothing, connect, 2, **credentials)
-            assert line.startswith(f"cannot use ZooKeeper at {connect}: AccessDenied {chroot}/")
+            assert line.startswith(f"cannot use ZooKeeper at {connect}: AccessDenied {chroot.path}/")
             assert line.endswith(" (see kbroker.zookeeper.digest)")
             assert files(nothing) == set()
         broker.stop()
@@ -127,61 +135,58 @@ def test_a_broker_that_must_not_join_a_cluster(
         line = refusal(broker.data_dir, connect, 2, kbroker_zookeeper_digest=DIGEST)
         assert line == f"{broker.data_dir} belongs to node.id=1; this broker has node.id=2"
         # The directory of another cluster, and a chroot without a cluster.
-        other = f"{apache_zookeeper.address}{chroot}-other"
-        (tmp_path / "second").mkdir()
-        second = BrokerProcess(tmp_path / "second", {**SETTINGS, "node.id": "1", "zookeeper.connect": other})
+        other = f"{connect}-other"
+        second = chroot.broker(tmp_path / "second", zookeeper_connect=other)
         second.start()
         second.stop()
-        other_before = tree(zookeeper_client, f"{chroot}-other")
+        other_before = chroot.tree(f"{chroot.path}-other")
         assert "; this broker is in " in refusal(broker.data_dir, other)
-        assert tree(zookeeper_client, f"{chroot}-other") == other_before
-        missing = f"{apache_zookeeper.address}{chroot}-missing"
+        assert chroot.tree(f"{chroot.path}-other") == other_before
+        missing = f"{connect}-missing"
         line = refusal(broker.data_dir, missing)
         assert f"the metadata of its topics is missing from ZooKeeper at {missing}: restore it there" in line
-        assert zookeeper_client.exists(f"{chroot}-missing") is None
+        assert chroot.client.exists(f"{chroot.path}-missing") is None
         assert files(broker.data_dir) == own_files
-        after = tree(zookeeper_client, chroot)
-        ended = {f"{chroot}/kbroker/brokers/1", f"{chroot}/kbroker/controller"}
+        after = chroot.tree()
+        ended = {f"{chroot.path}/kbroker/brokers/1", f"{chroot.path}/kbroker/controller"}
         assert after == {path: node for path, node in before.items() if path not in ended}
     finally:
         broker.end()
 
 
-def test_two_brokers_with_each_others_directories(
-    apache_zookeeper: ZooKeeperServer, zookeeper_client: KazooClient, chroot: str, tmp_path: Path
-) -> None:
+def test_two_brokers_with_each_others_directories(chroot: Chroot, tmp_path: Path) -> None:
     """They are started at the same time, so neither finds the other one in the cluster."""
-    connect = f"{apache_zookeeper.address}{chroot}"
-    brokers = {}
-    for node_id in (1, 2):
-        (tmp_path / str(node_id)).mkdir()
-        own = {"node.id": str(node_id), "zookeeper.connect": connect, "default.replication.factor": "2"}
-        brokers[node_id] = BrokerProcess(tmp_path / str(node_id), {**SETTINGS, **own})
+    brokers = {
+        node_id: chroot.broker(tmp_path / str(node_id), node_id, default_replication_factor="2") for node_id in (1, 2)
+    }
     try:
         for broker in brokers.values():
             broker.launch()
         for broker in brokers.values():
             eventually(broker.ready, "a broker is ready")
-        with RawClient(brokers[1].bootstrap) as client:
-            topic = CreatableTopic(name="t", num_partitions=3, replication_factor=2)
-            client.try_send(framed(CreateTopicsRequest(topics=[topic], timeout_ms=60_000), CREATE_TOPICS_VERSION))
-            assert client.try_receive() is not None
+        create_topic(brokers[1], 3, 2)
         for broker in brokers.values():
             broker.stop()
-        before = tree(zookeeper_client, chroot)
+        before = chroot.tree()
         data = {node_id: contents(broker.data_dir) for node_id, broker in brokers.items()}
         assert all(any("t-" in path.parts[-2] for path in files if len(path.parts) > 1) for files in data.values())
         swapped = {1: brokers[2].data_dir, 2: brokers[1].data_dir}
-        starts = {node_id: refused_start(directory, connect, node_id) for node_id, directory in swapped.items()}
+        starts = {node_id: refused_start(directory, chroot.connect, node_id) for node_id, directory in swapped.items()}
         for node_id, start in starts.items():
             owner = 3 - node_id
             line = f"{swapped[node_id]} belongs to node.id={owner}; this broker has node.id={node_id}"
             assert refusal_of(start) == line
-        assert tree(zookeeper_client, chroot) == before
+        assert chroot.tree() == before
         assert {node_id: contents(broker.data_dir) for node_id, broker in brokers.items()} == data
     finally:
         for broker in brokers.values():
             broker.end()
+
+
+def test_an_ensemble_that_cannot_be_reached_is_one_error(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_ports()}"
+    line = refusal(tmp_path / "data", address, zookeeper_connection_timeout_ms="300")
+    assert line.startswith(f"cannot connect to ZooKeeper at {address} in 0.3 s: ")
 
 
 FOREIGN = {
@@ -192,72 +197,60 @@ GARBAGE = ("cluster-id", "changes", "partitions/new")
 
 
 @pytest.mark.parametrize("program", FOREIGN)
-def test_a_tree_of_another_program(
-    apache_zookeeper: ZooKeeperServer, zookeeper_client: KazooClient, chroot: str, tmp_path: Path, program: str
-) -> None:
+def test_a_tree_of_another_program(chroot: Chroot, tmp_path: Path, program: str) -> None:
     nodes, message = FOREIGN[program]
     for path, data in nodes.items():
-        zookeeper_client.create(chroot + path, data, makepath=True)
-    before = tree(zookeeper_client, chroot)
-    connect = f"{apache_zookeeper.address}{chroot}"
-    assert message in refusal(tmp_path, connect)
+        chroot.client.create(chroot.path + path, data, makepath=True)
+    before = chroot.tree()
+    assert message in refusal(tmp_path, chroot.connect)
     with pytest.raises(ForeignNodes, match=message):  # what doctor reports
-        read_cluster(zookeeper_settings(BrokerConfig.load({"zookeeper.connect": connect}).values))
-    assert tree(zookeeper_client, chroot) == before
+        read_cluster(zookeeper_settings(BrokerConfig.load({"zookeeper.connect": chroot.connect}).values))
+    assert chroot.tree() == before
     assert files(tmp_path) == set()
 
 
 @pytest.mark.parametrize("below", ["", "/topics/kbroker"])
-def test_a_chroot_inside_the_metadata_of_a_cluster(
-    apache_zookeeper: ZooKeeperServer, zookeeper_client: KazooClient, chroot: str, tmp_path: Path, below: str
-) -> None:
+def test_a_chroot_inside_the_metadata_of_a_cluster(chroot: Chroot, tmp_path: Path, below: str) -> None:
     """The cluster's own node is named like the usual chroot, so it is easily mistaken for one."""
-    zookeeper_client.create(f"{chroot}/kbroker/cluster-id", makepath=True)
-    before = tree(zookeeper_client, chroot)
-    line = refusal(tmp_path, f"{apache_zookeeper.address}{chroot}/kbroker{below}")
-    assert f"is inside the metadata of the kbroker cluster with zookeeper.connect={apache_zookeeper.address}" in line
-    assert f"{chroot}: use that one" in line
-    assert tree(zookeeper_client, chroot) == before
+    chroot.client.create(f"{chroot.path}/kbroker/cluster-id", makepath=True)
+    before = chroot.tree()
+    line = refusal(tmp_path, f"{chroot.connect}/kbroker{below}")
+    assert (
+        f"is inside the metadata of the kbroker cluster with zookeeper.connect={chroot.connect}: use that one" in line
+    )
+    assert chroot.tree() == before
     assert files(tmp_path) == set()
 
 
-def test_nodes_with_data_of_another_program(
-    apache_zookeeper: ZooKeeperServer, zookeeper_client: KazooClient, chroot: str, tmp_path: Path
-) -> None:
-    connect = f"{apache_zookeeper.address}{chroot}"
-    broker = BrokerProcess(tmp_path, {**SETTINGS, "node.id": "1", "zookeeper.connect": connect})
+def test_nodes_with_data_of_another_program(chroot: Chroot, tmp_path: Path) -> None:
+    broker = chroot.broker(tmp_path)
     broker.start()
     broker.stop()
-    intact = tree(zookeeper_client, chroot)
+    intact = chroot.tree()
     for name in GARBAGE:
-        path = f"{chroot}/kbroker/{name}"
+        path = f"{chroot.path}/kbroker/{name}"
         if path in intact:
-            zookeeper_client.set(path, b"\xff")
+            chroot.client.set(path, b"\xff")
         else:
-            zookeeper_client.create(path, b"\xff")
-        before = tree(zookeeper_client, chroot)
-        line = refusal(broker.data_dir, connect)
+            chroot.client.create(path, b"\xff")
+        before = chroot.tree()
+        line = refusal(broker.data_dir, chroot.connect)
         assert line.startswith(f"/kbroker/{name} in the coordination service has data of another program (")
         # The session numbers of starts may have been counted, nothing else.
-        changed = {node for node, content in tree(zookeeper_client, chroot).items() if before.get(node) != content}
-        assert changed <= {f"{chroot}/kbroker/broker-epoch"}
+        changed = {node for node, content in chroot.tree().items() if before.get(node) != content}
+        assert changed <= {f"{chroot.path}/kbroker/broker-epoch"}
         if path in intact:
-            zookeeper_client.set(path, intact[path][0])
+            chroot.client.set(path, intact[path][0])
         else:
-            zookeeper_client.delete(path)
+            chroot.client.delete(path)
     broker.start()
     broker.stop()
 
 
-def test_strangers_at_the_listeners(
-    apache_zookeeper: ZooKeeperServer, zookeeper_client: KazooClient, chroot: str, tmp_path: Path
-) -> None:
+def test_strangers_at_the_listeners(chroot: Chroot, tmp_path: Path) -> None:
     """A client that poses as a replica, and requests for brokers' APIs."""
-    connect = f"{apache_zookeeper.address}{chroot}"
-    (tmp_path / "first").mkdir()
     port = free_ports()
-    listener = {"kbroker.inter.broker.listener": f"127.0.0.1:{port}"}
-    first = BrokerProcess(tmp_path / "first", {**SETTINGS, **listener, "node.id": "1", "zookeeper.connect": connect})
+    first = chroot.broker(tmp_path / "first", kbroker_inter_broker_listener=f"127.0.0.1:{port}")
     try:
         first.start()
         fetch = bytes(encode_replica_fetch_request(ReplicaFetchRequest(2, 1, 0, 1, 1 << 20, 0, 0)))
@@ -285,25 +278,22 @@ def test_strangers_at_the_listeners(
         first.end()
 
 
-def test_a_broker_with_another_secret_does_not_register(
-    apache_zookeeper: ZooKeeperServer, zookeeper_client: KazooClient, chroot: str, tmp_path: Path
-) -> None:
+def test_a_broker_with_another_secret_does_not_register(chroot: Chroot, tmp_path: Path) -> None:
     """The others would reject all its connections."""
-    connect = f"{apache_zookeeper.address}{chroot}"
-    first = BrokerProcess(tmp_path, {**SETTINGS, "node.id": "1", "zookeeper.connect": connect})
+    first = chroot.broker(tmp_path)
     try:
         first.start()
-        path = f"{chroot}/kbroker/secret"
-        secret = zookeeper_client.get(path)[0]
-        zookeeper_client.set(path, secret.replace(b'"secret":"', b'"secret":"00'))
+        path = f"{chroot.path}/kbroker/secret"
+        secret = chroot.client.get(path)[0]
+        chroot.client.set(path, secret.replace(b'"secret":"', b'"secret":"00'))
         refused = (
             "/kbroker/secret has another secret than the one with which the brokers of this cluster have registered"
         )
-        assert refusal(tmp_path / "second", connect, node_id=2).startswith(refused)
+        assert refusal(tmp_path / "second", chroot.connect, 2).startswith(refused)
         # It is lost, and the second broker creates another one.
-        zookeeper_client.delete(path)
-        assert refusal(tmp_path / "second", connect, node_id=2).startswith(refused)
-        assert zookeeper_client.get_children(f"{chroot}/kbroker/registrations") == ["1"]
-        assert zookeeper_client.get(f"{chroot}/kbroker/broker-epoch")[1].version == 1
+        chroot.client.delete(path)
+        assert refusal(tmp_path / "second", chroot.connect, 2).startswith(refused)
+        assert chroot.client.get_children(f"{chroot.path}/kbroker/registrations") == ["1"]
+        assert chroot.client.get(f"{chroot.path}/kbroker/broker-epoch")[1].version == 1
     finally:
         first.end()

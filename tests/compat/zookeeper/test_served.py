@@ -23,9 +23,11 @@ from kbroker.coordination.zookeeper.open_session import open_session
 from kbroker.coordination.zookeeper.session import ZooKeeperSession
 from tests.compat.support import DEADLINE_S, eventually, unique
 from tests.compat.zookeeper.served import DIGEST, ServedCoordination
-from tests.compat.zookeeper.server import MAX_SESSION_S, MIN_SESSION_S, ZooKeeperServer, until
+from tests.compat.zookeeper.server import MAX_SESSION_S, MIN_SESSION_S, ZooKeeperServer, running, until
+from tests.unit.support.async_test import async_test
 
 NODE = "/node"
+CHANGES = 200
 
 
 async def opened(server: ZooKeeperServer, timeout_s: float = MAX_SESSION_S, **settings: Any) -> ZooKeeperSession:
@@ -33,34 +35,26 @@ async def opened(server: ZooKeeperServer, timeout_s: float = MAX_SESSION_S, **se
     return await open_session(loop, ZooKeeperSettings((server.address,), "/kbroker", timeout_s, **settings))
 
 
-def test_a_client_without_the_credentials_is_refused(tmp_path: Path) -> None:
-    server = ServedCoordination(tmp_path, digest=True)
-
-    async def check() -> None:
+@async_test
+async def test_a_client_without_the_credentials_is_refused(tmp_path: Path) -> None:
+    with running(ServedCoordination(tmp_path, digest=True)) as server:
         for settings in ({}, {"digest": "kbroker:wrong"}):
             with pytest.raises(Exception, match="AccessDenied"):
                 await opened(server, **settings)
         session = await opened(server, digest=DIGEST)
         await session.create(NODE, b"secret")
         await session.close()
-
-    try:
-        server.start()
-        asyncio.run(check())
         client = KazooClient(server.address)
         client.start(DEADLINE_S)
         for call in (client.get, client.exists, client.get_children, client.delete, client.create):
             with pytest.raises(NoAuthError):
                 call("/kbroker/node")
         client.stop()
-    finally:
-        server.kill()
 
 
-def test_nodes_survive_a_restart_and_sessions_end_with_it(tmp_path: Path) -> None:
-    server = ServedCoordination(tmp_path)
-
-    async def check() -> None:
+@async_test
+async def test_nodes_survive_a_restart_and_sessions_end_with_it(tmp_path: Path) -> None:
+    with running(ServedCoordination(tmp_path)) as server:
         session = await opened(server)
         await session.create(NODE, b"kept")
         await session.create("/me", b"", ephemeral=True)
@@ -76,17 +70,10 @@ def test_nodes_survive_a_restart_and_sessions_end_with_it(tmp_path: Path) -> Non
         assert again.session_id > former
         await again.close()
 
-    try:
-        server.start()
-        asyncio.run(check())
-    finally:
-        server.kill()
 
-
-def test_sessions_do_not_expire_while_the_server_is_paused(tmp_path: Path) -> None:
-    server = ServedCoordination(tmp_path)
-
-    async def check() -> None:
+@async_test
+async def test_sessions_do_not_expire_while_the_server_is_paused(tmp_path: Path) -> None:
+    with running(ServedCoordination(tmp_path)) as server:
         session = await opened(server, MIN_SESSION_S)
         expired: list[bool] = []
         session.on_expired(lambda: expired.append(True))
@@ -104,47 +91,33 @@ def test_sessions_do_not_expire_while_the_server_is_paused(tmp_path: Path) -> No
         assert not expired
         await session.close()
 
-    try:
-        server.start()
-        asyncio.run(check())
-    finally:
-        server.kill()
 
-
-def test_no_change_is_missed_between_the_reads_that_set_watches(tmp_path: Path) -> None:
+@async_test
+async def test_no_change_is_missed_between_the_reads_that_set_watches(tmp_path: Path) -> None:
     """Reads and writes of several clients share commits. Each read sets a watch, which must fire with the next change.
 
     A controller that misses the node of a broker would never unfence it.
     """
-    server = ServedCoordination(tmp_path)
-    changes = 200
-
-    async def check() -> None:
+    with running(ServedCoordination(tmp_path)) as server:
         reader, *writers = [await opened(server) for _ in range(4)]
         await reader.create("/brokers", b"")
         seen: set[str] = set()
         changed = asyncio.Event()
 
         async def follow() -> None:
-            while len(seen) < changes:
+            while len(seen) < CHANGES:
                 changed.clear()
                 seen.update(await reader.children("/brokers", lambda event: changed.set()))
-                if len(seen) < changes:
+                if len(seen) < CHANGES:
                     await asyncio.wait_for(changed.wait(), DEADLINE_S)
 
         async def write(number: int) -> None:
-            for index in range(number, changes, len(writers)):
+            for index in range(number, CHANGES, len(writers)):
                 await writers[number].create(f"/brokers/{index}", b"")
 
         await asyncio.gather(follow(), *(write(number) for number in range(len(writers))))
         for session in (reader, *writers):
             await session.close()
-
-    try:
-        server.start()
-        asyncio.run(check())
-    finally:
-        server.kill()
 
 
 def test_kazoo_and_its_recipes_work(zookeeper: ZooKeeperServer) -> None:

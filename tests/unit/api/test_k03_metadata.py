@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.topic_requests import NewTopic
 from protocol.apis import APIS, ApiKey
 from protocol.messages.k03_metadata import MetadataRequestTopic, MetadataResponseBroker
 from tests.unit.support.async_test import async_test

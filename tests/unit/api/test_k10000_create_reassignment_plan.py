@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.topic_requests import NewTopic
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k10000_reassignment_plans import DescribedMove, PlannedMove

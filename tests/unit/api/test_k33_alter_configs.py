@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.topic_requests import NewTopic
 from protocol.apis import APIS, ApiKey
 from protocol.messages.k33_alter_configs import AlterableConfig, AlterConfigsResource
 from tests.unit.support.async_test import async_test

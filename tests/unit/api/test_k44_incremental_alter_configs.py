@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kbroker.metadata.image import BrokerRegistration
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.topic_requests import NewTopic
 from protocol.apis import APIS, ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k44_incremental_alter_configs import AlterableConfig, AlterConfigsResource

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.replication.partition_requests import RequestedReassignment
+from kbroker.metadata.topics.topic_requests import NewTopic
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k45_partition_reassignments import ListPartitionReassignmentsTopics

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kbroker.metadata.image import BrokerRegistration
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.topic_requests import NewTopic
 from protocol.apis import ApiKey
 from protocol.messages.k55_describe_quorum import (
     Listener,

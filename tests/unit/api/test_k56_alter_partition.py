@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.topic_requests import NewTopic
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k56_alter_partition import (

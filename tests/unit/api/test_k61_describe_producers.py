@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.topic_requests import NewTopic
 from protocol.apis import ApiKey
 from protocol.messages.k61_describe_producers import TopicRequest
 from protocol.records.batch import build_batch, parse_header

@@ -1,6 +1,6 @@
 """UnregisterBroker: a broker that has gone is removed."""
 
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test

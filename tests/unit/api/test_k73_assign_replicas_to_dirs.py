@@ -3,7 +3,7 @@
 from typing import Any
 
 from kbroker.metadata.image import WriteHealth
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.topic_requests import NewTopic
 from kbroker.replica.logs.disk_reports import DIRECTORY_IDS, LOST_DIRECTORY
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode

@@ -6,8 +6,7 @@ import threading
 import pytest
 
 from kbroker.config.alter import MIN_ISR
-from kbroker.config.config_def import READ_ONLY, ConfigKey
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import READ_ONLY, ConfigKey, ConfigResourceType
 from kbroker.config.definitions.broker import BROKER_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.values import ConfigError, Value

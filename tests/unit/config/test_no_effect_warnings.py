@@ -7,11 +7,11 @@ import pytest
 
 import kbroker
 from kbroker.config.broker.broker_config import broker_config_key
-from kbroker.config.config_resource import ConfigResourceType
-from kbroker.config.definitions import retry
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.config.definitions.broker import BROKER_CONFIGS, ZOOKEEPER_KEYS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.no_effect_warnings import no_effect_reason, no_effect_warnings
+from kbroker.config.queue_configs import RETRY_KEYS
 
 # Configs that kbroker/config itself reads.
 READ_IN_CONFIG = {
@@ -29,7 +29,7 @@ READ_IN_CONFIG = {
     "process.roles",
     *(key.name for key in ZOOKEEPER_KEYS),
     # Consumers read them.
-    *(key.name for key in retry.KEYS),
+    *(key.name for key in RETRY_KEYS),
 }
 # Those that the controller reads by name from the metadata, which may be newer than its broker's configuration.
 READ_BY_NAME = {

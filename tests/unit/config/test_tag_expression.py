@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.config.tag_expression import TagExpression, parse_tag_expression
+from kbroker.config.queue_configs import TagExpression, parse_tag_expression
 from kbroker.config.topic_config import validate_topic_configs
 from kbroker.config.values import ConfigError
 

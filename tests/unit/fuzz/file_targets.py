@@ -14,7 +14,7 @@ from kbroker.coordination.interface import CoordinationError, Create, Delete, Op
 from kbroker.coordination.journal import FRAME, NUMBER, Journal, encode_ops, encode_snapshot, frame, load_snapshot
 from kbroker.metadata.image import BrokerNode, BrokerRegistration, KnownBroker, PartitionRegistration
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.change_log import Change, ChangeLog, ChunkRows, decode_change_log, encode_change_log
+from kbroker.metadata.store.change_log import Change, ChangeLog, decode_change_log, encode_change_log
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.log.indexes import OffsetIndex, TimeIndex, find_entry, find_last_before
@@ -312,7 +312,7 @@ def _chunk(rng: Random) -> Case:
 
 
 def _changes(rng: Random) -> Case:
-    rows: dict[int, ChunkRows] = {
+    rows: dict[int, znodes.ChunkRows] = {
         n: {rng.randbytes(16): {n: PartitionRegistration(1, n, [1, 2], [1]), n + 1: None}}
         for n in range(rng.randint(0, 3))
     }

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember
@@ -16,8 +16,7 @@ from kbroker.metadata.image import BrokerRegistration, MetadataDelta, MetadataIm
 from kbroker.metadata.registration import BrokerIdInUse, WrongSecret
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import RECENT_CHANGES
-from kbroker.metadata.topics.create_topics import NewPartitions, NewTopic
-from kbroker.metadata.topics.delete_topics import TopicNameOrId
+from kbroker.metadata.topics.topic_requests import NewPartitions, NewTopic, TopicNameOrId
 from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle
@@ -352,12 +351,11 @@ async def test_a_loader_that_has_missed_too_many_changes_reads_all_nodes():
     await create(broker, NewTopic("old"), NewTopic("kept", configs=[("retention.ms", "1")]))
     await settle()
     loader = other.member.loader
-    await loader._lock.__aenter__()
-    await broker.controller.topics.delete_topics([TopicNameOrId("old")])
-    for number in range(RECENT_CHANGES + 3):
-        await create(broker, NewTopic(f"t{number}", 1))
-    await broker.controller.alter_configs(ConfigResourceType.TOPIC, "kept", None)
-    await loader._lock.__aexit__()
+    async with loader._lock:
+        await broker.controller.topics.delete_topics([TopicNameOrId("old")])
+        for number in range(RECENT_CHANGES + 3):
+            await create(broker, NewTopic(f"t{number}", 1))
+        await broker.controller.alter_configs(ConfigResourceType.TOPIC, "kept", None)
     await loader.catch_up()
     assert other.image.topics == broker.image.topics
     assert other.image.topics["kept"].configs == {}
@@ -411,3 +409,13 @@ async def test_a_broker_with_another_secret_does_not_register():
         else:
             with pytest.raises(error):
                 await rejoin
+
+
+@async_test
+async def test_a_lost_secret_is_replaced_when_its_digest_is_deleted_too():
+    broker = await start(MemoryDisk())
+    await broker.session.delete(znodes.SECRET)
+    with pytest.raises(WrongSecret):
+        await start(MemoryDisk(), broker.store, 2)
+    await broker.session.delete(znodes.SECRET_DIGEST)
+    assert (await start(MemoryDisk(), broker.store, 2)).member.secret != broker.member.secret

@@ -1,7 +1,7 @@
 """The sessions of a broker with the coordination service, apart from what tests/unit/simulation/coordination shows."""
 
 import asyncio
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Any
 
 import pytest
@@ -13,12 +13,13 @@ from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
 from kbroker.coordination.interface import Create, Unavailable, Watch
 from kbroker.coordination.zookeeper import open_session
 from kbroker.metadata.cluster_member import ClusterMember
-from kbroker.metadata.coordination_sessions import CoordinationSessions
+from kbroker.metadata.coordination_sessions import BrokerMembership, CoordinationSessions
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.metadata.store import znodes
 from kbroker.runtime.environment import Environment
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import MemoryDisk, make_environment
+from tests.unit.support.metadata_cluster import CONFIG
 
 
 def replace_zookeeper(
@@ -48,6 +49,13 @@ def replace_zookeeper(
     return opened
 
 
+def sessions_of(
+    environment: Environment, configs: dict[str, str] | None = None, check_new: Callable[[str], None] = lambda _: None
+) -> CoordinationSessions:
+    config = BrokerConfig.load(CONFIG.static_configs | {"zookeeper.connect": "127.0.0.1:2181"} | (configs or {}))
+    return CoordinationSessions(environment, config, check_new, lambda: False, pytest.fail, None)
+
+
 @async_test
 async def test_the_session_of_a_foreign_ensemble_is_closed(monkeypatch: pytest.MonkeyPatch):
     """Else its threads and its connection would outlive each attempt to join."""
@@ -58,8 +66,7 @@ async def test_the_session_of_a_foreign_ensemble_is_closed(monkeypatch: pytest.M
     def refuse(where: str) -> None:
         raise ConfigError(f"{where} is of another cluster")
 
-    config = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092", "zookeeper.connect": "127.0.0.1:2181"})
-    sessions = CoordinationSessions(environment, config, refuse, lambda: False, pytest.fail, None)
+    sessions = sessions_of(environment, check_new=refuse)
     with pytest.raises(ConfigError, match="another cluster"):
         await sessions.open("/data")
     (session,) = opened
@@ -86,12 +93,10 @@ async def test_a_broker_that_cannot_reach_zookeeper_tries_to_join_until_it_can(m
             assert session is opened[3]
             self.broker_epoch = 2
 
-    configs = {"zookeeper.connect": "127.0.0.1:2181", "zookeeper.connection.timeout.ms": "10"}
-    config = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092", **configs})
-    sessions = CoordinationSessions(environment, config, lambda place: None, lambda: False, pytest.fail, None)
+    sessions = sessions_of(environment, {"zookeeper.connection.timeout.ms": "10"})
     await sessions.open("/data")
     member: Any = Member()
-    await sessions.register(member, BrokerRegistration(1, "h", 9092), -1)
+    await sessions.register(BrokerMembership(member, lambda: BrokerRegistration(1, "h", 9092), lambda: None), -1)
     await opened[0].expire()
     async with asyncio.timeout(30):
         while member.broker_epoch != 2:
@@ -112,8 +117,7 @@ async def test_a_first_session_that_does_not_respond_is_replaced(monkeypatch: py
         return await exists(session, path, watch)
 
     monkeypatch.setattr(EmbeddedSession, "exists", pause)
-    config = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092", "zookeeper.connect": "127.0.0.1:2181"})
-    sessions = CoordinationSessions(environment, config, lambda place: None, lambda: False, pytest.fail, None)
+    sessions = sessions_of(environment)
     assert await sessions.open("/data") is opened[1]
 
 
@@ -122,10 +126,8 @@ async def test_a_session_that_ends_while_the_metadata_is_loaded_is_replaced(monk
     environment = make_environment(MemoryDisk())
     store = await EmbeddedStore.open(environment, "/data")
     opened = replace_zookeeper(monkeypatch, environment, store, connected={1, 2})
-    configs = {"listeners": "PLAINTEXT://127.0.0.1:9092", "zookeeper.connect": "127.0.0.1:2181"}
-    config = BrokerConfig.load(configs)
-    sessions = CoordinationSessions(environment, config, lambda place: None, lambda: False, pytest.fail, None)
-    member = ClusterMember(environment, await sessions.open("/data"), 1, lambda: config, pytest.fail)
+    sessions = sessions_of(environment)
+    member = ClusterMember(environment, await sessions.open("/data"), 1, lambda: CONFIG, pytest.fail)
 
     async def expire(cluster_id: str) -> None:
         await opened[0].expire()
@@ -134,15 +136,14 @@ async def test_a_session_that_ends_while_the_metadata_is_loaded_is_replaced(monk
     assert member.image.cluster_id
     assert member.secret
     assert sessions.current is opened[1]
-    await sessions.register(member, BrokerRegistration(1, "h", 9092), -1)
+    await sessions.register(BrokerMembership(member, lambda: BrokerRegistration(1, "h", 9092), lambda: None), -1)
     assert member.is_unfenced
 
 
 @async_test
 async def test_a_clock_that_differs_from_zookeepers_is_reported_once(caplog: pytest.LogCaptureFixture):
     environment = make_environment(MemoryDisk())
-    config = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092"})
-    sessions = CoordinationSessions(environment, config, pytest.fail, lambda: False, pytest.fail, None)
+    sessions = sessions_of(environment, check_new=pytest.fail)
     now_ms = environment.clock.now_ms()
     for time_ms in (0, now_ms, now_ms - 59_000, now_ms + 59_000):
         sessions.check_clock(time_ms)

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.metadata.image import MetadataDelta
 from kbroker.metadata.store.change_log import RECENT_CHANGES
-from kbroker.metadata.topics.create_topics import NewTopic
-from kbroker.metadata.topics.delete_topics import TopicNameOrId
+from kbroker.metadata.topics.topic_requests import NewTopic, TopicNameOrId
 from scripts.benchmark.scale.metadata_cluster import CONTROLLER, FOLLOWER, MetadataCluster, Traffic
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
-from kbroker.metadata.replication.alter_partition import RequestedIsr
 from kbroker.metadata.replication.isr_change_queue import IsrRequest
+from kbroker.metadata.replication.partition_requests import RequestedIsr
 from kbroker.metadata.store import znodes
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.topic_requests import NewTopic
 from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import settle
@@ -93,7 +93,7 @@ async def test_the_controller_dies_and_another_one_settles_what_it_led():
     assert cluster.controller is cluster.brokers[1]
     await cluster.create("t", [1, 2, 3])
     await cluster.vanish(1)
-    assert cluster.controller.controller.epoch == 2
+    assert cluster.elected.epoch == 2
     assert cluster.controller.image.controller_id in (2, 3)
     assert cluster.state("t") == (2, 1, [2, 3])
     await cluster.create("u", [3, 2])
@@ -141,12 +141,10 @@ async def test_a_former_broker_epoch_cannot_join_the_isr():
     requested = RequestedIsr(partition.leader_epoch, partition.partition_epoch, [(1, -1), (2, epoch)])
     topic_id = cluster.controller.image.topics["t"].topic_id
     own_epoch = cluster.brokers[1].broker_epoch
-    (result,) = await cluster.controller.controller.isr_changes.alter_partitions(
-        1, own_epoch, [IsrRequest(topic_id, 0, requested)]
-    )
+    (result,) = await cluster.elected.isr_changes.alter_partitions(1, own_epoch, [IsrRequest(topic_id, 0, requested)])
     assert result is ErrorCode.INELIGIBLE_REPLICA
     with pytest.raises(KafkaError, match="STALE_BROKER_EPOCH"):
-        await cluster.controller.controller.isr_changes.alter_partitions(2, epoch, [])
+        await cluster.elected.isr_changes.alter_partitions(2, epoch, [])
 
 
 @async_test
@@ -154,18 +152,16 @@ async def test_changes_of_isrs_are_written_together():
     cluster = await cluster_of_three()
     await cluster.create("t", *([1, 2, 3] for _ in range(100)))
     image = cluster.controller.image
-    number = cluster.controller.controller.last_change_number
+    number = cluster.elected.last_change_number
     topic_id, epoch = image.topics["t"].topic_id, image.brokers[1].epoch
 
     async def shrink(index: int) -> None:
         requested = RequestedIsr(0, 0, [(1, epoch)])
-        await cluster.controller.controller.isr_changes.alter_partitions(
-            1, epoch, [IsrRequest(topic_id, index, requested)]
-        )
+        await cluster.elected.isr_changes.alter_partitions(1, epoch, [IsrRequest(topic_id, index, requested)])
 
     await asyncio.gather(*map(shrink, range(100)))
     assert all(partition.isr == [1] for partition in image.topics["t"].partitions)
-    assert cluster.controller.controller.last_change_number <= number + 2
+    assert cluster.elected.last_change_number <= number + 2
 
 
 @async_test
@@ -173,7 +169,7 @@ async def test_a_broker_leaves_in_order():
     cluster = await cluster_of_three()
     await cluster.create("t", [3, 2])
     await cluster.create("alone", [3])
-    assert await cluster.controller.controller.replication.controlled_shutdown(3, cluster.brokers[3].broker_epoch) == 0
+    assert await cluster.elected.replication.controlled_shutdown(3, cluster.brokers[3].broker_epoch) == 0
     await settle()
     assert cluster.state("t") == (2, 1, [2])
     assert cluster.state("alone") == (-1, 1, [])
@@ -189,10 +185,7 @@ async def test_new_topics_prefer_the_brokers_that_are_there():
     cluster = await cluster_of_three()
     await cluster.vanish(2)
     topics = [NewTopic("two", 4, 2), NewTopic("three", 1, 3)]
-    assert [result.error for result in await cluster.controller.controller.topics.create_topics(topics, False)] == [
-        None,
-        None,
-    ]
+    assert [result.error for result in await cluster.elected.topics.create_topics(topics, False)] == [None, None]
     await settle()
     assert {replica for index in range(4) for replica in cluster.partition("two", index).replicas} == {1, 3}
     # The fenced broker follows when it returns.
@@ -207,7 +200,7 @@ async def test_a_failover_does_not_wait_for_a_request_that_creates_many_topics(m
     monkeypatch.setattr("kbroker.metadata.topics.topic_control_manager.TOPICS_BYTES", 5_000)
     cluster = await cluster_of_three()
     await cluster.create("t", [2, 3])
-    controller = cluster.controller.controller
+    controller = cluster.elected
     creating = asyncio.ensure_future(
         controller.topics.create_topics([NewTopic(f"n{n}", 3, 3) for n in range(100)], False)
     )
@@ -225,7 +218,7 @@ async def test_a_failover_does_not_wait_for_a_request_that_creates_many_topics(m
 async def test_a_broker_that_is_cordoned_while_topics_are_created_gets_none_of_them(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("kbroker.metadata.topics.topic_control_manager.TOPICS_BYTES", 5_000)
     cluster = await cluster_of_three()
-    controller = cluster.controller.controller
+    controller = cluster.elected
     creating = asyncio.ensure_future(
         controller.topics.create_topics([NewTopic(f"n{n}", 3, 2) for n in range(100)], False)
     )
@@ -308,10 +301,10 @@ async def test_leaders_return_to_their_preferred_brokers():
     await cluster.create("t", [2, 3])
     await cluster.vanish(2)
     await cluster.start(2)
-    await cluster.controller.controller.replication.balance_leaders()
+    await cluster.elected.replication.balance_leaders()
     assert cluster.state("t") == (3, 1, [3])
     await cluster.expand("t", 2)
-    await cluster.controller.controller.replication.balance_leaders()
+    await cluster.elected.replication.balance_leaders()
     await settle()
     assert cluster.state("t") == (2, 2, [3, 2])
 
@@ -323,7 +316,7 @@ async def test_a_former_controller_does_not_balance_leaders():
     await cluster.vanish(2)
     await cluster.start(2)
     await cluster.expand("t", 2)
-    former = cluster.controller.controller
+    former = cluster.elected
     former.resign()
     # It raises nothing: the next controller balances them.
     await former.replication.balance_leaders()

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from kbroker.common import NO_LEADER
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.store import change_log
-from kbroker.metadata.topics.create_topics import NewPartitions, NewTopic
-from kbroker.metadata.topics.delete_topics import TopicNameOrId
+from kbroker.metadata.topics.topic_requests import NewPartitions, NewTopic, TopicNameOrId
 from scripts.benchmark.scale.metadata_cluster import CONTROLLER, FOLLOWER, MetadataCluster
 from tests.sampling import third_of
 from tests.unit.support.async_test import async_test

@@ -3,23 +3,22 @@
 Each operation of a change is a multi here. What is written is legal, and the next controller ends or can repeat it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.embedded import EmbeddedSession
 from kbroker.coordination.interface import Op, Unavailable
-from kbroker.metadata.reassignments import plan_manager
+from kbroker.metadata.reassignments import reassignment_control_manager
 from kbroker.metadata.reassignments import stored_plan as stored_plan_module
-from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
-from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
-from kbroker.metadata.reassignments.plan_checks import RequestedPlan
+from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
+from kbroker.metadata.reassignments.plan_decisions import RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import PlanState, StoredPlan
+from kbroker.metadata.replication.partition_requests import RequestedReassignment
 from kbroker.metadata.store import znodes
-from kbroker.metadata.topics.create_topics import NewTopic
-from kbroker.metadata.topics.delete_topics import TopicNameOrId
+from kbroker.metadata.topics.topic_requests import NewTopic, TopicNameOrId
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import settle
 from tests.unit.support.metadata_cluster import Cluster, cluster_of_three
@@ -35,9 +34,9 @@ def _multis_of_one_operation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbroker.metadata.topics.topic_control_manager.TOPICS_BYTES", 20_000)
     monkeypatch.setattr(stored_plan_module, "MOVES_PER_NODE", 2)
     for interval in ("STEP_INTERVAL_S", "STEP_INTERVAL_PER_MOVE_S", "RETRY_BACKOFF_S"):
-        monkeypatch.setattr(plan_manager, interval, 0)
+        monkeypatch.setattr(reassignment_control_manager, interval, 0)
     monkeypatch.setattr("kbroker.metadata.replication.replication_control_manager.RETRY_BACKOFF_S", 0)
-    monkeypatch.setattr("kbroker.metadata.metadata_writer.RETRY_BACKOFF_S", 0)
+    monkeypatch.setattr("kbroker.metadata.control_manager.RETRY_BACKOFF_S", 0)
 
 
 class Outage:
@@ -67,33 +66,39 @@ async def kill_if_failed(cluster: Cluster, outage: Outage) -> None:
         await cluster.vanish(1)
 
 
+async def after_each_write(story: Callable[[int], Awaitable[Outage]]) -> int:
+    """Run a story whose controller fails after 0, 1, 2, ... writes, until it does not fail. Returns the last number."""
+    writes = 0
+    while (await story(writes)).has_failed:
+        writes += 1
+    return writes
+
+
 # Reassignments.
 
 
 @async_test
 async def test_reassignments_are_written_partition_by_partition_and_can_be_requested_again():
-    writes = 0
-    while True:
+    async def story(writes: int) -> Outage:
         cluster = await cluster_of_three()
         await cluster.create("t", *[[2]] * PARTITIONS)
         requested = [RequestedReassignment("t", index, [3]) for index in range(PARTITIONS)]
         outage = Outage(cluster.sessions[1], writes)
         try:
-            await cluster.controller.controller.reassignments.alter_reassignments(requested)
+            await cluster.elected.reassignments.alter_reassignments(requested)
         except KafkaError:
             assert outage.has_failed
         await kill_if_failed(cluster, outage)
         begun = [cluster.partition("t", index).adding_replicas == [3] for index in range(PARTITIONS)]
         assert begun.count(True) == min(PARTITIONS, writes * 128)
         assert all(cluster.partition("t", index).replicas == [2] for index in range(PARTITIONS) if not begun[index])
-        outcomes = await cluster.controller.controller.reassignments.alter_reassignments(requested)
+        outcomes = await cluster.elected.reassignments.alter_reassignments(requested)
         assert all(outcome.error is None for outcome in outcomes)
         await settle()
         assert all(cluster.partition("t", index).adding_replicas == [3] for index in range(PARTITIONS))
-        if not outage.has_failed:
-            break
-        writes += 1
-    assert writes == 3
+        return outage
+
+    assert await after_each_write(story) == 3
 
 
 # Plans.
@@ -127,25 +132,24 @@ async def check_nothing_is_left(cluster: Cluster, replicas: list[int]) -> None:
     assert image.resources_with_overrides(ConfigResourceType.BROKER) == []
 
 
-PLAN = RequestedPlan("p", THROTTLED, 10, [GivenMove("t", index, (2,), (3,)) for index in range(3)])
+PLAN = RequestedPlan("p", THROTTLED, 10, [PartitionMove("t", index, (2,), (3,)) for index in range(3)])
 
 
 @async_test
 async def test_a_plan_ends_whichever_write_of_it_was_the_last_one_of_its_controller():
-    writes = 0
-    while True:
+    async def story(writes: int) -> Outage:
         cluster = await cluster_of_three()
         await cluster.create("t", *[[2]] * 3)
         outage = Outage(cluster.sessions[1], writes)
         try:
-            await cluster.controller.controller.plans.create_plan(PLAN)
+            await cluster.elected.plans.create_plan(PLAN)
         except KafkaError:
             assert outage.has_failed
         plan = await until_ended(cluster, outage)
         if plan is None:
             # It was never stored. What is left of it does not prevent another one.
             await check_nothing_is_left(cluster, [2])
-            await cluster.controller.controller.plans.create_plan(PLAN)
+            await cluster.elected.plans.create_plan(PLAN)
             plan = await until_ended(cluster, outage)
         assert plan is not None
         assert (plan.plan_id, plan.state, plan.skipped) == (1, PlanState.COMPLETE, {})
@@ -153,19 +157,17 @@ async def test_a_plan_ends_whichever_write_of_it_was_the_last_one_of_its_control
         session = next(cluster.sessions[broker] for broker in cluster.brokers)
         assert await session.children(znodes.REASSIGNMENT_PLAN) == ["1-0", "1-1"]
         assert cluster.failures == []
-        if not outage.has_failed:
-            break
-        writes += 1
-    assert writes > 10
+        return outage
+
+    assert await after_each_write(story) > 10
 
 
 @async_test
 async def test_a_plan_is_cancelled_whichever_write_was_the_last_one_of_its_controller():
-    writes = 0
-    while True:
+    async def story(writes: int) -> Outage:
         cluster = await cluster_of_three()
         await cluster.create("t", *[[2]] * 3)
-        controller = cluster.controller.controller
+        controller = cluster.elected
         plan_id = await controller.plans.create_plan(PLAN)
         await settle()
         outage = Outage(cluster.sessions[1], writes)
@@ -178,10 +180,9 @@ async def test_a_plan_is_cancelled_whichever_write_was_the_last_one_of_its_contr
         is_cancelled = writes > 0
         assert plan.state is (PlanState.CANCELLED if is_cancelled else PlanState.COMPLETE)
         await check_nothing_is_left(cluster, [2] if is_cancelled else [3])
-        if not outage.has_failed:
-            break
-        writes += 1
-    assert writes > 3
+        return outage
+
+    assert await after_each_write(story) > 3
 
 
 # Failovers.
@@ -189,8 +190,7 @@ async def test_a_plan_is_cancelled_whichever_write_was_the_last_one_of_its_contr
 
 @async_test
 async def test_another_controller_ends_a_failover():
-    writes = 0
-    while True:
+    async def story(writes: int) -> Outage:
         cluster = await cluster_of_three()
         await cluster.create("t", *[[3, 2]] * PARTITIONS)
         outage = Outage(cluster.sessions[1], writes)
@@ -199,10 +199,9 @@ async def test_another_controller_ends_a_failover():
         await kill_if_failed(cluster, outage)
         await settle()
         assert all(cluster.state("t", index) == (2, 1, [2]) for index in range(PARTITIONS))
-        if not outage.has_failed:
-            break
-        writes += 1
-    assert writes == 4
+        return outage
+
+    assert await after_each_write(story) == 4
 
 
 @pytest.mark.parametrize("writes", range(4))
@@ -214,7 +213,7 @@ async def test_a_controller_that_cannot_write_for_a_moment_ends_the_failover_its
     await cluster.vanish(3)
     await settle()
     assert outage.has_failed
-    assert cluster.controller.controller.node_id == 1
+    assert cluster.elected.node_id == 1
     assert all(cluster.state("t", index) == (2, 1, [2]) for index in range(PARTITIONS))
 
 
@@ -223,33 +222,31 @@ async def test_a_controller_that_cannot_write_for_a_moment_ends_the_failover_its
 
 @async_test
 async def test_topics_are_created_and_deleted_as_a_whole():
-    writes = 0
-    while True:
+    names = [f"t{number}" for number in range(5)]
+    topics = [NewTopic(name, PARTITIONS // 3, 3) for name in names]
+
+    async def creation(writes: int) -> Outage:
         cluster = await cluster_of_three()
-        names = [f"t{number}" for number in range(5)]
         outage = Outage(cluster.sessions[1], writes)
-        topics = [NewTopic(name, PARTITIONS // 3, 3) for name in names]
-        await cluster.controller.controller.topics.create_topics(topics, False)
+        await cluster.elected.topics.create_topics(topics, False)
         await kill_if_failed(cluster, outage)
         created = dict(cluster.controller.image.topics)
         assert all(len(topic.partitions) == PARTITIONS // 3 for topic in created.values())
-        if not outage.has_failed:
-            break
-        results = await cluster.controller.controller.topics.create_topics(topics, False)
-        assert all((result.error is None) != (result.name in names[: len(created)]) for result in results)
-        writes += 1
-    assert writes > 1
-    writes = 0
-    while True:
+        if outage.has_failed:
+            results = await cluster.elected.topics.create_topics(topics, False)
+            assert all((result.error is None) != (result.name in names[: len(created)]) for result in results)
+        return outage
+
+    async def deletion(writes: int) -> Outage:
         cluster = await cluster_of_three()
-        await cluster.controller.controller.topics.create_topics(topics, False)
+        await cluster.elected.topics.create_topics(topics, False)
         outage = Outage(cluster.sessions[1], writes)
-        await cluster.controller.controller.topics.delete_topics(list(map(TopicNameOrId, names)))
+        await cluster.elected.topics.delete_topics(list(map(TopicNameOrId, names)))
         await kill_if_failed(cluster, outage)
         remaining = cluster.controller.image.topics
         assert all(len(topic.partitions) == PARTITIONS // 3 for topic in remaining.values())
-        if not outage.has_failed:
-            assert not remaining
-            break
-        writes += 1
-    assert writes > 1
+        assert outage.has_failed or not remaining
+        return outage
+
+    assert await after_each_write(creation) > 1
+    assert await after_each_write(deletion) > 1

@@ -5,26 +5,23 @@ import asyncio
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.coordination.interface import Create, SessionExpired
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.features import TRANSACTION_VERSION, UPGRADE, BrokerFeature, FeatureUpdate
 from kbroker.metadata.image import BrokerEndpoint, BrokerNode, BrokerRegistration, MetadataDelta
 from kbroker.metadata.replication import replication_control_manager
 from kbroker.metadata.store import znodes
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.topic_requests import NewTopic
 from tests.unit.support.async_test import async_test
-from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle
-from tests.unit.support.metadata_cluster import CONFIG, Cluster, cluster_of
+from tests.unit.support.memory_disk import make_environment, settle
+from tests.unit.support.metadata_cluster import CONFIG, cluster_of
 
 
 @async_test
 async def test_a_broker_that_loses_its_session_while_it_waits_to_be_unfenced_stops_waiting():
-    store = await EmbeddedStore.open(make_environment(MemoryDisk()), "/data")
-    cluster = Cluster(store)
-    await cluster.start(1)
+    cluster = await cluster_of(1)
     cluster.brokers[1].controller.resign()  # by another defect: nobody unfences brokers
-    session = store.session()
+    session = cluster.store.session()
     member = ClusterMember(make_environment(seed=2), session, 2, lambda: CONFIG, cluster.failures.append)
     await member.load()
     registering = asyncio.ensure_future(member.register(BrokerRegistration(2, "h", 2)))
@@ -39,9 +36,7 @@ async def test_a_broker_that_loses_its_session_while_it_waits_to_be_unfenced_sto
 @async_test
 async def test_an_image_has_whole_changes_only():
     """A broker reads the nodes of one change while the controller writes the next one, which needs other nodes, too."""
-    store = await EmbeddedStore.open(make_environment(MemoryDisk()), "/data")
-    cluster = Cluster(store)
-    await cluster.start(1, 2)
+    cluster = await cluster_of(2)
     session, member = cluster.sessions[2], cluster.brokers[2]
     topics: list[set[str]] = []
     member.add_roles_listener(lambda delta: topics.append(set(member.image.topics)))
@@ -51,7 +46,7 @@ async def test_an_image_has_whole_changes_only():
         """Read each node in turn, with a change after the first one."""
         session.get_many = read
         nodes = await read(paths[:1])
-        await cluster.controller.controller.topics.create_topics([NewTopic("b", assignments=[(0, [1, 2])])], False)
+        await cluster.elected.topics.create_topics([NewTopic("b", assignments=[(0, [1, 2])])], False)
         return nodes + await read(paths[1:])
 
     session.get_many = read_while_others_write  # type: ignore[method-assign]
@@ -65,9 +60,7 @@ async def test_an_image_has_whole_changes_only():
 @async_test
 async def test_a_role_that_cannot_change_stops_the_broker():
     """Otherwise the request that made the change would have an error, and the broker another role than in the image."""
-    store = await EmbeddedStore.open(make_environment(MemoryDisk()), "/data")
-    cluster = Cluster(store)
-    await cluster.start(1)
+    cluster = await cluster_of(1)
 
     def fail(delta: MetadataDelta) -> None:
         raise RuntimeError("a defect")
@@ -79,9 +72,7 @@ async def test_a_role_that_cannot_change_stops_the_broker():
 
 @async_test
 async def test_a_controller_tries_again_after_an_unexpected_exception(monkeypatch: pytest.MonkeyPatch):
-    store = await EmbeddedStore.open(make_environment(MemoryDisk()), "/data")
-    cluster = Cluster(store)
-    await cluster.start(1, 2)
+    cluster = await cluster_of(2)
     await cluster.create("a", [2, 1])
     real, outcomes = replication_control_manager.plan_broker_changes, [RuntimeError("a defect")]
 
@@ -100,10 +91,8 @@ async def test_a_controller_tries_again_after_an_unexpected_exception(monkeypatc
 
 @async_test
 async def test_a_node_that_is_not_a_broker_does_not_stop_the_controller():
-    store = await EmbeddedStore.open(make_environment(MemoryDisk()), "/data")
-    cluster = Cluster(store)
-    await cluster.start(1)
-    await store.session().create(f"{znodes.BROKERS}/stranger", b"?")
+    cluster = await cluster_of(1)
+    await cluster.store.session().create(f"{znodes.BROKERS}/stranger", b"?")
     await cluster.start(2)
     assert set(cluster.brokers[1].image.brokers) == {1, 2}
 
@@ -113,7 +102,7 @@ async def test_nodes_of_kinds_of_a_later_version_are_ignored():
     """Brokers are upgraded one by one: the controller of a later version may write users, ACLs or quotas."""
     cluster = await cluster_of(2)
     later = [f"{znodes.ROOT}/users", f"{znodes.ROOT}/users/alice", f"{znodes.CONFIGS}/ips", f"{znodes.CONFIGS}/ips/x"]
-    await cluster.controller.controller._writer.commit([Create(path, b"?") for path in later])
+    await cluster.elected._writer.commit([Create(path, b"?") for path in later])
     await cluster.create("t", [1, 2])
     assert [set(broker.image.topics) for broker in cluster.brokers.values()] == [{"t"}, {"t"}]
     await cluster.start(3)  # reads all nodes
@@ -139,7 +128,7 @@ async def test_the_next_controller_adds_what_one_of_the_version_before_has_left_
 @async_test
 async def test_a_feature_level_that_a_registered_broker_does_not_support_is_refused():
     cluster = await cluster_of(2)
-    controller = cluster.controller.controller
+    controller = cluster.elected
     for features, reason in ((), "does not support this feature"), (
         (BrokerFeature(TRANSACTION_VERSION, 0, 1),), "only supports versions 0-1"
     ):  # fmt: skip

@@ -4,12 +4,10 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
-from kbroker.metadata.replication.alter_partition import RequestedIsr
-from kbroker.metadata.replication.isr_change_queue import AlterPartitionResult, IsrRequest
+from kbroker.metadata.replication.isr_change_queue import AlterPartitionResult
+from kbroker.metadata.replication.partition_requests import RequestedReassignment
 from kbroker.metadata.store.znodes import decode_chunk, encode_chunk
-from kbroker.metadata.topics.create_topics import NewPartitions
-from kbroker.metadata.topics.delete_topics import TopicNameOrId
+from kbroker.metadata.topics.topic_requests import NewPartitions, TopicNameOrId
 from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import settle
@@ -19,19 +17,14 @@ from tests.unit.support.metadata_cluster import Cluster, cluster_of_three
 async def reassign(cluster: Cluster, target: list[int] | None, topic: str = "t", index: int = 0) -> ErrorCode | None:
     """Request one reassignment; return its error code."""
     requested = [RequestedReassignment(topic, index, target)]
-    (outcome,) = await cluster.controller.controller.reassignments.alter_reassignments(requested)
+    (outcome,) = await cluster.elected.reassignments.alter_reassignments(requested)
     await settle()
     return outcome.error.code if outcome.error else None
 
 
-async def propose(cluster: Cluster, isr: list[int], topic: str = "t", index: int = 0) -> AlterPartitionResult:
+async def propose(cluster: Cluster, isr: list[int]) -> AlterPartitionResult:
     """Let the leader request an ISR."""
-    partition, image = cluster.partition(topic, index), cluster.controller.image
-    epochs = [(replica, image.brokers[replica].epoch) for replica in isr]
-    requested = RequestedIsr(partition.leader_epoch, partition.partition_epoch, epochs)
-    leader = image.brokers[partition.leader]
-    request = IsrRequest(image.topics[topic].topic_id, index, requested)
-    (result,) = await cluster.controller.controller.isr_changes.alter_partitions(leader.id, leader.epoch, [request])
+    result = await cluster.propose("t", isr)
     await settle()
     return result
 
@@ -62,7 +55,7 @@ async def test_a_new_controller_continues():
     cluster = await cluster_of_three()
     await cluster.create("t", [2, 1])
     assert await reassign(cluster, [3, 2]) is None
-    dead = cluster.controller.controller.node_id
+    dead = cluster.elected.node_id
     await cluster.vanish(dead)
     assert cluster.partition("t").adding_replicas == [3]
     assert isinstance(await propose(cluster, [2, 3]), PartitionRegistration)
@@ -108,18 +101,18 @@ async def test_each_partition_of_a_request_has_its_own_outcome():
         RequestedReassignment("t", 3, [2]),
         RequestedReassignment("u", 0, [2]),
     ]
-    outcomes = await cluster.controller.controller.reassignments.alter_reassignments(requested)
+    outcomes = await cluster.elected.reassignments.alter_reassignments(requested)
     invalid, unknown = ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     codes = [outcome.error.code if outcome.error else None for outcome in outcomes]
     assert codes == [None, invalid, invalid, unknown, unknown]
     await settle()
     assert [cluster.partition("t", index).adding_replicas for index in range(3)] == [[2], [], []]
     # New partitions have the replication factor of the reassignment, as in Kafka.
-    result = await cluster.controller.controller.topics.create_partitions([NewPartitions("t", 4)], False)
+    result = await cluster.elected.topics.create_partitions([NewPartitions("t", 4)], False)
     assert result[0].error is None
     await settle()
     assert not cluster.partition("t", 3).is_reassigning
-    (deletion,) = await cluster.controller.controller.topics.delete_topics([TopicNameOrId("t")])
+    (deletion,) = await cluster.elected.topics.delete_topics([TopicNameOrId("t")])
     assert deletion.error is None
 
 
@@ -138,14 +131,14 @@ async def test_a_broker_that_has_gone_is_unregistered():
     await cluster.create("t", [2, 3])
     await cluster.vanish(3)
     assert set(cluster.controller.image.fenced_brokers) == {3}
-    await cluster.controller.controller.replication.unregister_broker(3)
+    await cluster.elected.replication.unregister_broker(3)
     await settle()
     image = cluster.controller.image
     assert (set(image.brokers), set(image.fenced_brokers)) == ({1, 2}, set())
     # Its replicas stay assigned to it.
     assert cluster.partition("t").replicas == [2, 3]
     with pytest.raises(KafkaError) as refused:
-        await cluster.controller.controller.replication.unregister_broker(3)
+        await cluster.elected.replication.unregister_broker(3)
     assert refused.value.code == ErrorCode.BROKER_ID_NOT_REGISTERED
     assert await reassign(cluster, [2, 3]) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert await reassign(cluster, [2]) is None
@@ -156,7 +149,7 @@ async def test_a_broker_that_has_gone_is_unregistered():
 async def test_a_live_broker_registers_again_when_it_is_unregistered():
     cluster = await cluster_of_three()
     await cluster.create("t", [2, 3])
-    await cluster.controller.controller.replication.unregister_broker(2)
+    await cluster.elected.replication.unregister_broker(2)
     await settle()
     assert set(cluster.controller.image.brokers) == {1, 2, 3}
     assert cluster.state("t") == (3, 1, [3])
@@ -168,7 +161,7 @@ async def test_a_broker_that_a_partition_waits_for_stays_registered():
     """Otherwise it could come back with an empty disk, and nothing would show that (KIP-966)."""
     cluster = await cluster_of_three()
     await cluster.create("t", [2, 3])
-    controller = cluster.controller.controller
+    controller = cluster.elected
     await cluster.vanish(3)
     await cluster.vanish(2)
     assert cluster.partition("t").leader == -1
@@ -185,7 +178,7 @@ async def test_a_broker_is_unregistered_although_it_has_the_only_replica():
     cluster = await cluster_of_three()
     await cluster.create("t", [3])
     await cluster.vanish(3)
-    await cluster.controller.controller.replication.unregister_broker(3)
+    await cluster.elected.replication.unregister_broker(3)
     await settle()
     assert set(cluster.controller.image.fenced_brokers) == set()
 

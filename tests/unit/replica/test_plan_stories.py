@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from kbroker.config.config_resource import ConfigResourceType
-from kbroker.metadata.topics.delete_topics import TopicNameOrId
+from kbroker.config.config_def import ConfigResourceType
+from kbroker.metadata.topics.topic_requests import TopicNameOrId
 from protocol.errors import ErrorCode
 from protocol.messages.k10000_reassignment_plans import (
     CancelReassignmentPlanRequest,

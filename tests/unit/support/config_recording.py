@@ -8,10 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.config.definitions.broker import BROKER_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.topic_requests import NewTopic
 from protocol.apis import ApiKey
 from protocol.messages import k32_describe_configs as k32
 from protocol.messages import k33_alter_configs as k33

@@ -1,17 +1,18 @@
 """Brokers that share one store, as far as the metadata: they load it, register, and one is the controller."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from kbroker.config import BrokerConfig
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
 from kbroker.coordination.interface import Coordination
 from kbroker.metadata.cluster_member import ClusterMember
+from kbroker.metadata.controller import Controller
 from kbroker.metadata.image import BrokerRegistration, PartitionRegistration
-from kbroker.metadata.replication.alter_partition import RequestedIsr
-from kbroker.metadata.replication.isr_change_queue import IsrRequest
+from kbroker.metadata.replication.isr_change_queue import AlterPartitionResult, IsrRequest
 from kbroker.metadata.replication.partition_change import target_replicas
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.replication.partition_requests import RequestedIsr
+from kbroker.metadata.topics.topic_requests import NewTopic
 from kbroker.runtime.environment import Clock, Environment
 from tests.unit.support.memory_disk import MemoryDisk, SteadyClock, make_environment, settle
 
@@ -60,14 +61,18 @@ class Cluster:
         (elected,) = (broker for broker in self.brokers.values() if broker.controller.is_elected)
         return elected
 
+    @property
+    def elected(self) -> Controller:
+        return self.controller.controller
+
     async def create(self, name: str, *assignments: list[int]) -> None:
         topic = NewTopic(name, assignments=list(enumerate(assignments)))
-        (result,) = await self.controller.controller.topics.create_topics([topic], False)
+        (result,) = await self.elected.topics.create_topics([topic], False)
         assert result.error is None
         await settle()
 
     async def alter(self, topic: str, config: str, value: str) -> None:
-        await self.controller.controller.alter_configs(ConfigResourceType.TOPIC, topic, {config: value})
+        await self.elected.alter_configs(ConfigResourceType.TOPIC, topic, {config: value})
         await settle()
 
     def partition(self, topic: str, index: int = 0) -> PartitionRegistration:
@@ -80,49 +85,41 @@ class Cluster:
         partition = self.partition(topic, index)
         return partition.leader, partition.leader_epoch, partition.isr
 
+    async def propose(self, topic: str, isr: Iterable[int], index: int = 0) -> AlterPartitionResult:
+        """Let the leader request an ISR, with the current broker epochs. Raises KafkaError."""
+        image = self.controller.image
+        partition, brokers = image.topics[topic].partitions[index], image.brokers
+        requested = RequestedIsr(
+            partition.leader_epoch, partition.partition_epoch, [(node, brokers[node].epoch) for node in isr]
+        )
+        (result,) = await self.elected.isr_changes.alter_partitions(
+            partition.leader,
+            brokers[partition.leader].epoch,
+            [IsrRequest(image.topics[topic].topic_id, index, requested)],
+        )
+        return result
+
     async def expand(self, topic: str, broker_id: int) -> None:
         """Let the leader add a broker to the ISR of partition 0."""
-        partition = self.partition(topic)
-        image = self.controller.image
-        isr = [(replica, image.brokers[replica].epoch) for replica in (*partition.isr, broker_id)]
-        requested = RequestedIsr(partition.leader_epoch, partition.partition_epoch, isr)
-        (result,) = await self.controller.controller.isr_changes.alter_partitions(
-            partition.leader,
-            image.brokers[partition.leader].epoch,
-            [IsrRequest(image.topics[topic].topic_id, 0, requested)],
-        )
+        result = await self.propose(topic, [*self.partition(topic).isr, broker_id])
         assert isinstance(result, PartitionRegistration)
         await settle()
 
     async def complete_reassignments(self, topic: str) -> None:
         """Let the leaders that are there add the replicas that are added. Raises KafkaError."""
-        image, controller = self.controller.image, self.controller.controller
+        image = self.controller.image
         for index, partition in enumerate(image.topics[topic].partitions):
             if partition.is_reassigning and partition.leader in image.brokers:
-                isr = sorted({*partition.isr, *target_replicas(partition)})
-                requested = RequestedIsr(
-                    partition.leader_epoch,
-                    partition.partition_epoch,
-                    [(replica, image.brokers[replica].epoch) for replica in isr],
-                )
-                leader = image.brokers[partition.leader]
-                request = IsrRequest(image.topics[topic].topic_id, index, requested)
-                await controller.isr_changes.alter_partitions(leader.id, leader.epoch, [request])
+                await self.propose(topic, sorted({*partition.isr, *target_replicas(partition)}), index)
 
     async def catch_up(self) -> None:
         """Let the leaders add all replicas that live and are to stay."""
-        image, controller = self.controller.image, self.controller.controller
+        image = self.controller.image
         for topic in image.topics.values():
             for index, partition in enumerate(topic.partitions):
                 wanted = [node for node in target_replicas(partition) if node in image.brokers]
-                if partition.leader not in image.brokers or set(wanted) <= set(partition.isr):
-                    continue
-                isr = [(node, image.brokers[node].epoch) for node in dict.fromkeys((*partition.isr, *wanted))]
-                requested = RequestedIsr(partition.leader_epoch, partition.partition_epoch, isr)
-                leader = image.brokers[partition.leader]
-                await controller.isr_changes.alter_partitions(
-                    leader.id, leader.epoch, [IsrRequest(topic.topic_id, index, requested)]
-                )
+                if partition.leader in image.brokers and not set(wanted) <= set(partition.isr):
+                    await self.propose(topic.name, dict.fromkeys((*partition.isr, *wanted)), index)
         await settle()
 
 

@@ -25,8 +25,8 @@ from kbroker.interbroker.peers import Channel, Peers
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage, TopicImage
 from kbroker.metadata.replication.isr_change_queue import AlterPartitionResult, IsrRequest
 from kbroker.metadata.replication.replication_control_manager import ReplicaKey
-from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.topic_control_manager import CreateTopicResult
+from kbroker.metadata.topics.topic_requests import NewTopic
 from kbroker.runtime.environment import Environment
 from kbroker.runtime.metrics import RequestStats
 from kbroker.server.interbroker.inter_broker_server import InterBrokerServer

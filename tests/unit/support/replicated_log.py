@@ -9,7 +9,7 @@ from kbroker.storage.log.log import Log
 from kbroker.storage.log.transaction_index import AbortedTransaction
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.records.batch import TRANSACTIONAL, BatchHeader, iter_headers, parse_header
-from protocol.records.control import EndTransactionMarker, build_end_marker, find_end_marker
+from protocol.records.control import EndTransactionMarker, build_end_marker
 from tests.unit.support.log_lab import NOW, append, batch
 
 
@@ -135,7 +135,3 @@ def feed(log: Log, stored: Stored, cuts: Iterable[int]) -> None:
             headers[-1].next_offset if headers else log.log_end_offset
         )
         first = cut
-
-
-def marker_of(data: bytes) -> EndTransactionMarker | None:
-    return find_end_marker(data)

@@ -8,10 +8,10 @@ from typing import Any
 
 from kbroker.broker import Broker
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
-from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.replication.partition_requests import RequestedReassignment
+from kbroker.metadata.topics.topic_requests import NewTopic
 from kbroker.replica.partition import Partition
 from kbroker.simulation.coordination.service import SimCoordination
 from kbroker.simulation.runtime.machine import PORT, Machine

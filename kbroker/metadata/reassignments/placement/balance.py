@@ -10,9 +10,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise, takewhile
 
-from kbroker.metadata.reassignments.placement.cluster_layout import BYTES_TOLERANCE, ClusterLayout, with_replicas
+from kbroker.metadata.reassignments.placement.cluster_layout import (
+    BYTES_TOLERANCE,
+    ClusterLayout,
+    ReplicaTable,
+    with_replicas,
+)
 from kbroker.metadata.reassignments.placement.reassignment_plan import ReassignmentPlan, plan_of
-from kbroker.metadata.reassignments.placement.replica_table import ReplicaTable
 
 # How many replicas are tried on each side of an exchange. A full search would compare each replica of a broker with
 # each of another, and could find exchanges that this limit misses.

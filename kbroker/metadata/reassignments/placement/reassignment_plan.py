@@ -26,15 +26,19 @@ class PlanRefused(Exception):
 class PartitionMove(NamedTuple):
     """The change of one partition's replicas. `target[0]` is its preferred leader afterwards.
 
-    `source` is the leader, which the records are copied from. `size_bytes` is the size of one replica.
+    `original`: the replicas that the partition must have now. `source` is the leader, which the records are copied
+    from, and `size_bytes` the size of one replica; both are known in plans that were made for a layout.
     """
 
     topic: str
     partition: int
     original: tuple[int, ...]
     target: tuple[int, ...]
-    source: int | None
-    size_bytes: int
+    source: int | None = None
+    size_bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
 
     @property
     def added(self) -> list[int]:
@@ -122,20 +126,12 @@ def partitions_are(partitions: Sequence[PlacedPartition]) -> str:
     return f"{len(partitions)} partitions, such as {partitions[0]}, are"
 
 
-class GivenMove(NamedTuple):
-    """`original`: the replicas that the partition must have now. `target[0]` is its preferred leader afterwards."""
-
-    topic: str
-    partition: int
-    original: tuple[int, ...]
-    target: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-
 def given_moves(
-    layout: ClusterLayout, moves: Iterable[GivenMove], drained: Iterable[int] = (), *, allow_fewer_racks: bool = False
+    layout: ClusterLayout,
+    moves: Iterable[PartitionMove],
+    drained: Iterable[int] = (),
+    *,
+    allow_fewer_racks: bool = False,
 ) -> ReassignmentPlan:
     """Return the plan with exactly these moves. Raises PlanRefused if one is no longer possible, or violates a goal.
 

@@ -2,19 +2,17 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from tests.compat.cluster.cluster import IS_KBROKER, Cluster
-from tests.compat.cluster.ensemble import Ensemble
+from tests.compat.cluster.cluster import IS_KBROKER, Cluster, running_cluster
 from tests.compat.cluster.growth.plan_commands import json_of, process, replicas, run, targets
 from tests.compat.cluster.test_groups import PARTITIONS, ConfluentMember
 from tests.compat.cluster.work import create_topic, working
-from tests.compat.support import DEADLINE_S, EXTERNAL_BOOTSTRAP, eventually, unique
+from tests.compat.support import DEADLINE_S, eventually, unique
 
 pytestmark = pytest.mark.skipif(not IS_KBROKER, reason="not run: another program's brokers")
 
@@ -22,26 +20,16 @@ pytestmark = pytest.mark.skipif(not IS_KBROKER, reason="not run: another program
 PARTITION_BYTES, RATE, SLOW_RATE = 2_000_000, "400k", "50k"
 
 
-@contextmanager
-def running_cluster(directory: Path, count: int) -> Iterator[Cluster]:
-    """Brokers whose partitions have two replicas, so that one broker of three can be drained."""
-    if EXTERNAL_BOOTSTRAP:
-        pytest.skip("not run: needs a cluster of its own, and the suite was pointed at a broker")
-    settings = {"offsets_topic_replication_factor": "2", "default_replication_factor": "2", "min_insync_replicas": "1"}
-    # One ZooKeeper server: test_zookeeper.py has the failures of several.
-    cluster = Cluster(directory, Ensemble(directory, 1), count, **settings)
-    try:
-        cluster.ensemble.start()
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.end()
+# Partitions have two replicas, so that one broker of three can be drained.
+TWO_REPLICAS = {
+    "offsets_topic_replication_factor": "2", "default_replication_factor": "2", "min_insync_replicas": "1"
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster for the tests of this module, each of which leaves all brokers running."""
-    with running_cluster(tmp_path_factory.mktemp("pairs"), 3) as cluster:
+    with running_cluster(tmp_path_factory.mktemp("pairs"), servers=1, **TWO_REPLICAS) as cluster:
         yield cluster
 
 
@@ -160,7 +148,7 @@ def test_another_replication_factor(pairs: Cluster) -> None:
 
 
 def test_a_broker_that_has_failed_is_replaced(tmp_path: Path) -> None:
-    with running_cluster(tmp_path, 4) as cluster:
+    with running_cluster(tmp_path, 4, servers=1, **TWO_REPLICAS) as cluster:
         topic = create_topic(cluster, [[3, 1], [2, 3]])
         with working(cluster, topic, PARTITIONS) as work:
             cluster.kill(3)

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.cluster.cluster import IS_KBROKER, Cluster
-from tests.compat.cluster.ensemble import Ensemble
+from tests.compat.cluster.cluster import IS_KBROKER, Cluster, running_cluster
 from tests.compat.cluster.growth.plan_commands import Replicas, json_of, latest_plan, replicas, run
 from tests.compat.cluster.work import create_topic, working
-from tests.compat.support import DEADLINE_S, EXTERNAL_BOOTSTRAP, eventually
+from tests.compat.support import DEADLINE_S, eventually
 
 pytestmark = pytest.mark.skipif(not IS_KBROKER, reason="not run: another program's brokers")
 
@@ -20,15 +19,8 @@ AFTER_MS, HOUR_MS = 3000, 3_600_000
 
 
 def test_a_broker_stays_away_and_returns(tmp_path: Path) -> None:
-    if EXTERNAL_BOOTSTRAP:
-        pytest.skip("not run: needs a cluster of its own, and the suite was pointed at a broker")
-    cluster = Cluster(tmp_path, Ensemble(tmp_path, 1), 4, min_insync_replicas="2")
-    try:
-        cluster.ensemble.start()
-        cluster.start()
+    with running_cluster(tmp_path, 4, servers=1, min_insync_replicas="2") as cluster:
         heal(cluster)
-    finally:
-        cluster.end()
 
 
 def heal(cluster: Cluster) -> None:

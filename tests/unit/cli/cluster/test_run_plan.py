@@ -14,7 +14,7 @@ from kbroker.cli.cluster import plan_requests, run_plan
 from kbroker.cli.cluster.run_plan import drain_description, drained_brokers
 from kbroker.client.cluster import UnknownBroker
 from kbroker.client.connection import BrokerUnreachable
-from kbroker.metadata.reassignments import plan_checks
+from kbroker.metadata.reassignments import plan_decisions
 from kbroker.metadata.reassignments.placement.cluster_layout import ClusterBroker, PlacedPartition
 from protocol.errors import ErrorCode
 from protocol.messages.k10000_reassignment_plans import CreateReassignmentPlanResponse, DescribeReassignmentPlanResponse
@@ -90,7 +90,7 @@ def test_detached_it_returns_when_the_plan_has_begun(cluster: FakeCluster, capsy
 def test_a_plan_that_is_too_large_is_run_in_parts(
     cluster: FakeCluster, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run_plan.MAX_MOVES == plan_checks.MAX_MOVES
+    assert run_plan.MAX_MOVES == plan_decisions.MAX_MOVES
     monkeypatch.setattr(run_plan, "MAX_MOVES", 1)
     assert main(["brokers", "drain", "3"]) == 0
     assert [move.topic_name for move in cluster.controller.created[0].moves] == ["orders"]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from kbroker.config.config_def import ConfigDef, ConfigKey
-from kbroker.config.definitions import retry
 from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY, ZOOKEEPER_KEYS
 from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS, TOPIC_CONFIGS
+from kbroker.config.queue_configs import RETRY_KEYS
 from kbroker.config.values import ConfigError, format_value
 
 # One config per line: resource, name, type, default, range, update mode, sensitive, importance.
@@ -31,7 +31,7 @@ OWN = {
         "kbroker.view.of",
         "replica.lag.max.messages",
     }
-    | {key.name for key in retry.KEYS},
+    | {key.name for key in RETRY_KEYS},
     "broker": {
         "kbroker.inter.broker.listener",
         "kbroker.log.format",

@@ -5,13 +5,14 @@ import pytest
 from kbroker.metadata.image import BrokerHistory, BrokerRegistration, KnownBroker, PartitionRegistration, TopicImage
 from kbroker.metadata.reassignments import stored_plan
 from kbroker.metadata.reassignments.healing_states import (
+    BrokerDisk,
     BrokerState,
     ObservedBrokers,
+    healing_layout,
     histories_at_cancellation,
     histories_at_end,
 )
-from kbroker.metadata.reassignments.plan_step import drop_reason
-from kbroker.metadata.reassignments.rebuild import BrokerDisk, healing_layout
+from kbroker.metadata.reassignments.plan_decisions import drop_reason
 from kbroker.metadata.reassignments.stored_plan import (
     NO_THROTTLE,
     PlanOrigin,

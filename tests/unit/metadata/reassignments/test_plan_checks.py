@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration, TopicImage
-from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
-from kbroker.metadata.reassignments.plan_checks import (
+from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
+from kbroker.metadata.reassignments.plan_decisions import (
     MAX_MOVES,
     RequestedPlan,
     check_plan,
@@ -36,11 +36,11 @@ TOPICS = {
 }
 
 
-def move(topic: str = "t", partition: int = 0, original: Any = (1, 2), target: Any = (3, 2)) -> GivenMove:
-    return GivenMove(topic, partition, original, target)
+def move(topic: str = "t", partition: int = 0, original: Any = (1, 2), target: Any = (3, 2)) -> PartitionMove:
+    return PartitionMove(topic, partition, original, target)
 
 
-def check(*moves: GivenMove, description: str = "", throttle: int = -1, concurrent: int = 1) -> list[StoredMove]:
+def check(*moves: PartitionMove, description: str = "", throttle: int = -1, concurrent: int = 1) -> list[StoredMove]:
     return check_plan(RequestedPlan(description, throttle, concurrent, moves), TOPICS, RACKS)
 
 
@@ -107,7 +107,7 @@ def test_a_partition_may_not_get_into_fewer_racks(
          "The partition t-0: The manual partition assignment includes broker 9, but no such broker is registered."),
     ],
 )  # fmt: skip
-def test_a_plan_that_is_refused(moves: list[GivenMove], options: Any, code: ErrorCode, message: str) -> None:
+def test_a_plan_that_is_refused(moves: list[PartitionMove], options: Any, code: ErrorCode, message: str) -> None:
     with pytest.raises(KafkaError) as refused:
         check(*moves, **options)
     assert (refused.value.code, refused.value.message) == (code, message)

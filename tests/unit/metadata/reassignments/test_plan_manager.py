@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.interface import Create
-from kbroker.metadata.reassignments import plan_manager, stored_plan
-from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
-from kbroker.metadata.reassignments.plan_checks import RequestedPlan
+from kbroker.metadata.reassignments import reassignment_control_manager, stored_plan
+from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
+from kbroker.metadata.reassignments.plan_decisions import RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import PlanState, StoredPlan
 from kbroker.metadata.store import znodes
 from protocol.errors import ErrorCode
@@ -21,13 +21,13 @@ from tests.unit.support.metadata_cluster import Cluster, cluster_of_three
 
 @pytest.fixture(autouse=True)
 def _steps_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_manager, "STEP_INTERVAL_S", 0)
-    monkeypatch.setattr(plan_manager, "STEP_INTERVAL_PER_MOVE_S", 0)
+    monkeypatch.setattr(reassignment_control_manager, "STEP_INTERVAL_S", 0)
+    monkeypatch.setattr(reassignment_control_manager, "STEP_INTERVAL_PER_MOVE_S", 0)
 
 
 async def create(cluster: Cluster, moves: Sequence[tuple[int, list[int], list[int]]], concurrent: int = 10) -> int:
-    rows = [GivenMove("t", index, tuple(original), tuple(target)) for index, original, target in moves]
-    plan_id = await cluster.controller.controller.plans.create_plan(RequestedPlan("p", -1, concurrent, rows))
+    rows = [PartitionMove("t", index, tuple(original), tuple(target)) for index, original, target in moves]
+    plan_id = await cluster.elected.plans.create_plan(RequestedPlan("p", -1, concurrent, rows))
     await settle()
     return plan_id
 
@@ -77,7 +77,7 @@ async def test_what_a_crash_has_left_of_a_new_plan_does_not_count():
     await cluster.stop(3)
     await cluster.start(3)
     assert stored_plans(cluster) == [None] * 3
-    assert await cluster.controller.controller.plans.describe_plan() is None
+    assert await cluster.elected.plans.describe_plan() is None
     assert await create(cluster, [(0, [1, 2], [3, 2])]) == 1
     assert await session.children(znodes.REASSIGNMENT_PLAN) == ["1-0"]
     await until_ended(cluster)
@@ -143,7 +143,7 @@ async def test_a_broker_that_is_unregistered_ends_the_wait_for_it():
     (plan, *_) = stored_plans(cluster)
     assert plan is not None
     assert plan.is_active
-    await cluster.controller.controller.replication.unregister_broker(3)
+    await cluster.elected.replication.unregister_broker(3)
     plan = await until_ended(cluster)
     assert (plan.state, dict(plan.skipped)) == (PlanState.COMPLETE, {"unregistered": (0,)})
 
@@ -155,7 +155,7 @@ async def test_a_move_that_has_begun_ends_when_its_broker_is_unregistered():
     before = cluster.partition("t")
     await create(cluster, [(0, [1, 2], [1, 3])])
     await cluster.vanish(3)
-    await cluster.controller.controller.replication.unregister_broker(3)
+    await cluster.elected.replication.unregister_broker(3)
     await settle()
     plan = await until_ended(cluster)
     assert (plan.state, dict(plan.skipped)) == (PlanState.COMPLETE, {"unregistered": (0,)})
@@ -167,10 +167,10 @@ async def test_a_move_that_has_begun_ends_when_its_broker_is_unregistered():
 async def test_a_plan_that_is_cancelled_before_its_throttle_is_set_changes_nothing(monkeypatch: pytest.MonkeyPatch):
     cluster = await cluster_of_three()
     await cluster.create("t", [1, 2])
-    before, controller = cluster.partition("t"), cluster.controller.controller
+    before, controller = cluster.partition("t"), cluster.elected
     with monkeypatch.context() as patch:
-        patch.setattr(plan_manager.ReassignmentPlanManager, "_start_steps", lambda _: None)
-        requested = RequestedPlan("p", 1000, 1, [GivenMove("t", 0, (1, 2), (3, 2))])
+        patch.setattr(reassignment_control_manager.ReassignmentPlanManager, "_start_steps", lambda _: None)
+        requested = RequestedPlan("p", 1000, 1, [PartitionMove("t", 0, (1, 2), (3, 2))])
         plan_id = await controller.plans.create_plan(requested)
         await controller.plans.cancel_plan(plan_id)
     # The next change of the image leads to the step.

@@ -3,10 +3,10 @@
 import pytest
 
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.reassignments.alter_reassignments import alter_reassignment
-from kbroker.metadata.reassignments.plan_step import MoveState, PlanStep, all_statuses, next_step
+from kbroker.metadata.reassignments.plan_decisions import MoveState, PlanStep, all_statuses, next_step
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanState, SkipReason, StoredMove, StoredPlan
 from kbroker.metadata.replication.partition_change import Election, TopicRules
+from kbroker.metadata.replication.partition_requests import alter_reassignment
 
 RUNNING, CANCELLING = PlanState.RUNNING, PlanState.CANCELLING
 ALL = frozenset({1, 2, 3, 4})

@@ -6,7 +6,6 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.reassignments.alter_reassignments import alter_reassignment, missing_partition
 from kbroker.metadata.replication.partition_change import (
     Assignment,
     Election,
@@ -18,6 +17,7 @@ from kbroker.metadata.replication.partition_change import (
     original_replicas,
     target_replicas,
 )
+from kbroker.metadata.replication.partition_requests import alter_reassignment, missing_partition
 from protocol.errors import ErrorCode
 from tests.sampling import third_of
 

@@ -6,12 +6,11 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResourceType
-from kbroker.metadata.reassignments import plan_manager
-from kbroker.metadata.reassignments.healing_states import HOMELESS, OUTAGE, HealingState
-from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
-from kbroker.metadata.reassignments.plan_checks import RequestedPlan
-from kbroker.metadata.reassignments.rebuild import BrokerDisk
+from kbroker.config.config_def import ConfigResourceType
+from kbroker.metadata.reassignments import reassignment_control_manager
+from kbroker.metadata.reassignments.healing_states import HOMELESS, OUTAGE, BrokerDisk, HealingState
+from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
+from kbroker.metadata.reassignments.plan_decisions import RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import PlanOrigin, PlanState, StoredPlan
 from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test
@@ -26,8 +25,8 @@ ON_THREE = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
 
 @pytest.fixture(autouse=True)
 def _steps_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_manager, "STEP_INTERVAL_S", 0)
-    monkeypatch.setattr(plan_manager, "STEP_INTERVAL_PER_MOVE_S", 0)
+    monkeypatch.setattr(reassignment_control_manager, "STEP_INTERVAL_S", 0)
+    monkeypatch.setattr(reassignment_control_manager, "STEP_INTERVAL_PER_MOVE_S", 0)
 
 
 class Watch:
@@ -54,7 +53,7 @@ class Story:
         self.watch = watch
 
     async def heal(self) -> None:
-        await self.cluster.controller.controller.self_healing.heal()
+        await self.cluster.elected.self_healing.heal()
         await settle()
 
     async def pass_minutes(self, minutes: int) -> None:
@@ -85,10 +84,7 @@ class Story:
         return {node: flat.count(node) for node in sorted(set(flat))}
 
     async def states(self) -> dict[int, HealingState]:
-        return {
-            healed.broker_id: healed.state
-            for healed in await self.cluster.controller.controller.self_healing.describe()
-        }
+        return {healed.broker_id: healed.state for healed in await self.cluster.elected.self_healing.describe()}
 
 
 async def story_of(brokers: int, *assignments: list[int]) -> Story:
@@ -101,7 +97,7 @@ async def story_of(brokers: int, *assignments: list[int]) -> Story:
 
 async def switch(cluster: Cluster, after_ms: int) -> None:
     configs = {"kbroker.replica.rebuild.after.ms": str(after_ms)}
-    await cluster.controller.controller.alter_configs(ConfigResourceType.BROKER, "", configs)
+    await cluster.elected.alter_configs(ConfigResourceType.BROKER, "", configs)
     await settle()
 
 
@@ -174,7 +170,7 @@ async def test_the_time_of_absence_is_known_to_the_next_controller():
     await cluster.vanish(6)
     await story.pass_minutes(29)
     await cluster.vanish(1)
-    assert cluster.controller.controller.node_id == 2
+    assert cluster.elected.node_id == 2
     # It waits until it has seen the broker away for a minute itself.
     await story.heal()
     assert story.plan is None
@@ -224,7 +220,7 @@ async def test_a_plan_that_is_refused_is_logged_once_and_tried_again_when_the_me
     caplog: pytest.LogCaptureFixture,
 ):
     story = await story_of(4, *ON_THREE)
-    controller = story.cluster.controller.controller
+    controller = story.cluster.elected
     reads: list[Collection[int]] = []
 
     async def read_disks(brokers: Collection[int]) -> Mapping[int, BrokerDisk]:
@@ -276,7 +272,7 @@ async def test_a_broker_does_not_wait_for_another_whose_replicas_cannot_be_rebui
 @async_test
 async def test_a_broker_gets_its_share_although_another_one_accepts_nothing():
     story = await story_of(6, [1, 2, 3], [1, 2, 3], [1, 2, 4], [1, 2, 4])
-    cluster, healing = story.cluster, story.cluster.controller.controller.self_healing
+    cluster, healing = story.cluster, story.cluster.elected.self_healing
     await cluster.vanish(3, 4)
     await story.pass_minutes(30)
     await story.until_no_plan()
@@ -302,7 +298,7 @@ async def test_checks_that_fail_for_one_reason_are_logged_once(caplog: pytest.Lo
     async def read_disks(brokers: Collection[int]) -> Mapping[int, BrokerDisk]:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the service cannot be reached")
 
-    story.cluster.controller.controller.self_healing.read_disks = read_disks
+    story.cluster.elected.self_healing.read_disks = read_disks
     await story.cluster.vanish(3)
     with caplog.at_level(logging.WARNING, "kbroker"):
         await story.pass_minutes(40)
@@ -326,9 +322,9 @@ async def test_an_outage_of_the_cluster_is_no_reason_to_rebuild(caplog: pytest.L
 @async_test
 async def test_drained_brokers_get_nothing_and_do_not_count_as_an_outage():
     story = await story_of(6, *ON_THREE)
-    cluster, controller = story.cluster, story.cluster.controller.controller
+    cluster, controller = story.cluster, story.cluster.elected
     await cluster.create("u", [4, 5, 6])
-    moves = [GivenMove("u", 0, (4, 5, 6), (1, 2, 6))]
+    moves = [PartitionMove("u", 0, (4, 5, 6), (1, 2, 6))]
     await controller.plans.create_plan(RequestedPlan("drain 4, 5", -1, 10, moves))
     await story.until_no_plan()
     assert [cluster.controller.loader.registrations[node].history.is_drained for node in (4, 5, 6)] == [
@@ -353,9 +349,9 @@ async def test_drained_brokers_get_nothing_and_do_not_count_as_an_outage():
 @async_test
 async def test_a_plan_on_request_has_precedence():
     story = await story_of(5, *ON_THREE)
-    cluster, controller = story.cluster, story.cluster.controller.controller
+    cluster, controller = story.cluster, story.cluster.elected
     await cluster.vanish(3)
-    moves = [GivenMove("t", 0, (1, 2, 3), (4, 2, 3)), GivenMove("t", 1, (2, 3, 1), (2, 4, 1))]
+    moves = [PartitionMove("t", 0, (1, 2, 3), (4, 2, 3)), PartitionMove("t", 1, (2, 3, 1), (2, 4, 1))]
     await controller.plans.create_plan(RequestedPlan("p", -1, 1, moves))
     await story.pass_minutes(40)
     assert story.plan is not None
@@ -371,7 +367,7 @@ async def test_a_plan_on_request_has_precedence():
 @async_test
 async def test_a_rebuild_that_a_user_cancels_stops_and_does_not_begin_again_until_the_broker_has_returned():
     story = await story_of(4, *ON_THREE)
-    cluster, controller = story.cluster, story.cluster.controller.controller
+    cluster, controller = story.cluster, story.cluster.elected
     await cluster.vanish(3)
     await story.pass_minutes(30)
     assert story.plan is not None
@@ -436,7 +432,7 @@ async def test_a_partition_without_a_leader_is_left_alone():
 @async_test
 async def test_it_is_off_by_default_and_can_be_switched_on_at_any_time():
     story = await story_of(4, *ON_THREE)
-    cluster, healing = story.cluster, story.cluster.controller.controller.self_healing
+    cluster, healing = story.cluster, story.cluster.elected.self_healing
     await switch(cluster, -1)
     assert not healing.is_needed
     await cluster.vanish(3)

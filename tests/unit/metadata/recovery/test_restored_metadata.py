@@ -16,7 +16,7 @@ from kbroker.metadata.recovery.log_recovery import (
     ReplicaLog,
 )
 from kbroker.metadata.recovery.log_recovery_manager import Key
-from kbroker.metadata.replication.leader_elections import ElectionType
+from kbroker.metadata.replication.partition_requests import ElectionType
 from kbroker.metadata.store import znodes
 from kbroker.simulation.coordination.service import copy_of
 from tests.unit.support.async_test import async_test
@@ -113,7 +113,7 @@ async def test_a_recovery_is_not_repeated():
     await restore(cluster, older)
     await rejoin(cluster, 1, 2)
     cluster.brokers[1].controller.recovery._wait_until = cluster.brokers[2].controller.recovery._wait_until = 0.0
-    cluster.controller.controller.recovery.start()
+    cluster.elected.recovery.start()
     await settle()
     image = cluster.brokers[1].image
     before = image.topics[T].partitions[0]
@@ -167,6 +167,35 @@ async def test_brokers_that_were_registered_are_waited_for_before_anybody_leads(
         starting.create_task(rejoin(cluster, 1))
     await settle()
     assert cluster.state(T)[0] == 1
+
+
+@async_test
+async def test_eligible_leaders_that_had_stopped_are_waited_for_too(monkeypatch: pytest.MonkeyPatch):
+    """The copy was made while all brokers were stopped. Then brokers 2 and 3 led, and now broker 1 starts first."""
+    monkeypatch.setattr(log_recovery_manager, "FORMER_BROKERS_S", 30.0)
+    cluster = await cluster_of_three()
+    await cluster.create(T, [1, 2, 3])
+    await cluster.alter(T, "min.insync.replicas", "2")
+    await cluster.stop(3)
+    await cluster.stop(2)
+    assert cluster.partition(T).elr == [2]
+    older = copy(cluster)
+    first = cluster.brokers[1]
+    await cluster.stop(1)
+    await cluster.start(2, 3)
+    await cluster.expand(T, 3)
+    assert cluster.state(T) == (2, 1, [2, 3])
+    cluster.brokers[1], cluster.sessions[1] = first, cluster.store.session()
+    Logs(cluster, b1=ReplicaLog(0, 5, 0), b2=ReplicaLog(1, 9, 0), b3=ReplicaLog(1, 9, 0))
+    await restore(cluster, older)
+    async with asyncio.timeout(20.0), asyncio.TaskGroup() as starting:
+        starting.create_task(rejoin(cluster, 1))
+        await asyncio.sleep(0.5)
+        assert first.controller.is_elected
+        assert first.image.topics[T].partitions[0].leader_epoch == 0
+        starting.create_task(rejoin(cluster, 2))
+    await rejoin(cluster, 3)
+    assert cluster.state(T)[0] == 2
 
 
 @async_test

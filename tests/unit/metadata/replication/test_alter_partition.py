@@ -4,16 +4,18 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration, WriteHealth
-from kbroker.metadata.replication.alter_partition import (
+from kbroker.metadata.replication.broker_changes import acceptable_leaders
+from kbroker.metadata.replication.partition_change import Election, ElectionResult, TopicRules, elect_leader
+from kbroker.metadata.replication.partition_requests import (
+    ElectionType,
     RequestedIsr,
     alter_partition,
+    balance_leader,
+    elect_on_request,
     give_up_replica,
     may_join,
     write_health_by_broker,
 )
-from kbroker.metadata.replication.broker_changes import acceptable_leaders
-from kbroker.metadata.replication.leader_elections import ElectionType, balance_leader, elect_on_request
-from kbroker.metadata.replication.partition_change import Election, ElectionResult, TopicRules, elect_leader
 from protocol.errors import ErrorCode
 
 PARTITION = PartitionRegistration(1, 5, [1, 2, 3, 4], [1, 2], partition_epoch=9)

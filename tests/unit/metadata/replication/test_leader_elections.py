@@ -4,14 +4,14 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.replication.leader_elections import (
+from kbroker.metadata.replication.partition_change import TopicRules
+from kbroker.metadata.replication.partition_requests import (
     ElectionType,
     balance_leader,
     elect_on_request,
     parse_election_type,
     unknown_partition,
 )
-from kbroker.metadata.replication.partition_change import TopicRules
 from protocol.errors import ErrorCode
 
 PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN

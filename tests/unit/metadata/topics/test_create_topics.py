@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
-from kbroker.metadata.topics.create_topics import (
+from kbroker.metadata.topics.topic_requests import (
     NewPartitions,
     NewTopic,
     check_partition_count,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.topics.delete_topics import TopicNameOrId, plan_deletions
+from kbroker.metadata.topics.topic_requests import TopicNameOrId, plan_deletions
 from tests.unit.support.counted import CountedString, counted_strings
 from tests.unit.support.topic_planning import ID_1, ID_2, TOPICS, UNKNOWN_ID
 

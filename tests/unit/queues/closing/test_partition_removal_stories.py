@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.create_topics import NewPartitions
+from kbroker.metadata.topics.topic_requests import NewPartitions
 from protocol.errors import ErrorCode
 from protocol.messages.k02_list_offsets import (
     ListOffsetsPartition,

@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import replace
 
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.metadata.image import Forwarding, is_retired
-from kbroker.metadata.topics.create_topics import NewPartitions
+from kbroker.metadata.topics.topic_requests import NewPartitions
 from kbroker.queues.closing.retired_partitions import RECONNECT_MS
 from protocol.errors import ErrorCode
 from protocol.messages.k02_list_offsets import (

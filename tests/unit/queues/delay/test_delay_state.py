@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.config.delay_levels import DEFAULT_LEVELS, levels_ms
+from kbroker.config.queue_configs import DEFAULT_LEVELS, levels_ms
 from kbroker.queues.delay.delay_batches import (
     DELAYED,
     DELIVERED,

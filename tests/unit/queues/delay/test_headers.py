@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.config.delay_levels import DEFAULT_LEVELS, delay_levels, levels_ms
+from kbroker.config.queue_configs import DEFAULT_LEVELS, delay_levels, levels_ms
 from kbroker.config.values import ConfigError
 from kbroker.queues.delay.delay_batches import parse_due_time
 from kbroker.queues.record_headers import InvalidHeaderError

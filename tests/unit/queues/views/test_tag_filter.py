@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from kbroker.config.tag_expression import parse_tag_expression
+from kbroker.config.queue_configs import parse_tag_expression
 from kbroker.queues.views import TagFilter
 from protocol.errors import MalformedError
 from protocol.records.batch import iter_batch_records, parse_header

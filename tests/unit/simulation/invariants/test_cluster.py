@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.coordination.data_tree import DataTree
 from kbroker.coordination.interface import Create, Delete, Op, Set
 from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration, WriteHealth

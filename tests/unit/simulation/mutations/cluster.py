@@ -12,11 +12,15 @@ from kbroker.coordination.interface import Op, WatchEvent
 from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from kbroker.coordinator.runtime.loader import PartitionLoader
+from kbroker.metadata.control_manager import MetadataWriter
 from kbroker.metadata.image import KnownBroker
 from kbroker.metadata.metadata_loader import MetadataLoader
-from kbroker.metadata.metadata_writer import MetadataWriter
-from kbroker.metadata.replication import alter_partition as alter_partition_module
-from kbroker.metadata.replication import broker_changes, isr_change_queue, replication_control_manager
+from kbroker.metadata.replication import (
+    broker_changes,
+    isr_change_queue,
+    partition_requests,
+    replication_control_manager,
+)
 from kbroker.metadata.store.change_log import change_ops
 from kbroker.replica import delayed_delete_records
 from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions, PartitionFetchState
@@ -164,7 +168,7 @@ def a_leader_epoch_is_used_again(patch: pytest.MonkeyPatch) -> None:
 def fenced_followers_join(patch: pytest.MonkeyPatch) -> None:
     """A broker without a session joins the ISR as long as it fetches."""
     patch.setattr(IsrManager, "_is_eligible", lambda manager, state, follower: True)
-    patch.setattr(alter_partition_module, "_is_eligible", lambda broker, epoch: True)
+    patch.setattr(partition_requests, "_is_eligible", lambda broker, epoch: True)
 
 
 @mutation("cluster", [INVARIANT], replicated(bounce_between_two_looks))
@@ -181,7 +185,7 @@ def former_broker_epochs_join(patch: pytest.MonkeyPatch) -> None:
     def is_eligible(broker: KnownBroker | None, epoch: int) -> bool:
         return broker is not None and not broker.fenced and not broker.registration.in_controlled_shutdown
 
-    patch.setattr(alter_partition_module, "_is_eligible", is_eligible)
+    patch.setattr(partition_requests, "_is_eligible", is_eligible)
 
 
 @mutation("cluster", [INVARIANT], replicated(late_isr_change, partitions=4, brokers=4))

@@ -13,7 +13,7 @@ from kbroker.metadata import registration
 from kbroker.metadata.image import UNKNOWN_REPLICA, PartitionRegistration, SeenMetadata, WriteHealth
 from kbroker.metadata.recovery import log_recovery, log_recovery_manager
 from kbroker.metadata.recovery.log_recovery import MAX_UNSEEN_EPOCHS, ReadLogs, ReplicaLog
-from kbroker.metadata.replication import alter_partition, replication_control_manager
+from kbroker.metadata.replication import partition_requests, replication_control_manager
 from kbroker.replica import isr_manager
 from kbroker.replica.fetch import fetch_manager, partition_reads
 from kbroker.replica.fetcher.fetched_partitions import PartitionFetchState
@@ -193,14 +193,14 @@ def brokers_on_probation_are_not_needed(patch: pytest.MonkeyPatch) -> None:
     def may_join(original: Any, broker_id: int, isr: Any, write_health: Any, min_isr: int) -> bool:
         return write_health(broker_id) is WriteHealth.OK
 
-    for module in (alter_partition, isr_manager):
+    for module in (partition_requests, isr_manager):
         wrap(patch, module, "may_join", may_join)
 
 
 @mutation("cluster-disks", [INVARIANT], disks(flap))
 def brokers_that_cannot_write_join(patch: pytest.MonkeyPatch) -> None:
     """A follower whose disk is full joins the ISR of a partition to which nobody writes."""
-    for module in (alter_partition, isr_manager):
+    for module in (partition_requests, isr_manager):
         wrap(patch, module, "may_join", lambda original, *arguments: True)
 
 

@@ -8,20 +8,19 @@ from types import MethodType
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.interface import Op
+from kbroker.metadata.control_manager import MetadataWriter
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.metadata_writer import MetadataWriter
-from kbroker.metadata.reassignments import plan_step, reassignment_control_manager
-from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
-from kbroker.metadata.reassignments.placement.reassignment_plan import GivenMove
-from kbroker.metadata.reassignments.plan_checks import RequestedPlan
-from kbroker.metadata.reassignments.plan_manager import ReassignmentPlanManager
-from kbroker.metadata.reassignments.plan_step import MoveState, MoveStatus
+from kbroker.metadata.reassignments import plan_decisions, reassignment_control_manager
+from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
+from kbroker.metadata.reassignments.plan_decisions import MoveState, MoveStatus, RequestedPlan
+from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentPlanManager
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, StoredPlan
+from kbroker.metadata.replication.partition_requests import RequestedReassignment
 from kbroker.metadata.store.change_log import change_ops
-from kbroker.metadata.topics.create_topics import NewPartitions
 from kbroker.metadata.topics.topic_control_manager import TopicControlManager
+from kbroker.metadata.topics.topic_requests import NewPartitions
 from kbroker.simulation.runtime.machine import Machine
 from kbroker.simulation.scenarios.simulation import Simulation
 from tests.unit.simulation.mutations.cluster import replicated
@@ -54,7 +53,7 @@ class Drain:
         return await self.scenes[0].until(lambda: all(scene.stored.replicas == replicas for scene in self.scenes))
 
     async def create_plan(self) -> None:
-        moves = [GivenMove(*scene.tp, tuple(scene.stored.replicas), tuple(self.target)) for scene in self.scenes]
+        moves = [PartitionMove(*scene.tp, tuple(scene.stored.replicas), tuple(self.target)) for scene in self.scenes]
         plan = RequestedPlan("drain", NO_THROTTLE, 1, moves, allow_fewer_racks=True)
         await self.at_controller(lambda controller: controller.plans.create_plan(plan))
 
@@ -123,7 +122,7 @@ def _known_replicas(machine: Machine, scene: Scene) -> Sequence[int]:
 
 
 @mutation("cluster", [INVARIANT], replicated(a_broker_is_drained, partitions=PARTITIONS))
-@replaces(plan_step, "move_status")
+@replaces(plan_decisions, "move_status")
 def a_drained_broker_keeps_a_leadership(original: Callable[..., MoveStatus], *args: object) -> MoveStatus:
     """A plan takes moves for done that have only begun, so that the drained broker still has replicas and leads."""
     progress = original(*args)

@@ -10,10 +10,9 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.reassignments import alter_reassignments
-from kbroker.metadata.reassignments.alter_reassignments import RequestedReassignment
-from kbroker.metadata.replication import partition_change
+from kbroker.metadata.replication import partition_change, partition_requests
 from kbroker.metadata.replication.partition_change import Assignment, CancelledReassignment, CompletedReassignment
+from kbroker.metadata.replication.partition_requests import RequestedReassignment
 from kbroker.replica import replication_throttle
 from kbroker.replica.fetcher import replica_fetcher
 from kbroker.replica.replication_throttle import ReplicationQuota
@@ -66,7 +65,7 @@ def reassignment_completes_early(
 
 
 @mutation("cluster", [INVARIANT], replicated(reassignment_is_cancelled))
-@replaces(alter_reassignments, "cancel_reassignment")
+@replaces(partition_requests, "cancel_reassignment")
 def cancelled_reassignment_keeps_the_added_replica(
     original: Callable[[PartitionRegistration], CancelledReassignment], partition: PartitionRegistration
 ) -> CancelledReassignment:

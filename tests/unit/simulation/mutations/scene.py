@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from kbroker.common import KafkaError
 from kbroker.coordination.interface import Delete, NoNode
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.replication.leader_elections import ElectionType
+from kbroker.metadata.replication.partition_requests import ElectionType
 from kbroker.metadata.store import znodes
 from kbroker.replica.partition import Partition
 from kbroker.simulation.checker.history import TopicPartition

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.interface import CoordinationError, NodeExists
 from kbroker.simulation.runtime.host_loop import HostCrashed, HostLoop
 from kbroker.simulation.runtime.machine import PORT

@@ -4,10 +4,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kbroker.metadata.reassignments.placement.balance import STEPS, balance
-from kbroker.metadata.reassignments.placement.cluster_layout import ClusterLayout, evaluate, with_replicas
+from kbroker.metadata.reassignments.placement.cluster_layout import ClusterLayout, ReplicaTable, evaluate, with_replicas
 from kbroker.metadata.reassignments.placement.drain import change_replication_factor, drain, replace
 from kbroker.metadata.reassignments.placement.reassignment_plan import PlanRefused, ReassignmentPlan
-from kbroker.metadata.reassignments.placement.replica_table import ReplicaTable
 from tests.unit.metadata.reassignments.placement.layouts import apply, goals, layouts
 
 

@@ -9,7 +9,7 @@ from kbroker.metadata.reassignments.placement.cluster_layout import (
     PlacedPartition,
     cluster_layout,
 )
-from kbroker.metadata.reassignments.rebuild import Rebuild, rebuild, take_share
+from kbroker.metadata.reassignments.placement.drain import Rebuild, rebuild, take_share
 from tests.unit.metadata.reassignments.placement.layouts import apply, goals, layout_of, layouts, targets
 
 MANY = 1000

@@ -1,18 +1,22 @@
-"""CreateTopics and CreatePartitions: the plan of a topic or its new partitions, or the reason why there is none.
+"""CreateTopics, CreatePartitions and DeleteTopics: plans, or the reasons why there are none; and views.
 
 Error codes, messages and the order of the checks are those of Apache Kafka 4.3.1. The internal topics of the
 coordinators have the configs that these require.
+
+*Views* are topics without partitions of their own, from which consumers read selected records of another topic. A
+source topic with views cannot be deleted, unless the same request deletes the views.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.config.definitions.retry import DEAD_LETTER_TOPIC, RETRY_TOPIC
-from kbroker.config.tag_expression import VIEW_OF, without_empty_view
+from kbroker.config.queue_configs import DEAD_LETTER_TOPIC, RETRY_TOPIC, VIEW_OF, without_empty_view
 from kbroker.config.topic_config import check_internal_topic
 from kbroker.config.values import ConfigError
+from kbroker.metadata.image import TopicImage
 from kbroker.metadata.topics.replica_placement import (
     MAX_PARTITIONS_PER_REQUEST,
     NO_BROKER,
@@ -24,10 +28,10 @@ from kbroker.metadata.topics.replica_placement import (
 from kbroker.metadata.topics.topic_names import (
     GROUP_METADATA_TOPIC,
     INTERNAL_TOPICS,
+    ZERO_UUID,
     collision_key,
     validate_topic_name,
 )
-from kbroker.metadata.topics.views import check_new_view
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 
@@ -242,3 +246,133 @@ def new_internal_topic(name: str, config: "BrokerConfig") -> NewTopic:
             ("unclean.leader.election.enable", "false"),
         ),
     )
+
+
+_UNKNOWN_NAME = "This server does not host this topic-partition."
+_UNKNOWN_ID = "This server does not host this topic ID."
+_ID_ALREADY_SUPPLIED = "The provided topic name maps to an ID that was already supplied."
+
+
+@dataclass(slots=True)
+class TopicNameOrId:
+    """A topic in a request: by name, or by id (version 6)."""
+
+    name: str | None
+    topic_id: bytes = ZERO_UUID
+
+
+@dataclass(slots=True)
+class TopicDeletion:
+    """One topic in the response. The topic is to be deleted if `error` is None."""
+
+    name: str | None
+    topic_id: bytes
+    error: KafkaError | None = None
+
+
+def plan_deletions(
+    requested: Sequence[TopicNameOrId],
+    topics: Mapping[str, TopicImage],
+    topics_by_id: Mapping[bytes, TopicImage],
+) -> list[TopicDeletion]:
+    """Resolve the topics of a request. A topic that is named more than once, in any way, is not deleted."""
+    deletions: list[TopicDeletion] = []
+    # How often each is in the request, in order.
+    names: Counter[str] = Counter()
+    ids: Counter[bytes] = Counter()
+    for ref in paced(requested):
+        if (ref.name is None) == (ref.topic_id == ZERO_UUID):
+            deletions.append(_malformed(ref))
+        elif ref.name is not None:
+            names[ref.name] += 1
+        else:
+            ids[ref.topic_id] += 1
+    for name, times_named in paced(names.items()):
+        deletions.append(_deletion_by_name(name, times_named, ids, topics))
+    for topic_id, times_named in paced(ids.items()):
+        if times_named > 1:
+            deletions.append(TopicDeletion(None, topic_id, _invalid_request("Duplicate topic id.")))
+        elif topic_id not in topics_by_id:
+            deletions.append(TopicDeletion(None, topic_id, KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, _UNKNOWN_ID)))
+        else:
+            _add_deletion_by_id(topics_by_id[topic_id], names, deletions)
+    return deletions
+
+
+def _malformed(ref: TopicNameOrId) -> TopicDeletion:
+    if ref.name is None:
+        return TopicDeletion(None, ref.topic_id, _invalid_request("Neither topic name nor id were specified."))
+    return TopicDeletion(ref.name, ref.topic_id, _invalid_request("You may not specify both topic name and topic id."))
+
+
+def _deletion_by_name(
+    name: str, times_named: int, ids: Container[bytes], topics: Mapping[str, TopicImage]
+) -> TopicDeletion:
+    if times_named > 1:
+        return TopicDeletion(name, ZERO_UUID, _invalid_request("Duplicate topic name."))
+    topic = topics.get(name)
+    if topic is None:
+        return TopicDeletion(name, ZERO_UUID, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN_NAME))
+    if topic.topic_id in ids:
+        return TopicDeletion(name, topic.topic_id, _invalid_request(_ID_ALREADY_SUPPLIED))
+    return TopicDeletion(name, topic.topic_id)
+
+
+def _add_deletion_by_id(topic: TopicImage, names: Mapping[str, int], deletions: list[TopicDeletion]) -> None:
+    times_named = names.get(topic.name, 0)
+    if times_named == 0:
+        deletions.append(TopicDeletion(topic.name, topic.topic_id))
+    elif times_named > 1:
+        # If the name is in the request once, its own deletion already has the error for both.
+        deletions.append(TopicDeletion(None, topic.topic_id, _invalid_request(_ID_ALREADY_SUPPLIED)))
+
+
+def check_new_view(
+    source_name: str,
+    topics: Mapping[str, TopicImage],
+    partitions: int,
+    replication_factor: int,
+    has_assignments: bool,
+) -> None:
+    """Raise KafkaError if a topic with these numbers (-1: the default) cannot be a view of the source."""
+    source = check_source(source_name, topics)
+    if has_assignments:
+        message = f"A view has the replicas of its source {source_name}."
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    count = source.listed_partitions
+    if partitions not in (-1, count):
+        message = f"A view has the {count} partition(s) of its source {source_name}; request -1 or {count}."
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
+    factor = len(source.partitions[0].replicas)
+    if replication_factor not in (-1, factor):
+        message = f"A view has the {factor} replica(s) of its source {source_name}; request -1 or {factor}."
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+
+
+def check_source(source_name: str, topics: Mapping[str, TopicImage]) -> TopicImage:
+    """Return the source of a new view. Raises KafkaError (INVALID_CONFIG)."""
+    source = topics.get(source_name)
+    if source is None:
+        reason = "does not exist; create it first, in a request of its own"
+    elif not source.partitions:
+        reason = "is a view, and a view of a view is not possible"
+    elif source.internal:
+        reason = "is an internal topic"
+    else:
+        return source
+    raise KafkaError(ErrorCode.INVALID_CONFIG, f"{VIEW_OF}: the topic '{source_name}' {reason}.")
+
+
+def check_views_deleted(name: str, views: Collection[str], deleted: Collection[str]) -> None:
+    """Raise KafkaError if a topic has views that are not deleted by the same request."""
+    remaining = sorted(view for view in views if view not in deleted)
+    if remaining:
+        message = f"Topic '{name}' has views, which must be deleted first: {', '.join(remaining[:10])}"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def check_not_view(topic: TopicImage | None, operation: str) -> None:
+    """Raise KafkaError if the topic is a view, for an operation on its partitions."""
+    if topic is not None and topic.view_of:
+        message = f"Topic '{topic.name}' is a view; {operation} its source '{topic.view_of}'."
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)

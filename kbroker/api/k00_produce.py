@@ -64,7 +64,9 @@ def handle(
         if (len(topics) > 1 or (topics and len(topics[0][1]) > 1)) and has_transactional_batch(topics):
             response = _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         else:
-            response = services.replicas.append_records(topics, acks, timeout_ms, context.version, context.listener)
+            response = services.replicas.append_records(
+                topics, acks, timeout_ms, context.version, connection.identity.listener
+            )
     else:
         try:
             response = append_transactional(services, context, request)

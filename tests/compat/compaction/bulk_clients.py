@@ -33,7 +33,7 @@ class BulkClients:
     def __init__(self, jvm: Jvm) -> None:
         java = jvm.java
         self._jvm = jvm
-        classes = classpath_of(SOURCE).partition(":")[0]
+        classes = classpath_of(SOURCE).rpartition(":")[2]
         urls = jvm.gateway.new_array(java.java.net.URL, 1)
         urls[0] = java.java.io.File(classes).toURI().toURL()
         loaded = java.java.net.URLClassLoader(urls).loadClass("BulkClients")

@@ -10,6 +10,7 @@ from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
+from kbroker.runtime.turns import TURN_ELEMENTS
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
@@ -348,13 +349,13 @@ def test_the_offsets_of_an_empty_group_expire_and_the_group_with_them(make: Make
 def test_the_offsets_of_many_groups_expire_in_steps(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = make(offsets_topic_num_partitions=1)
     broker.create_topic("t", 2)
-    for number in range(120):
+    for number in range(300):
         request = commit_request(5)
         request.group_id = f"g{number}"
         broker.call(request, 9)
     calls = calls_per_step(monkeypatch, GroupShard, "expire_offsets")
-    broker.run(broker.groups._expire_offsets())
-    assert (sum(calls.values()), max(calls.values())) == (120, 50)
+    broker.run(broker.environment.turns.run(broker.groups._expire_offsets()))
+    assert (sum(calls.values()), max(calls.values())) == (300, TURN_ELEMENTS)
 
 
 def test_a_group_with_members_keeps_its_offsets(broker: Harness) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from kbroker.coordinator.transaction.transaction_metadata import TransactionState
 from kbroker.coordinator.transaction.transaction_shard import TransactionShard
+from kbroker.runtime.turns import TURN_ELEMENTS
 from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from tests.unit.support.calls_per_step import calls_per_step
@@ -177,9 +178,9 @@ def test_an_expiration_that_cannot_be_written_is_tried_again(make: Callable[...,
 
 
 def test_many_transactional_ids_are_checked_in_steps(h: Harness, monkeypatch: pytest.MonkeyPatch):
-    for number in range(120):
+    for number in range(300):
         h.init(f"id-{number}")
     for name, task in (("is_expired", h.transactions._expire), ("is_timed_out", h.transactions._abort_timed_out)):
         checks = calls_per_step(monkeypatch, TransactionShard, name)
-        h.run(task())
-        assert (sum(checks.values()), max(checks.values())) == (120, 50)
+        h.run(h.environment.turns.run(task()))
+        assert (sum(checks.values()), max(checks.values())) == (300, TURN_ELEMENTS)

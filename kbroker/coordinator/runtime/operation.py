@@ -126,12 +126,14 @@ class KeyLock:
             # One of the operations below has released it again. Thousands may wait, so they do not call one another.
             return
         self._is_releasing = True
-        while self._waiting and self._admits(self._waiting[0][0]):
-            self._waiting.popleft()[1]()
-            if mode is not SHARED:
-                # An exclusive operation ends in a turn of its own. A shared one may end in the turn of any request.
-                yield_if_due()
-        self._is_releasing = False
+        try:
+            while self._waiting and self._admits(self._waiting[0][0]):
+                self._waiting.popleft()[1]()
+                if mode is not SHARED:
+                    # An exclusive operation ends in a turn of its own. A shared one may end in the turn of any request.
+                    yield_if_due()
+        finally:
+            self._is_releasing = False
 
     def _admits(self, mode: LockMode) -> bool:
         return not self._exclusive and not (mode is EXCLUSIVE_AFTER_SHARED and self._shared)

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from kbroker.coordinator.runtime.operation import KeyLock, LockMode
 
 SHARED, EXCLUSIVE, AFTER_SHARED = LockMode.SHARED, LockMode.EXCLUSIVE, LockMode.EXCLUSIVE_AFTER_SHARED
@@ -63,3 +65,21 @@ def test_waiting_exclusive_operations_run_one_at_a_time() -> None:
     for ran in (["a"], ["a", "b"], ["a", "b", "c"]):
         story.lock.release(EXCLUSIVE)
         assert story.ran == ran
+
+
+def test_an_operation_that_raises_does_not_end_the_releases() -> None:
+    lock = KeyLock()
+    lock.acquire(EXCLUSIVE)
+    ran: list[str] = []
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    lock.wait(fail, EXCLUSIVE)
+    lock.wait(lambda: ran.append("second"), EXCLUSIVE)
+    with pytest.raises(ZeroDivisionError):
+        lock.release(EXCLUSIVE)
+    lock.acquire(EXCLUSIVE)
+    lock.release(EXCLUSIVE)
+    assert ran == ["second"]
+    assert lock.is_idle

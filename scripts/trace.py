@@ -150,7 +150,7 @@ class Requests:
         self._cluster = cluster
         self._created = 0
         self._controller = cluster.broker(describe_cluster(cluster).controller_id)
-        self._create_topic("produced", 1)
+        self._create_topic("produced")
         self._leader = self._wait_for_leader("produced")
         self._coordinator = cluster.broker(cluster.find_coordinator("group").node_id)
         self._member = ""
@@ -194,10 +194,10 @@ class Requests:
 
     def create_topic(self) -> None:
         self._created += 1
-        self._create_topic(f"topic-{self._created}", 1)
+        self._create_topic(f"topic-{self._created}")
 
-    def _create_topic(self, name: str, partitions: int) -> None:
-        topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=3)
+    def _create_topic(self, name: str) -> None:
+        topic = CreatableTopic(name=name, num_partitions=1, replication_factor=3)
         request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
         check(self._controller.request(request, CreateTopicsResponse).topics[0].error_code, "CreateTopics")
 

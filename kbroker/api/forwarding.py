@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from kbroker.api.context import awaited
-from kbroker.api.response_errors import Handle, has_error_code
+from kbroker.api.context import Handle, complete_response
+from kbroker.api.response_errors import has_error_code
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ async def _handle_or_forward(
     forward: Forward | None,
 ) -> Message:
     if services.controller.is_elected:
-        response: Message = await awaited(handle(services, context, request))
+        response: Message = await complete_response(handle, services, context, request)
         if not is_not_controller(response):
             return response
     send = partial(_send, services, channel, context)

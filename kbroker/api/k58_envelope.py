@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from kbroker.api.context import Identity, RequestContext, Services, awaited
+from kbroker.api.context import Identity, RequestContext, Services, complete_response
 from kbroker.api.dispatch import is_forwarded
 from kbroker.api.forwarding import is_not_controller
 from kbroker.api.local_requests import DetachedConnection, handler_of
@@ -48,7 +48,7 @@ async def handle(services: Services, context: RequestContext, request: EnvelopeR
         message = handler.decode(memoryview(request.request_data), header.body_pos, header.version, yield_if_due)
     except MalformedError:
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
-    response = await awaited(handler.handle(services, inner, message))
+    response = await complete_response(handler.handle, services, inner, message)
     if is_not_controller(response):
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     out: list[Buffer] = [encode_response_header(header.api_key, header.version, header.correlation_id)]

@@ -39,12 +39,14 @@ class Deadlines(Generic[K]):
         times = self._deadlines.get(key)
         if times is None:
             self._deadlines[key] = [deadline_ms, deadline_ms]
-            self._push(key, deadline_ms)
         else:
             times[0] = deadline_ms
-            if deadline_ms < times[1]:
-                times[1] = deadline_ms
-                self._push(key, deadline_ms)
+            if deadline_ms >= times[1]:
+                return
+            times[1] = deadline_ms
+        # The sequence number orders equal deadlines, and keys need not be comparable.
+        self._sequence += 1
+        heappush(self._heap, (deadline_ms, self._sequence, key))
 
     def cancel(self, key: K) -> None:
         """Remove the deadline of a key, if it has one."""
@@ -69,7 +71,8 @@ class Deadlines(Generic[K]):
             heappop(self._heap)
             if times is not None and times[1] == entry_ms:
                 times[1] = times[0]
-                self._push(key, times[0])
+                self._sequence += 1
+                heappush(self._heap, (times[0], self._sequence, key))
         return None
 
     def pop_due(self, now_ms: int) -> K | None:
@@ -81,10 +84,10 @@ class Deadlines(Generic[K]):
         del self._deadlines[key]
         return key
 
-    def _push(self, key: K, deadline_ms: int) -> None:
-        # The sequence number orders equal deadlines, and keys need not be comparable.
-        self._sequence += 1
-        heappush(self._heap, (deadline_ms, self._sequence, key))
+    def clear(self) -> None:
+        """Cancel all deadlines."""
+        self._deadlines.clear()
+        self._heap.clear()
 
     def _rebuild(self) -> None:
         for times in self._deadlines.values():

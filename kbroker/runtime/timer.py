@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.runtime.deadlines import Deadlines
 
@@ -18,36 +18,30 @@ K = TypeVar("K", bound=Hashable)
 EXPIRED_AT_ONCE = 64
 
 
-class DeadlineTimer(Generic[K]):
-    """Calls `on_expired` with each key whose deadline has passed."""
+class DeadlineTimer(Deadlines[K]):
+    """Calls `on_expired` with each key whose deadline has passed.
+
+    A cancelled deadline leaves the timer of the event loop as it is: the next deadline is probably close.
+    """
+
+    __slots__ = ("_environment", "_on_expired", "_timer", "_timer_ms")
 
     def __init__(self, environment: Environment, on_expired: Callable[[K], None]) -> None:
+        super().__init__()
         self._environment = environment
         self._on_expired = on_expired
-        self._deadlines: Deadlines[K] = Deadlines()
         self._timer: TimerHandle | None = None
         self._timer_ms = 0
 
-    def __len__(self) -> int:
-        return len(self._deadlines)
-
-    def keys(self) -> list[K]:
-        return self._deadlines.keys()
-
     def set(self, key: K, deadline_ms: int) -> None:
         """Set or move the deadline of a key, in monotonic milliseconds."""
-        self._deadlines.set(key, deadline_ms)
+        super().set(key, deadline_ms)
         if self._timer is None or deadline_ms < self._timer_ms:
             self._start_timer(deadline_ms)
 
-    def cancel(self, key: K) -> None:
-        """Remove the deadline of a key, if it has one."""
-        # The timer of the event loop is not cancelled: the next deadline is probably close.
-        self._deadlines.cancel(key)
-
     def stop(self) -> None:
         """Cancel all deadlines."""
-        self._deadlines = Deadlines()
+        self.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -63,11 +57,11 @@ class DeadlineTimer(Generic[K]):
         self._timer = None
         now_ms = self._environment.clock.mono_ms()
         for _ in range(EXPIRED_AT_ONCE):
-            key = self._deadlines.pop_due(now_ms)
+            key = self.pop_due(now_ms)
             if key is None:
                 break
             self._on_expired(key)
-        next_ms = self._deadlines.next_ms()
+        next_ms = self.next_ms()
         # `on_expired` may have set a deadline and started the timer already.
         if next_ms is not None and (self._timer is None or next_ms < self._timer_ms):
             self._start_timer(next_ms)

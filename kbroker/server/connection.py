@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from kbroker.api.context import Identity, RequestContext
 from kbroker.api.dispatch import UnsupportedRequest
+from kbroker.common import KafkaError
 from kbroker.server.backlog import Backlog
 from kbroker.server.error_reporter import api_name, closing_reason
 from kbroker.server.fair_scheduler import EXPENSIVE_NS, LAST_DATA_API_KEY
@@ -104,6 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._responses = ResponseQueue(self._server, self._transport, self)
         self._backlog = Backlog(self._server, self._transport, self._received, self._responses, self._serve_backlog)
+        self._responses.on_unblocked = self._backlog.on_unblocked
         peer = transport.get_extra_info("peername")
         if peer:
             self.host = peer[0]
@@ -200,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
         if len(start) >= HEADER_END:
             api_key, version, _, _ = _HEADER.unpack_from(start, 4)
             try:
-                self._server.dispatch.find(api_key, version)
+                self._server.dispatch[api_key, version]
             except UnsupportedRequest as error:
                 self.close(error.reason, api=api_name(error.api_key), version=error.version)
                 return
@@ -237,9 +239,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._backlog.is_reading and self._transport is not None:
             self._transport.resume_reading()
 
-    def on_unblocked(self) -> None:
-        self._backlog.on_unblocked()
-
     def _serve_backlog(self, view: memoryview) -> None:
         # As in Kafka, the time of a request starts when the requests before it are done.
         self.last_active_ns = self._server.mono_ns()
@@ -263,7 +262,7 @@ class Connection(asyncio.BufferedProtocol):
                 client_id = self._client_id
             else:
                 client_id = None if client_id_size < 0 else ""
-            handler = server.dispatch.find(api_key, version)
+            handler = server.dispatch[api_key, version]
             if handler.is_flexible:
                 pos = pos + 1 if frame[pos] == 0 else skip_tagged_fields(frame, pos)
             stats = handler.stats
@@ -287,7 +286,10 @@ class Connection(asyncio.BufferedProtocol):
                 key = cache_key if is_cacheable else None
                 responses.wait_for_body(context, serve_in_turns(server, context, request, key))
                 return
-            response = handler.handle(server.services, context, request)
+            try:
+                response = handler.handle(server.services, context, request)
+            except KafkaError as error:
+                response = handler.fail(context, request, error)
             if isinstance(response, handler.response_type):
                 has_errors = handler.report_errors(context, request, response)
                 context.body = handler.encode(response, version)

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
-from kbroker.common import Buffer
+from kbroker.common import Buffer, KafkaError
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.turns import RELEASED_AT_ONCE, release, wait_in_turn, yield_if_due
 from kbroker.server.error_reporter import ResponseTooLarge
@@ -75,13 +75,16 @@ def _serve_frame(server: ServerContext, context: RequestContext, frame: Buffer, 
 def _respond(server: ServerContext, context: RequestContext, request: Any, cache_key: bytes | None) -> bool:
     handler, services = context.handler, server.services
     image_version, config = services.metadata.version, services.config
-    response = handler.handle(services, context, request)
-    if isinstance(response, DelayedResponse):
-        context.delayed = response
-        response = wait_in_turn(response)
-        context.delayed = None
-    elif isinstance(response, Coroutine):
-        response = wait_in_turn(response)
+    try:
+        response = handler.handle(services, context, request)
+        if isinstance(response, DelayedResponse):
+            context.delayed = response
+            response = wait_in_turn(response)
+            context.delayed = None
+        elif isinstance(response, Coroutine):
+            response = wait_in_turn(response)
+    except KafkaError as error:
+        response = handler.fail(context, request, error)
     if response is None:
         return False
     has_errors = encode_response(context, response, request)

@@ -14,8 +14,6 @@ from kbroker.common import Buffer, KafkaError
 from kbroker.replica.fetch.fetch_reads import (
     ColdReadResult,
     FetchReads,
-    readable_end,
-    state_of,
     wait_for_change,
 )
 from kbroker.replica.fetch.fetch_response_cache import FetchResponseCache
@@ -133,7 +131,8 @@ class FetchManager:
         max_bytes = self.max_bytes_for(request)
         try:
             session.update(request.topics, request.forgotten)
-            session = self._count_session(session)
+            if session.size_bytes != session.counted_bytes or not session.partitions:
+                session = self._count_session(session)
             session.listener = listener
             if request.replica_id >= 0:
                 record_positions(session, request, self.replicas, self.environment.clock.mono_ms())
@@ -144,7 +143,8 @@ class FetchManager:
             raise
         min_bytes = request.min_bytes
         if reads.size < min_bytes:
-            min_bytes = reachable_min_bytes(min_bytes, max_bytes)
+            # Responses consist of complete batches, so they may never reach `max_bytes`, but they do reach half of it.
+            min_bytes = min(min_bytes, max(max_bytes // 2, 1))
         if not reads.cold and (
             reads.size >= min_bytes or reads.must_respond or request.max_wait_ms <= 0 or not session.partitions
         ):
@@ -242,7 +242,8 @@ class FetchManager:
             session.replica_id = request.replica_id
         else:
             session = sessions.resume(request.session_id, epoch, uses_topic_ids, now_ms)
-            self._end_waiter(session)
+            if session.waiter is not None:
+                self._end_waiter(session)
         return session
 
     def _count_session(self, session: FetchSession) -> FetchSession:
@@ -279,6 +280,9 @@ class FetchManager:
     # Delayed fetches.
 
     def _end_wait(self, delayed: DelayedFetch) -> None:
+        if delayed.is_done:
+            return
+        self.replicas.purgatory.cancel(delayed)
         if delayed.in_turns:
             self._call_in_turns(self._read_and_complete, delayed)
         else:
@@ -370,11 +374,6 @@ class FetchManager:
             self._complete(delayed, reads)
 
 
-def reachable_min_bytes(min_bytes: int, max_bytes: int) -> int:
-    """Responses consist of complete batches, so they may never reach `max_bytes`, but they do reach half of it."""
-    return min(min_bytes, max(max_bytes // 2, 1))
-
-
 def _record_sent(session: FetchSession, fetched: FetchPartition, result: FetchResult, size: int) -> None:
     """Record in the session what a response contains of a partition: `size` bytes of records, offsets or an error."""
     partition: Partition | None = fetched.target  # type: ignore[assignment]
@@ -387,5 +386,5 @@ def _record_sent(session: FetchSession, fetched: FetchPartition, result: FetchRe
     fetched.last_sent = (result.high_watermark, result.log_start_offset)
     if size:
         session.move_to_end(fetched)
-    elif fetched.offset >= readable_end(session, partition) and fetched.last_sent == state_of(partition):
+    elif fetched.last_sent == (partition.state.high_watermark, partition.log.log_start_offset):
         wait_for_change(session, fetched, partition)

@@ -90,9 +90,10 @@ class FetchReads:
         diverging: tuple[int, int] | None = None,
     ) -> None:
         """Add a partition, unless the client already knows its state and there are no records (KIP-227)."""
-        if session.is_incremental and not records and diverging is None and fetched.last_sent == state_of(partition):
-            if fetched.offset >= readable_end(session, partition):
-                wait_for_change(session, fetched, partition)
+        high_watermark, log_start_offset = partition.state.high_watermark, partition.log.log_start_offset
+        is_known = session.is_incremental and fetched.last_sent == (high_watermark, log_start_offset)
+        if is_known and not records and diverging is None:
+            wait_for_change(session, fetched, partition)
             return
         self.size += len(records)
         if session.is_busy and isinstance(records, Buffer):
@@ -101,9 +102,9 @@ class FetchReads:
         result = FetchResult(
             fetched.index,
             0,
-            partition.state.high_watermark,
+            high_watermark,
             partition.last_stable_offset,
-            partition.log.log_start_offset,
+            log_start_offset,
             aborted or [] if request.isolation_level == READ_COMMITTED else None,
             records,
             diverging,
@@ -111,21 +112,11 @@ class FetchReads:
         self.results.append((fetched, result))
 
 
-def state_of(partition: Partition) -> tuple[int, int]:
-    """Return the offsets that a response contains for a partition. The last stable offset changes only with these."""
-    return partition.state.high_watermark, partition.log.log_start_offset
-
-
-def readable_end(session: FetchSession, partition: Partition) -> int:
-    """Return the offset up to which a session can read: for followers, the log end offset."""
-    return partition.log.log_end_offset if session.replica_id >= 0 else partition.state.high_watermark
-
-
 def wait_for_change(session: FetchSession, fetched: FetchPartition, partition: Partition) -> None:
-    """Remove the partition from the `ready` ones until it notifies the session."""
+    """Remove the partition from the `ready` ones until it notifies the session, unless there is more to read."""
+    is_follower = session.replica_id >= 0
+    if fetched.offset < (partition.log.log_end_offset if is_follower else partition.state.high_watermark):
+        return
     session.ready.pop(fetched, None)
-    if session.replica_id < 0:
-        partition.fetchers[fetched] = None
-    else:
-        # A throttle that has ended may have removed it.
-        partition.replica_fetchers[fetched] = None
+    # A throttle of a follower that has ended may have removed it.
+    (partition.replica_fetchers if is_follower else partition.fetchers)[fetched] = None

@@ -260,16 +260,23 @@ def check_fetch(partition: Partition, fetched: FetchPartition, request: FetchReq
     If the client sent the last epoch that it has fetched, and its log diverges from this one below its offset, returns
     the (epoch, end offset) up to which they agree (KIP-595). Otherwise returns None.
     """
-    if request.rack_id is not None and request.replica_id < 0:
-        # From version 11 on, consumers may read from followers (KIP-392): as in Kafka, also those without client.rack.
-        partition.check_reader(fetched.current_epoch)
-    else:
-        partition.check_leader(fetched.current_epoch)
-    if request.replica_id >= 0:
+    state, replica_id = partition.state, request.replica_id
+    if fetched.current_epoch != state.leader_epoch:
+        partition.check_epoch(fetched.current_epoch)
+    # From version 11 on, consumers may read from followers (KIP-392): as in Kafka, also those without client.rack.
+    reads_followers = request.rack_id is not None and replica_id < 0
+    if not partition.is_leader and not (reads_followers and partition.has_leader):
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    if replica_id >= 0:
         if fetched.current_epoch < 0:
             # A claim counts in one leader epoch only.
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
-        partition.check_follower(request.replica_id, request.replica_epoch)
+        follower = state.followers.get(replica_id)
+        if follower is None:
+            # The leader does not know of a reassignment yet: the follower retries.
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        if request.replica_epoch < follower.broker_epoch:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     elif partition.is_retired:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     log = partition.log

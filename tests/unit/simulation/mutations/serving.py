@@ -12,7 +12,7 @@ from kbroker.metadata.replication import broker_changes
 from kbroker.replica.fetch import fetch_manager, fetch_reads
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.partition import Partition
-from kbroker.replica.purgatory import Purgatory
+from kbroker.runtime.delayed_response import Purgatory
 from kbroker.server.connection import Connection
 from kbroker.server.large_request import serve_large_request
 from kbroker.server.response_queue import ResponseQueue
@@ -110,7 +110,8 @@ def session_loses_idle_partitions(patch: pytest.MonkeyPatch) -> None:
     """A partition that had nothing is forgotten by its session."""
 
     def wait_for_change(session: Any, fetched: Any, partition: Partition) -> None:
-        session.ready.pop(fetched, None)
+        if fetched.offset >= partition.high_watermark:
+            session.ready.pop(fetched, None)
 
     patch.setattr(fetch_reads, "wait_for_change", wait_for_change)
     patch.setattr(fetch_manager, "wait_for_change", wait_for_change)
@@ -128,7 +129,7 @@ def next_deadline_has_no_timer(_: Any, purgatory: Purgatory) -> None:
     """After a deadline the timer for the next one is not set."""
     purgatory._timer = None
     now_ms = purgatory._environment.clock.mono_ms()
-    while (operation := purgatory._deadlines.pop_due(now_ms)) is not None:
+    while (operation := purgatory.pop_due(now_ms)) is not None:
         operation.expire()
 
 
@@ -136,7 +137,7 @@ def next_deadline_has_no_timer(_: Any, purgatory: Purgatory) -> None:
 
 
 @mutation("durable", ["UnhandledError"], first_seed=2)
-@replaces(ResponseQueue, "_send_ready")
+@replaces(ResponseQueue, "_gather")
 def responses_are_out_of_order(real: Any, queue: ResponseQueue) -> None:
     """A response is sent before the responses to earlier requests."""
     queue._contexts = deque(sorted(queue._contexts, key=lambda context: context.body is None))

@@ -173,7 +173,7 @@ class ApiHandler:
     handle: Handle
     fail: Callable[[RequestContext, Any, KafkaError], Any]
     encode: Callable[[Any, int], Body]
-    append: Callable[[Any, int, list[Any], Callable[[], None]], None]
+    append: Callable[[Any, int, list[Any], Callable[[], None]], object]
     report_errors: Callable[[RequestContext, Any, Any], bool | None]
     response_type: type
     stats: RequestStats

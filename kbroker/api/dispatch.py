@@ -61,7 +61,7 @@ class Codec(NamedTuple):
 
     decode: Callable[..., Any]
     encode: Callable[[Any, int], Body]
-    append: Callable[[Any, int, list[Any], Callable[[], None]], None]
+    append: Callable[[Any, int, list[Any], Callable[[], None]], object]
     response_type: type
     report_errors: Callable[[RequestContext, Any, Any], bool | None]
 

@@ -28,14 +28,13 @@ from protocol.fast.fetch import (
     FetchRequest,
     FetchResponse,
     FetchResult,
-    append_fetch_response,
     decode_fetch_request,
     encode_fetch_response,
 )
 
 
 def codec(version: int) -> Codec:
-    return Codec(decode_fetch_request, encode_fetch_response, append_fetch_response, FetchResponse, report)
+    return Codec(decode_fetch_request, encode_fetch_response, encode_fetch_response, FetchResponse, report)
 
 
 def handle(services: Services, context: RequestContext, request: FetchRequest) -> FetchResponse | DelayedFetch:

@@ -34,7 +34,7 @@ from kbroker.replica.produce.produce_response import (
 )
 from kbroker.replica.produce.slow_validation import AppendMustWait, RecordValidator
 from kbroker.runtime.delayed_response import Purgatory
-from kbroker.runtime.turns import is_in_turn, wait_in_turn, yield_if_due
+from kbroker.runtime.turns import wait_in_turn, yield_if_due
 from kbroker.storage.log.log_reads import read_blocking
 from kbroker.storage.producers.transactions import TransactionMarker, VerificationGuard
 from protocol.errors import ErrorCode
@@ -249,6 +249,8 @@ class ReplicaManager:
         listener: str,
         verified: VerifiedPartitions | None = None,
         progress: ProduceProgress | None = None,
+        *,
+        in_turn: bool,
     ) -> ProduceResponse | DelayedProduce | Coroutine[Any, Any, ProduceResponse | DelayedProduce]:
         """Append the batches of a Produce request, in order.
 
@@ -257,9 +259,8 @@ class ReplicaManager:
         that of the request, with whose endpoints errors name the leader. `verified`: set for a request with a
         transactional id. `progress`: what the rest continues.
 
-        In a turn, the buffers of the records do not change meanwhile.
+        `in_turn`: whether the caller is in a turn. The buffers of the records do not change meanwhile.
         """
-        in_turn = is_in_turn()
         now_ms = self.clock.now_ms()
         transactional = verified is not None
         must_verify = verified is not None and verified.must_verify
@@ -310,7 +311,7 @@ class ReplicaManager:
             return response
         delayed = DelayedProduce(self.purgatory, response, unacknowledged, self.current_leader, listener)
         self.purgatory.set(delayed, self.clock.mono_ms() + max(timeout_ms, 0))
-        delayed.start()
+        delayed.start(in_turn)
         return delayed
 
     def _append_rest(
@@ -323,7 +324,9 @@ class ReplicaManager:
         verified: VerifiedPartitions | None,
         progress: ProduceProgress,
     ) -> ProduceResponse | DelayedProduce:
-        rest = self.append_records(topics, acks, timeout_ms, produce_version, listener, verified, progress)
+        rest = self.append_records(
+            topics, acks, timeout_ms, produce_version, listener, verified, progress, in_turn=True
+        )
         assert not isinstance(rest, Coroutine)
         return rest
 

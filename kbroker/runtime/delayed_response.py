@@ -9,7 +9,7 @@ from asyncio import Future
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from kbroker.runtime.timer import DeadlineTimer
+from kbroker.runtime.deadlines import DeadlineTimer
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -85,7 +85,7 @@ class Purgatory(DeadlineTimer[DelayedResponse[Any]]):
     """The responses that wait, with their deadlines (monotonic)."""
 
     def __init__(self, environment: Environment) -> None:
-        super().__init__(environment, self._expire_response)
+        super().__init__(environment.clock.mono_ms, environment.loop.call_later, self._expire_response)
         self._loop, self._turns = environment.loop, environment.turns
         # The rest of expirations with many elements.
         self._expiring: set[Task[None]] = set()

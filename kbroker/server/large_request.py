@@ -36,8 +36,8 @@ MAX_BUFFER_BYTES = 256 * 1024
 
 def serve_large_request(
     server: ServerContext, context: RequestContext, frame: Buffer, pos: int
-) -> bool | Coroutine[Any, Any, bool]:
-    """Decode and handle a request, and encode its response. Returns whether there is a response.
+) -> Body | Coroutine[Any, Any, Body | None] | None:
+    """Decode and handle a request, and encode its response. Returns the body of the response; None if there is none.
 
     `frame` must not change meanwhile; it counts as request memory. Raises what the decoder, the handler and the encoder
     raise.
@@ -48,8 +48,8 @@ def serve_large_request(
 
 def serve_in_turns(
     server: ServerContext, context: RequestContext, request: Any, cache_key: bytes | None
-) -> bool | Coroutine[Any, Any, bool]:
-    """Handle a decoded request, and encode its response. Returns whether there is a response.
+) -> Body | Coroutine[Any, Any, Body | None] | None:
+    """Handle a decoded request, and encode its response. Returns the body of the response; None if there is none.
 
     `cache_key`: the request, if a response without errors is to be cached.
     """
@@ -57,7 +57,7 @@ def serve_in_turns(
     return server.turns.call(_respond, server, context, request, cache_key)
 
 
-def _serve_frame(server: ServerContext, context: RequestContext, frame: Buffer, pos: int) -> bool:
+def _serve_frame(server: ServerContext, context: RequestContext, frame: Buffer, pos: int) -> Body | None:
     handler, size = context.handler, len(frame)
     context.connection.hold(size)
     try:
@@ -65,14 +65,14 @@ def _serve_frame(server: ServerContext, context: RequestContext, frame: Buffer, 
         if handler.is_large_by_size:
             # The records of Produce, which is not, are parts of the frame.
             release_pages(frame)
-        has_response = _respond(server, context, request, None)
+        body = _respond(server, context, request, None)
         _release_elements(request)
-        return has_response
+        return body
     finally:
         context.connection.hold(-size)
 
 
-def _respond(server: ServerContext, context: RequestContext, request: Any, cache_key: bytes | None) -> bool:
+def _respond(server: ServerContext, context: RequestContext, request: Any, cache_key: bytes | None) -> Body | None:
     handler, services = context.handler, server.services
     image_version, config = services.metadata.version, services.config
     try:
@@ -86,7 +86,7 @@ def _respond(server: ServerContext, context: RequestContext, request: Any, cache
     except KafkaError as error:
         response = handler.fail(context, request, error)
     if response is None:
-        return False
+        return None
     has_errors = encode_response(context, response, request)
     # Parts of the response may be from another image or config than the others.
     is_consistent = services.metadata.version == image_version and services.config is config
@@ -94,7 +94,7 @@ def _respond(server: ServerContext, context: RequestContext, request: Any, cache
         body = context.body
         joined = body if isinstance(body, bytes) else b"".join(cast("list[Buffer]", body))
         server.cached_responses.put(cache_key, joined)
-    return True
+    return context.body
 
 
 def encode_response(context: RequestContext, response: Any, request: Any = None) -> bool | None:

@@ -8,7 +8,7 @@ from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
-from kbroker.api.context import Overlap, RequestContext
+from kbroker.api.context import Body, Overlap, RequestContext
 from kbroker.common import Buffer, KafkaError
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.server.direct_send import Part
@@ -115,34 +115,21 @@ class ResponseQueue:
         if overlap is not Overlap.ANY:
             self._blocking.add(context)
             self._admitted_api_key = NO_API if overlap is Overlap.NONE else context.api_key
-        self._update_blocked()
+            self._update_blocked()
+        elif len(self._contexts) >= MAX_OVERLAPPING:
+            self._update_blocked()
 
     def admits(self, api_key: int) -> bool:
         """Return whether a request may be handled although `is_blocked`, since it may overlap with those that wait."""
         return api_key == self._admitted_api_key and not self._is_full
 
-    def wait_for_body(self, context: RequestContext, serving: bool | Awaitable[bool]) -> None:
-        """Respond when `serving` has set the body of the response. It is, or returns, false if there is no response."""
-        if isinstance(serving, bool):
-            if serving:
-                self.send(context)
-            return
-        self._add(context)
-        self._server.spawn(self._await_body(context, serving))
-
-    async def _await_body(self, context: RequestContext, serving: Awaitable[bool]) -> None:
-        try:
-            has_response = await serving
-        except Exception as error:
-            self._owner.on_request_error(error, context)
-            return
-        if self._transport is None:
-            return
-        self._owner.last_active_ns = self._server.mono_ns()
-        self._blocking.discard(context)
-        if not has_response:
-            self._contexts.remove(context)
-        self._send_completed()
+    def wait_for_body(self, context: RequestContext, body: Body | Coroutine[Any, Any, Body | None] | None) -> None:
+        """Respond with an encoded response, or when the coroutine has returned it. None: there is no response."""
+        if isinstance(body, Coroutine):
+            self._add(context)
+            self._server.spawn(self._await(context, None, body))
+        elif body is not None:
+            self.send(context)
 
     async def _await(self, context: RequestContext, request: Any, response: Awaitable[Any]) -> None:
         try:
@@ -150,7 +137,7 @@ class ResponseQueue:
                 completed = await response
             except KafkaError as error:
                 completed = context.handler.fail(context, request, error)
-            if context.handler.responds_in_turns:
+            if context.body is None and context.handler.responds_in_turns:
                 await self._server.turns.wait(encode_response, context, completed)
         except Exception as error:
             self._owner.on_request_error(error, context)
@@ -174,9 +161,6 @@ class ResponseQueue:
                 # It must not be raised in the append or the timer that completed the response.
                 self._owner.on_request_error(error, context)
                 return
-        self._send_completed()
-
-    def _send_completed(self) -> None:
         self._gather()
         if not self.is_serving:
             if not self._contexts:

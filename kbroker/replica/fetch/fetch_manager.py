@@ -152,10 +152,10 @@ class FetchManager:
         deadline_ms = self.environment.clock.mono_ms() + request.max_wait_ms
         if reads.is_throttled:
             deadline_ms = self.throttle.deadline_ms(deadline_ms)
-        loop = self.environment.loop
+        end_wait = self._end_wait_in_turns if in_turns else self._read_and_complete
         delayed = DelayedFetch(
-            self.replicas.purgatory, session, request, min_bytes, deadline_ms, loop.call_soon, self._end_wait,
-            self._end_request, in_turns,
+            self.replicas.purgatory, session, request, min_bytes, deadline_ms, self.environment.loop.call_soon,
+            end_wait, self._end_request, in_turns,
         )  # fmt: skip
         if reads.cold:
             self._start(self._read_cold(delayed, reads))
@@ -215,7 +215,8 @@ class FetchManager:
             if session.id:
                 _record_sent(session, fetched, result, size)
         session.is_busy = False
-        session.end_request()
+        if not session.id or session.is_closed:
+            session.end_request()
         return FetchResponse(0, session.id, list(topics.items()))
 
     # Sessions.
@@ -279,14 +280,8 @@ class FetchManager:
 
     # Delayed fetches.
 
-    def _end_wait(self, delayed: DelayedFetch) -> None:
-        if delayed.is_done:
-            return
-        self.replicas.purgatory.cancel(delayed)
-        if delayed.in_turns:
-            self._call_in_turns(self._read_and_complete, delayed)
-        else:
-            self._read_and_complete(delayed)
+    def _end_wait_in_turns(self, delayed: DelayedFetch) -> None:
+        self._call_in_turns(self._read_and_complete, delayed)
 
     def _call_in_turns(self, function: Callable[..., None], *arguments: Any) -> None:
         rest = self.environment.turns.call(function, *arguments)
@@ -305,7 +300,10 @@ class FetchManager:
 
         If a read filter has left too few of the new bytes, the wait continues.
         """
+        if delayed.is_done:
+            return
         request, session = delayed.request, delayed.session
+        self.replicas.purgatory.cancel(delayed)
         session.is_busy = delayed.in_turns
         try:
             max_bytes = self.max_bytes_for(request)
@@ -315,37 +313,27 @@ class FetchManager:
             reads = FetchReads()
         if reads.cold:
             self._start(self._read_cold(delayed, reads))
-        elif reads.is_filtered:
-            self._complete_or_wait(delayed, reads)
         else:
-            self._complete(delayed, reads)
+            self._complete_or_wait(delayed, reads)
 
     def _complete_or_wait(self, delayed: DelayedFetch, reads: FetchReads) -> None:
-        """Respond if a read filter has left enough, or the wait is over."""
-        if (
-            reads.size >= delayed.min_bytes
-            or reads.must_respond
-            or delayed.must_complete
-            or self.environment.clock.mono_ms() >= delayed.deadline_ms
+        """Respond, unless a read filter has left too little and the wait is not over."""
+        session = delayed.session
+        if delayed.is_done:
+            # The connection of a large request, or the session, was closed while the partitions were read.
+            if session.is_busy:
+                session.is_busy = False
+                session.end_request()
+        elif (
+            reads.is_filtered
+            and reads.size < delayed.min_bytes
+            and not (reads.must_respond or delayed.must_complete)
+            and self.environment.clock.mono_ms() < delayed.deadline_ms
         ):
-            self._complete(delayed, reads)
-        elif not delayed.is_done:
-            delayed.session.is_busy = False
+            session.is_busy = False
             delayed.wait_for_bytes(reads.size)
         else:
-            self._end_unused(delayed.session)
-
-    def _complete(self, delayed: DelayedFetch, reads: FetchReads) -> None:
-        if not delayed.is_done:
-            delayed.complete(self._respond(delayed.session, reads))
-        else:
-            self._end_unused(delayed.session)
-
-    def _end_unused(self, session: FetchSession) -> None:
-        """End a large request whose connection, or session, was closed while its partitions were read."""
-        if session.is_busy:
-            session.is_busy = False
-            session.end_request()
+            delayed.complete(self._respond(session, reads))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.environment.loop.create_task(self.environment.turns.run(work))
@@ -368,10 +356,7 @@ class FetchManager:
             results = [KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)] * len(cold)
         if not delayed.is_done:
             add_cold_results(reads, session, delayed.request, results, self.replicas)
-        if reads.is_filtered:
-            self._complete_or_wait(delayed, reads)
-        else:
-            self._complete(delayed, reads)
+        self._complete_or_wait(delayed, reads)
 
 
 def _record_sent(session: FetchSession, fetched: FetchPartition, result: FetchResult, size: int) -> None:

@@ -123,7 +123,6 @@ class FetchSession:
         """Add, update and remove partitions as the request says."""
         partitions, ready = self.partitions, self.ready
         for key, requested_partitions in topics:
-            added_bytes = partition_bytes(key) if self.id else 0
             for requested in requested_partitions:
                 if self.is_busy:
                     yield_if_due()
@@ -131,7 +130,8 @@ class FetchSession:
                 partition = partitions.get(partition_key)
                 if partition is None:
                     partition = partitions[partition_key] = FetchPartition(self, key, requested)
-                    self.size_bytes += added_bytes
+                    if self.id:
+                        self.size_bytes += partition_bytes(key)
                 else:
                     partition.update(requested)
                 ready[partition] = None

@@ -284,7 +284,7 @@ def check_fetch(partition: Partition, fetched: FetchPartition, request: FetchReq
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
     if fetched.offset < log.log_start_offset:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-    if fetched.last_epoch >= 0:
+    if fetched.last_epoch >= 0 and (fetched.last_epoch != log.epochs.latest or fetched.offset > log.log_end_offset):
         epoch, end_offset = log.epochs.end_offset_for(fetched.last_epoch, log.log_end_offset)
         if end_offset < 0:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)

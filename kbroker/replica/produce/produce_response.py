@@ -59,8 +59,9 @@ class DelayedProduce(DelayedResponse[list[TopicResult]]):
         # The indexes in `batches` of those that are not acknowledged yet.
         self._missing = set(range(len(batches)))
 
-    def start(self) -> None:
-        for number, batch in paced(enumerate(self._batches)):
+    def start(self, in_turn: bool) -> None:
+        batches = enumerate(self._batches)
+        for number, batch in paced(batches) if in_turn else batches:
             wait = batch.partition.on_committed if batch.waits_for_commit else batch.partition.on_synced
             wait(batch.end_offset, partial(self._on_acknowledged, number))
 

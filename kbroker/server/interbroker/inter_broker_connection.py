@@ -96,7 +96,8 @@ class InterBrokerConnection(FrameProtocol):
                 self._complete(context, request, response)
             elif response is not None:
                 self._in_progress[context] = None
-                self._update_reading()
+                if len(self._in_progress) == MAX_IN_PROGRESS:
+                    self._update_reading()
                 if isinstance(response, DelayedResponse):
                     context.delayed = response
                     response.on_complete(partial(self._complete, context, request))
@@ -120,7 +121,8 @@ class InterBrokerConnection(FrameProtocol):
 
     def _complete(self, context: RequestContext, request: Any, response: Any) -> None:
         context.delayed = None
-        if self._in_progress.pop(context, self) is None:
+        self._in_progress.pop(context, None)
+        if not self._is_reading:
             self._update_reading()
         if self.transport is None or response is None:
             return

@@ -128,7 +128,7 @@ def first_fetch_of_a_session_waits_on(_: Any, manager: Any, session: Any) -> Non
 def next_deadline_has_no_timer(_: Any, purgatory: Purgatory) -> None:
     """After a deadline the timer for the next one is not set."""
     purgatory._timer = None
-    now_ms = purgatory._environment.clock.mono_ms()
+    now_ms = purgatory._mono_ms()
     while (operation := purgatory.pop_due(now_ms)) is not None:
         operation.expire()
 

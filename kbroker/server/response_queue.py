@@ -101,23 +101,18 @@ class ResponseQueue:
         overlap = context.handler.overlap
         # A Produce request refers to the receive buffer, so it must not be kept.
         kept = None if overlap is Overlap.ANY else request
+        is_delayed = isinstance(response, DelayedResponse)
+        self._contexts.append(context)
+        if not is_delayed or overlap is not Overlap.ANY:
+            self._blocking.add(context)
+            self._admitted_api_key = context.api_key if is_delayed and overlap is Overlap.SAME_API else NO_API
+        if self._blocking or len(self._contexts) >= MAX_OVERLAPPING:
+            self._update_blocked()
         if isinstance(response, DelayedResponse):
             context.delayed = response
-            self._add(context, overlap)
             response.on_complete(partial(self._complete, context, kept))
         else:
-            self._add(context)
             self._server.spawn(self._await(context, kept, response))
-
-    def _add(self, context: RequestContext, overlap: Overlap = Overlap.NONE) -> None:
-        """Add a request that waits for its response."""
-        self._contexts.append(context)
-        if overlap is not Overlap.ANY:
-            self._blocking.add(context)
-            self._admitted_api_key = NO_API if overlap is Overlap.NONE else context.api_key
-            self._update_blocked()
-        elif len(self._contexts) >= MAX_OVERLAPPING:
-            self._update_blocked()
 
     def admits(self, api_key: int) -> bool:
         """Return whether a request may be handled although `is_blocked`, since it may overlap with those that wait."""
@@ -126,8 +121,7 @@ class ResponseQueue:
     def wait_for_body(self, context: RequestContext, body: Body | Coroutine[Any, Any, Body | None] | None) -> None:
         """Respond with an encoded response, or when the coroutine has returned it. None: there is no response."""
         if isinstance(body, Coroutine):
-            self._add(context)
-            self._server.spawn(self._await(context, None, body))
+            self.wait_for(context, None, body)
         elif body is not None:
             self.send(context)
 

@@ -276,7 +276,8 @@ class FetchManager:
     def _end_waiter(self, session: FetchSession) -> None:
         """Complete the waiting request of a session without records, because a later request replaces it."""
         if session.waiter is not None:
-            session.waiter.complete(FetchResponse(0, session.id, []))
+            waiter, session.waiter = session.waiter, None
+            waiter.complete(FetchResponse(0, session.id, []))
 
     # Delayed fetches.
 
@@ -333,7 +334,9 @@ class FetchManager:
             session.is_busy = False
             delayed.wait_for_bytes(reads.size)
         else:
-            delayed.complete(self._respond(session, reads))
+            response = self._respond(session, reads)
+            session.waiter = None
+            delayed.complete(response)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.environment.loop.create_task(self.environment.turns.run(work))

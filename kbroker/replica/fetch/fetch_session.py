@@ -333,15 +333,9 @@ class DelayedFetch(DelayedResponse[FetchResponse]):
         self.must_complete = True
         self._end_wait(self)
 
-    def complete(self, response: FetchResponse) -> None:
-        if self.session.waiter is self:
-            self.session.waiter = None
-        super().complete(response)
-
     def abandon(self) -> None:
         """End the request, because its connection is closed. Nothing was sent, so the session is unchanged."""
         if not self.is_done:
             super().abandon()
-            if self.session.waiter is self:
-                self.session.waiter = None
+            self.session.waiter = None
             self._end_request(self.session)

@@ -59,7 +59,7 @@ async def _handle_or_forward(
 ) -> Message:
     if services.controller.is_elected:
         response: Message = await complete_response(handle, services, context, request)
-        if not is_not_controller(response):
+        if not has_error_code(response, ErrorCode.NOT_CONTROLLER):
             return response
     send = partial(_send, services, channel, context)
     return await (send(request) if forward is None else forward(services, context, request, handle, send))
@@ -71,10 +71,6 @@ async def _send(services: Services, channel: ControllerChannel, context: Request
     return await channel.forward(
         request, context.version, context.client_id, context.principal, client_host, timeout_ms
     )
-
-
-def is_not_controller(response: Message) -> bool:
-    return has_error_code(response, ErrorCode.NOT_CONTROLLER)
 
 
 async def relay_to_controller(

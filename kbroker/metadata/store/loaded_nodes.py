@@ -89,14 +89,10 @@ class LoadedNodes:
                 resource = znodes.config_resource(path)
                 if overrides != self.image.overrides(*resource):
                     delta.configs[resource] = overrides
-        self._update_chunks(
-            {
-                znodes.number_of(path): znodes.decode_chunk(znodes.number_of(path), data or b"{}")
-                for path, data in nodes.items()
-                if path.startswith(znodes.PARTITIONS + "/")
-            },
-            changed,
-        )
+        for path, data in nodes.items():
+            if path.startswith(znodes.PARTITIONS + "/"):
+                number = znodes.number_of(path)
+                self._update_chunk(number, znodes.decode_chunk(number, data or b"{}"), changed)
         for number, written in rows.items():
             for each in written:
                 self._update_rows(number, each, changed)
@@ -133,13 +129,12 @@ class LoadedNodes:
             self._topic_names[new.topic_id] = name
             changed[new.topic_id] = None
 
-    def _update_chunks(self, chunks: Mapping[int, znodes.Chunk], changed: ChangedTopics) -> None:
-        for number, chunk in chunks.items():
-            old = self.chunks.get(number)
-            for topic_id in {**old, **chunk}:
-                if old.get(topic_id) != chunk.get(topic_id):
-                    changed[topic_id] = None
-            self.chunks.replace(number, chunk)
+    def _update_chunk(self, number: int, chunk: znodes.Chunk, changed: ChangedTopics) -> None:
+        old = self.chunks.get(number)
+        for topic_id in {**old, **chunk}:
+            if old.get(topic_id) != chunk.get(topic_id):
+                changed[topic_id] = None
+        self.chunks.replace(number, chunk)
 
     def _update_rows(self, number: int, rows: ChunkRows, changed: ChangedTopics) -> None:
         if number not in self.chunks:

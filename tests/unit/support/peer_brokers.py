@@ -93,8 +93,8 @@ class PeerBroker:
         changes = {r if isinstance(r, int) else r.id: None if isinstance(r, int) else r for r in registrations}
         delta = MetadataDelta(brokers=changes)
         self.image.apply(delta)
-        self.peers.on_delta(delta)
-        self.server.on_delta(delta)
+        self.peers.on_brokers_changed()
+        self.server.on_brokers_changed()
 
     async def heartbeat(self, to: int, offset: int = 0, timeout_ms: int = 10_000) -> BrokerHeartbeatResponse:
         request = BrokerHeartbeatRequest(broker_id=self.id, current_metadata_offset=offset)
@@ -273,7 +273,8 @@ class ForwardingBroker(PeerBroker):
 
     def apply(self, delta: MetadataDelta) -> None:
         self.image.apply(delta)
-        self.channel.on_delta(delta)
+        if delta.controller_id is not None:
+            self.channel.on_controller_changed()
 
     async def handle(self, request: Message, version: int) -> Any:
         """Handle a client's request."""

@@ -230,7 +230,7 @@ class MetadataLoader(LoadedNodes):
         if latest is None:
             raise NoNode(znodes.CHANGES)
         nodes |= {path: node and node.data for path, node in zip(paths, read, strict=True)}
-        moves = self.reassignment_plan.missing_paths(nodes)
+        moves = self.reassignment_plan.missing_paths(nodes) if znodes.REASSIGNMENT_PLAN in nodes else []
         if moves:
             *read, latest = await self._coordination.get_many([*moves, znodes.CHANGES])
             if latest is None:

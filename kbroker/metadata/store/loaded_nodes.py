@@ -84,6 +84,8 @@ class LoadedNodes:
                 features = FORMER_FINALIZED if data is None else znodes.decode_features(data)
                 if features != self.image.features:
                     delta.features = features
+            elif znodes.REASSIGNMENT_PLAN in (path, parent):
+                self.reassignment_plan.update(path, data)
             elif parent in znodes.CONFIG_ROOTS:
                 overrides: dict[str, str] = {} if data is None else znodes.decode(path, data)
                 resource = znodes.config_resource(path)
@@ -96,7 +98,6 @@ class LoadedNodes:
         for number, written in rows.items():
             for each in written:
                 self._update_rows(number, each, changed)
-        self.reassignment_plan.update(nodes)
         for topic_id, indexes in changed.items():
             self._add_topic_delta(topic_id, indexes, delta, deleted)
         if has_brokers:

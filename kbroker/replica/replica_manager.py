@@ -309,10 +309,10 @@ class ReplicaManager:
             results = None
         if not unacknowledged or acks == 0:
             return response
-        delayed = DelayedProduce(self.purgatory, response, unacknowledged, self.current_leader, listener)
-        self.purgatory.set(delayed, self.clock.mono_ms() + max(timeout_ms, 0))
-        delayed.start(in_turn)
-        return delayed
+        deadline_ms = self.clock.mono_ms() + max(timeout_ms, 0)
+        return DelayedProduce(
+            self.purgatory, deadline_ms, response, unacknowledged, self.current_leader, listener, in_turn
+        )
 
     def _append_rest(
         self,

@@ -24,7 +24,7 @@ from kbroker.server.backlog import Backlog
 from kbroker.server.error_reporter import api_name, closing_reason
 from kbroker.server.fair_scheduler import EXPENSIVE_NS, LAST_DATA_API_KEY
 from kbroker.server.frame_buffers import BUFFER_BYTES
-from kbroker.server.large_request import LARGE_REQUEST_BYTES, serve_in_turns, serve_large_request
+from kbroker.server.large_request import LARGE_REQUEST_BYTES, serve_frame, serve_request
 from kbroker.server.receive_buffer import HEADER_END, READ_BYTES, ReceiveBuffer
 from kbroker.server.response_cache import MAX_REQUEST_BYTES
 from kbroker.server.response_queue import ResponseQueue
@@ -284,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
             if handler.runs_in_turns:
                 is_cacheable = handler.is_cacheable is not None and handler.is_cacheable(server.services, request)
                 key = cache_key if is_cacheable else None
-                responses.wait_for_body(context, serve_in_turns(server, context, request, key))
+                responses.wait_for_body(context, server.turns.call(serve_request, server, context, request, key))
                 return
             try:
                 response = handler.handle(server.services, context, request)
@@ -322,7 +322,8 @@ class Connection(asyncio.BufferedProtocol):
     def _serve_large_request(self, context: RequestContext, frame: memoryview, pos: int) -> None:
         # A larger frame has its own buffer. A smaller one is in a reused buffer, so it is copied.
         kept = frame if len(frame) > BUFFER_BYTES else bytes(frame)
-        self._responses.wait_for_body(context, serve_large_request(self._server, context, kept, pos))
+        server = self._server
+        self._responses.wait_for_body(context, server.turns.call(serve_frame, server, context, kept, pos))
 
     def _serve_many_elements(self, context: RequestContext, frame: memoryview, pos: int) -> None:
         try:

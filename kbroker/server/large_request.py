@@ -34,30 +34,12 @@ RESPONSE_BUFFER_BYTES = 64 * 1024
 MAX_BUFFER_BYTES = 256 * 1024
 
 
-def serve_large_request(
-    server: ServerContext, context: RequestContext, frame: Buffer, pos: int
-) -> Body | Coroutine[Any, Any, Body | None] | None:
-    """Decode and handle a request, and encode its response. Returns the body of the response; None if there is none.
+def serve_frame(server: ServerContext, context: RequestContext, frame: Buffer, pos: int) -> Body | None:
+    """Decode and handle a request in a turn. Returns the body of the response; None if there is none.
 
     `frame` must not change meanwhile; it counts as request memory. Raises what the decoder, the handler and the encoder
     raise.
     """
-    context.in_turns = True
-    return server.turns.call(_serve_frame, server, context, frame, pos)
-
-
-def serve_in_turns(
-    server: ServerContext, context: RequestContext, request: Any, cache_key: bytes | None
-) -> Body | Coroutine[Any, Any, Body | None] | None:
-    """Handle a decoded request, and encode its response. Returns the body of the response; None if there is none.
-
-    `cache_key`: the request, if a response without errors is to be cached.
-    """
-    context.in_turns = True
-    return server.turns.call(_respond, server, context, request, cache_key)
-
-
-def _serve_frame(server: ServerContext, context: RequestContext, frame: Buffer, pos: int) -> Body | None:
     handler, size = context.handler, len(frame)
     context.connection.hold(size)
     try:
@@ -65,14 +47,19 @@ def _serve_frame(server: ServerContext, context: RequestContext, frame: Buffer, 
         if handler.is_large_by_size:
             # The records of Produce, which is not, are parts of the frame.
             release_pages(frame)
-        body = _respond(server, context, request, None)
+        body = serve_request(server, context, request, None)
         _release_elements(request)
         return body
     finally:
         context.connection.hold(-size)
 
 
-def _respond(server: ServerContext, context: RequestContext, request: Any, cache_key: bytes | None) -> Body | None:
+def serve_request(server: ServerContext, context: RequestContext, request: Any, cache_key: bytes | None) -> Body | None:
+    """Handle a decoded request in a turn, and encode its response. Returns the body; None if there is no response.
+
+    `cache_key`: the request, if a response without errors is to be cached.
+    """
+    context.in_turns = True
     handler, services = context.handler, server.services
     image_version, config = services.metadata.version, services.config
     try:

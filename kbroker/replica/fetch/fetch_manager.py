@@ -11,11 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import Buffer, KafkaError
-from kbroker.replica.fetch.fetch_reads import (
-    ColdReadResult,
-    FetchReads,
-    wait_for_change,
-)
+from kbroker.replica.fetch.cold_reads import ColdReadResult, read_cold_blocking
 from kbroker.replica.fetch.fetch_response_cache import FetchResponseCache
 from kbroker.replica.fetch.fetch_session import (
     FINAL_EPOCH,
@@ -27,11 +23,12 @@ from kbroker.replica.fetch.fetch_session import (
     FetchSessionCache,
 )
 from kbroker.replica.fetch.partition_reads import (
+    FetchReads,
     add_cold_results,
     check_fetch,
     look_up,
-    read_cold_blocking,
     read_partitions,
+    wait_for_change,
 )
 from kbroker.replica.replication_throttle import LeaderThrottle, unlimited_quota
 from kbroker.runtime.event_log import EventLogger

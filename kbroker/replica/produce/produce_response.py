@@ -46,11 +46,14 @@ class DelayedProduce(DelayedResponse[list[TopicResult]]):
     def __init__(
         self,
         purgatory: Purgatory,
+        deadline_ms: int,
         response: list[TopicResult],
         batches: list[UnacknowledgedBatch],
         current_leader: Callable[[TopicKey, int, str], CurrentLeader | None],
         listener: str,
+        in_turn: bool,
     ) -> None:
+        """`deadline_ms`: the end of the wait (monotonic). `in_turn`: whether the caller is in a turn."""
         super().__init__(purgatory)
         self._current_leader = current_leader
         self._listener = listener
@@ -58,10 +61,9 @@ class DelayedProduce(DelayedResponse[list[TopicResult]]):
         self._batches = batches
         # The indexes in `batches` of those that are not acknowledged yet.
         self._missing = set(range(len(batches)))
-
-    def start(self, in_turn: bool) -> None:
-        batches = enumerate(self._batches)
-        for number, batch in paced(batches) if in_turn else batches:
+        purgatory.set(self, deadline_ms)
+        numbered = enumerate(batches)
+        for number, batch in paced(numbered) if in_turn else numbered:
             wait = batch.partition.on_committed if batch.waits_for_commit else batch.partition.on_synced
             wait(batch.end_offset, partial(self._on_acknowledged, number))
 

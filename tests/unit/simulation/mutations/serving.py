@@ -9,12 +9,12 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.coordination.journal import Journal
 from kbroker.metadata.replication import broker_changes
-from kbroker.replica.fetch import fetch_manager, fetch_reads
+from kbroker.replica.fetch import fetch_manager, partition_reads
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.partition import Partition
 from kbroker.runtime.delayed_response import Purgatory
 from kbroker.server.connection import Connection
-from kbroker.server.large_request import serve_large_request
+from kbroker.server.large_request import serve_frame
 from kbroker.server.response_queue import ResponseQueue
 from kbroker.storage.log.log import Log
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
@@ -113,7 +113,7 @@ def session_loses_idle_partitions(patch: pytest.MonkeyPatch) -> None:
         if fetched.offset >= partition.high_watermark:
             session.ready.pop(fetched, None)
 
-    patch.setattr(fetch_reads, "wait_for_change", wait_for_change)
+    patch.setattr(partition_reads, "wait_for_change", wait_for_change)
     patch.setattr(fetch_manager, "wait_for_change", wait_for_change)
 
 
@@ -151,7 +151,8 @@ def responses_are_out_of_order(real: Any, queue: ResponseQueue) -> None:
 @replaces(Connection, "_serve_large_request")
 def frame_of_turns_is_overwritten(_: Any, connection: Connection, context: Any, frame: memoryview, pos: int) -> None:
     """A request is decoded in turns from the buffer that receives the next one."""
-    connection._responses.wait_for_body(context, serve_large_request(connection._server, context, frame, pos))
+    server = connection._server
+    connection._responses.wait_for_body(context, server.turns.call(serve_frame, server, context, frame, pos))
 
 
 # Metadata.

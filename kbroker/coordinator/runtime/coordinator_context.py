@@ -177,6 +177,10 @@ class CoordinatorContext(Generic[S]):
             last.reads.append(read)
             await future
 
+    def is_locked(self, key: str) -> bool:
+        """Return whether a key has records in flight or waiting operations."""
+        return key in self._locks
+
     def locked_keys(self) -> list[str]:
         """Return the keys that have records in flight or waiting operations."""
         return list(self._locks)

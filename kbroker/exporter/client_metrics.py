@@ -19,7 +19,7 @@ def collect_client_metrics(services: Services, page: MetricsPage) -> Iterator[No
     now_ms = services.environment.clock.mono_ms()
     live = [instance for instance in manager.instances.values() if instance.expires_ms > now_ms]
     page.add("kbroker_client_instances", len(live))
-    page.add("kbroker_client_metrics_samples_dropped_total", manager.dropped_samples)
+    page.add("kbroker_client_pushes_cut_total", manager.cut_pushes)
     number = 0
     for instance in live:
         own = dict(zip(CLIENT_LABELS, instance.client, strict=False))

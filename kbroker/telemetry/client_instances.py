@@ -7,6 +7,7 @@ it asks again.
 
 from __future__ import annotations
 
+from asyncio import Lock
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -35,8 +36,8 @@ MAX_INSTANCES = 16_384
 MIN_EXPIRY_MS = 60_000
 EXPIRY_INTERVALS = 3
 EXPIRY_CHECK_MS = 10_000
-# Of all clients together. A page with so many samples has about 40 MB.
-MAX_SAMPLES = 100_000
+# A consumer of a thousand partitions has 8,000. A page with as many as all clients may have takes about 30 MB.
+MAX_SAMPLES_OF_CLIENT, MAX_SAMPLES = 10_000, 100_000
 # In the order of preference.
 COMPRESSION_TYPES = (ZSTD, LZ4, GZIP, SNAPPY)
 # Of ids that Kafka keeps for itself.
@@ -68,12 +69,13 @@ class ClientInstance:
 class ClientMetricsManager:
     """The subscriptions of the cluster, and the clients of this broker.
 
-    `dropped_samples`: those beyond MAX_SAMPLES.
+    `cut_pushes`: the number of pushes with more samples than are kept. `decoding`: held while a push is decoded.
     """
 
     def __init__(self, environment: Environment, image: MetadataImage) -> None:
         self.instances: dict[bytes, ClientInstance] = {}
-        self.dropped_samples = 0
+        self.cut_pushes = 0
+        self.decoding = Lock()
         self._environment = environment
         self._image = image
         self._expiry = PeriodicTask(
@@ -152,10 +154,9 @@ class ClientMetricsManager:
 
     def free_samples(self, instance: ClientInstance) -> int:
         """Return how many samples the client may have."""
-        return MAX_SAMPLES - self._sample_count + len(instance.samples)
+        return min(MAX_SAMPLES_OF_CLIENT, MAX_SAMPLES - self._sample_count + len(instance.samples))
 
-    def replace_samples(self, instance_id: bytes, instance: ClientInstance, samples: Samples, dropped: int) -> None:
-        self.dropped_samples += dropped
+    def replace_samples(self, instance_id: bytes, instance: ClientInstance, samples: Samples) -> None:
         # Another request may have replaced it while this one was served in turns.
         if self.instances.get(instance_id) is instance:
             self._sample_count += len(samples) - len(instance.samples)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -59,19 +60,17 @@ def decode_metrics(data: bytes) -> MetricsData:
     return metrics
 
 
-def read_samples(metrics: MetricsData, before: Samples, max_samples: int) -> tuple[dict[SampleKey, float], int]:
-    """Return the samples of a push, and how many there were beyond `max_samples`.
+def read_samples(metrics: MetricsData, before: Samples, max_samples: int) -> tuple[Samples, bool]:
+    """Return the samples of a push, and whether these are all: there may be more than `max_samples`.
 
     A client pushes all its metrics each time. `before`: its samples before, to which deltas are added.
     """
     samples: dict[SampleKey, float] = {}
-    dropped = 0
     for key, value, is_delta in _data_points(metrics):
-        if key not in samples and len(samples) >= max_samples:
-            dropped += 1
-        else:
-            samples[key] = value + before.get(key, 0) if is_delta else value
-    return samples, dropped
+        if len(samples) >= max_samples and key not in samples:
+            return samples, False
+        samples[key] = value + before.get(key, 0) if is_delta else value
+    return samples, True
 
 
 def _data_points(metrics: MetricsData) -> Iterator[tuple[SampleKey, float, bool]]:
@@ -104,6 +103,7 @@ def _points_of(metric: Metric, of_client: dict[str, str]) -> Iterator[tuple[Samp
             yield SampleKey(kind, name, tuple(labels.items())), value, is_delta
 
 
+@lru_cache(maxsize=4096)
 def _family_name(name: str, is_counter: bool) -> str:
     name = _INVALID.sub("_", name[:MAX_NAME])
     if not name.startswith(KAFKA_PREFIX):
@@ -114,10 +114,15 @@ def _family_name(name: str, is_counter: bool) -> str:
 def _labels(attributes: Attributes) -> dict[str, str]:
     labels: dict[str, str] = {}
     for attribute in attributes[:MAX_LABELS]:  # type: ignore[index]
-        name = _INVALID.sub("_", attribute.key[:MAX_NAME]).lstrip("_0123456789")
+        name = _label_name(attribute.key)
         if name and name not in CLIENT_LABELS:
             labels[name] = _text(attribute.value)[:MAX_VALUE]
     return labels
+
+
+@lru_cache(maxsize=256)
+def _label_name(name: str) -> str:
+    return _INVALID.sub("_", name[:MAX_NAME]).lstrip("_0123456789")
 
 
 def _text(value: Any) -> str:

@@ -149,7 +149,7 @@ def _override_change(
         return lambda current: alter_group(start(current), ops, services.config)
     if resource_type == ConfigResourceType.CLIENT_METRICS:
         if not name:
-            raise invalid_request("MetricsSubscription name can't be empty")
+            raise invalid_request("Subscription name can't be empty")
         return lambda current: _alter_client_metrics(start(current), ops)
     raise invalid_request(f"Unknown resource type {resource_type}")
 

@@ -1,6 +1,8 @@
 """Client telemetry (KIP-714): clients ask what to report, and push it onto the metrics page."""
 
 import asyncio
+import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from tests.unit.support.client import Client
 from tests.unit.support.http_client import LISTENER
 from tests.unit.support.otlp import counter, gauge, metrics_data
 from tests.unit.support.simulated_broker import Machine, broker_test
+from tests.unit.support.telemetry_story import RECORDED, story
 
 CLIENT_METRICS = 16
 ZERO = bytes(16)
@@ -188,3 +191,18 @@ async def test_pushes_that_are_refused(m: Machine) -> None:
 @broker_test()
 async def test_subscriptions_that_are_not_valid(m: Machine, configs: dict[str, str], code: int) -> None:
     assert await subscribe(await m.client(), "s", **configs) == code
+
+
+@broker_test(**LISTENER, telemetry_max_bytes="2000")
+async def test_the_outcomes_are_those_of_kafka(m: Machine) -> None:
+    client = await m.client()
+    outcomes: list[Any] = []
+    steps, response = story(outcomes), None
+    with suppress(StopIteration):
+        while True:
+            step = steps.send(response)
+            if isinstance(step, float):
+                response = await asyncio.sleep(step)
+            else:
+                response = await client.request(*step)
+    assert outcomes == json.loads(RECORDED.read_text())

@@ -1,14 +1,14 @@
-"""ApiVersions (key 18), versions 0 to 4: the APIs and versions of protocol/apis.py, and the features of the cluster.
+"""ApiVersions (key 18), versions 0 to 5: the APIs and versions of protocol/apis.py, and the features of the cluster.
 
 - From version 3 the client sends its software name and version; an invalid one gets INVALID_REQUEST (KIP-511).
 - The response to an unsupported version has version 0, UNSUPPORTED_VERSION and the versions of ApiVersions, so that
   the client can retry (KIP-511).
 - Clients are asked for metrics (KIP-714) only if the broker has a page for them: they push as soon as they can.
 - The response is not cached: the connection has the client's software afterwards.
-- Features (version 3, KIP-584): transaction.version, supported and finalized. kbroker does not have Kafka's other
-  features (metadata.version, group.version, ...), and clients treat a missing feature as not supported. A supported
-  feature with the lowest level 0 is omitted before version 4, since older clients cannot parse it. A feature that is
-  finalized at level 0 is always omitted.
+- From version 5 on the client sends the cluster and the node that it means to be connected to. If this is another one,
+  it gets REBOOTSTRAP_REQUIRED, and begins again with its bootstrap servers (KIP-1242).
+- Features (version 3, KIP-584), supported and finalized. A supported feature with the lowest level 0 is omitted before
+  version 4, since older clients cannot parse it. A feature that is finalized at level 0 is always omitted.
 """
 
 import re
@@ -39,6 +39,8 @@ def handle(services: Services, context: RequestContext, request: ApiVersionsRequ
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     if context.version >= FIRST_WITH_CLIENT_SOFTWARE:
         context.connection.client_software = request.client_software_name, request.client_software_version
+    if request.cluster_id not in (None, services.metadata.cluster_id) or request.node_id not in (-1, services.node_id):
+        return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     has_metrics_page = bool(services.config.kbroker_metrics_listener)
     features = services.metadata.features
     return ApiVersionsResponse(

@@ -7,7 +7,7 @@ from kbroker.config.broker.listeners import exclude_controller_listeners, parse_
 from kbroker.config.config_def import ConfigKey, ConfigResourceType
 from kbroker.config.definitions.broker import strip_listener_prefix
 from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
-from kbroker.config.definitions.no_effect import GROUP_CONFIGS
+from kbroker.config.definitions.group import GROUP_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.values import format_value
 

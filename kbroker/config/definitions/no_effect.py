@@ -17,7 +17,6 @@ from kbroker.config.config_def import (
     NoEffect,
     UpdateMode,
     Validator,
-    config_def,
 )
 from kbroker.config.values import ConfigType, Value
 
@@ -64,7 +63,3 @@ def _validator(spec: str | list[object] | None) -> Validator | None:
     name, *arguments = spec
     made: Validator = getattr(validators, str(name))(*arguments)
     return made
-
-
-# Group configs (KIP-848, KIP-932, KIP-1071).
-GROUP_CONFIGS = config_def(keys_without_effect("group"))

@@ -5,8 +5,8 @@
   the client can retry (KIP-511).
 - Clients are asked for metrics (KIP-714) only if the broker has a page for them: they push as soon as they can.
 - The response is not cached: the connection has the client's software afterwards.
-- From version 5 on the client sends the cluster and the node that it means to be connected to. If this is another one,
-  it gets REBOOTSTRAP_REQUIRED, and begins again with its bootstrap servers (KIP-1242).
+- From version 5 on the client can send both the cluster and the node that it means to be connected to. If this is
+  another one, it gets REBOOTSTRAP_REQUIRED, and begins again with its bootstrap servers (KIP-1242).
 - Features (version 3, KIP-584), supported and finalized. A supported feature with the lowest level 0 is omitted before
   version 4, since older clients cannot parse it. A feature that is finalized at level 0 is always omitted.
 """
@@ -29,6 +29,7 @@ from protocol.messages.k18_api_versions import (
 FIRST_WITH_CLIENT_SOFTWARE = 3
 FIRST_WITH_LEVEL_0 = 4
 TELEMETRY_APIS = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
+NO_NODE = -1
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?", re.ASCII)
 
 
@@ -39,7 +40,10 @@ def handle(services: Services, context: RequestContext, request: ApiVersionsRequ
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     if context.version >= FIRST_WITH_CLIENT_SOFTWARE:
         context.connection.client_software = request.client_software_name, request.client_software_version
-    if request.cluster_id not in (None, services.metadata.cluster_id) or request.node_id not in (-1, services.node_id):
+    if (request.cluster_id is None) != (request.node_id == NO_NODE):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    own = services.metadata.cluster_id, services.node_id
+    if request.cluster_id is not None and (request.cluster_id, request.node_id) != own:
         return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     has_metrics_page = bool(services.config.kbroker_metrics_listener)
     features = services.metadata.features

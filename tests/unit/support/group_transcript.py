@@ -300,7 +300,7 @@ def _shown(names: Names, name: str, item: Any) -> str:
         return repr(raw.decode()) if raw.isascii() and raw.decode().isprintable() else "x" + raw.hex()
     if isinstance(item, list):
         rows = [render(names, value) if isinstance(value, dict) else str(value) for value in item]
-        if name in ("members", "groups", "topics", "partitions"):
+        if name in ("members", "groups", "topics", "partitions", "results"):
             rows.sort(key=lambda row: row.partition(" ")[2] if row.split(" ")[0].isupper() else row)
         return "[" + ", ".join(rows) + "]"
     return (

@@ -1,0 +1,254 @@
+"""A consumer group: its members, the owners of its partitions, and which commits of offsets it accepts."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from kbroker.common import KafkaError
+from kbroker.coordinator.group.consumer.consumer_group_member import (
+    AssignedPartitions,
+    ConsumerGroupMember,
+)
+from kbroker.coordinator.group.consumer.records import (
+    ConsumerGroupRecord,
+    GroupEpoch,
+    RegularExpression,
+    TargetEpoch,
+    member_tombstones,
+)
+from kbroker.coordinator.group.group import Committer
+from kbroker.coordinator.group.modern.modern_group import ModernGroup
+from kbroker.coordinator.group.records import OffsetRecord
+from kbroker.runtime.turns import paced
+from protocol.errors import ErrorCode
+
+# The key of a deadline: a member has not revoked its partitions in time.
+REVOCATION = "revocation"
+
+# The first version of OffsetCommit that has member epochs.
+MEMBER_EPOCH_VERSION = 9
+
+
+class ConsumerGroupState(StrEnum):
+    """The values are the names that ConsumerGroupDescribe and ListGroups return.
+
+    Empty: no members.
+    Assigning: the target assignment is not that of the group epoch yet.
+    Reconciling: not every member has its target.
+    Stable: every member has.
+    Dead: the group does not exist. No group is in this state.
+    """
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class ResolvedRegex(NamedTuple):
+    """The topics that match a regular expression, in the metadata of a version, and when that was found (wall clock)."""
+
+    topics: frozenset[str] = frozenset()
+    version: int = 0
+    timestamp_ms: int = 0
+
+
+class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
+    """The replay of records changes a group; `owners` has the member of each partition, assigned or pending."""
+
+    __slots__ = ("_regex_topics", "assignor_votes", "owners", "regex_subscribers", "resolved_regexes")
+
+    type_name = "consumer"
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__(group_id)
+        self.owners: dict[bytes, dict[int, str]] = {}
+        self.resolved_regexes: dict[str, ResolvedRegex] = {}
+        # How many members have a regular expression.
+        self.regex_subscribers: Counter[str] = Counter()
+        # How many of the resolved expressions match a topic.
+        self._regex_topics: Counter[str] = Counter()
+        # How many members prefer each server-side assignor.
+        self.assignor_votes: Counter[str] = Counter()
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.group_epoch > self.assignment_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def protocol_type_name(self) -> str:
+        return "consumer"
+
+    # Members.
+
+    def put_member(self, member: ConsumerGroupMember) -> None:
+        old = self.members.get(member.member_id)
+        super().put_member(member)
+        if old is not None:
+            self._count(old, -1)
+        self._count(member, 1)
+        if old is None:
+            self._own(member)
+        elif old.assigned != member.assigned or old.pending_revocation != member.pending_revocation:
+            self._disown(old)
+            self._own(member)
+
+    def remove_member(self, member_id: str) -> ConsumerGroupMember | None:
+        member = super().remove_member(member_id)
+        if member is not None:
+            self._count(member, -1)
+            self._disown(member)
+        self.deadlines.cancel((REVOCATION, member_id))
+        return member
+
+    def is_free_for(self, member_id: str, topic_id: bytes, partition: int) -> bool:
+        """Return whether no other member has the partition, assigned or pending revocation."""
+        return self.owners.get(topic_id, {}).get(partition, member_id) == member_id
+
+    def _own(self, member: ConsumerGroupMember) -> None:
+        """The last record in the log decides: earlier ones of the former owner may remain after compaction."""
+        for partitions in (member.assigned, member.pending_revocation):
+            for topic_id, epochs in partitions.items():
+                self.owners.setdefault(topic_id, {}).update(dict.fromkeys(epochs, member.member_id))
+
+    def _disown(self, member: ConsumerGroupMember) -> None:
+        for partitions in (member.assigned, member.pending_revocation):
+            for topic_id, epochs in partitions.items():
+                owners = self.owners.get(topic_id, {})
+                for index in epochs:
+                    if owners.get(index) == member.member_id:
+                        del owners[index]
+                if not owners:
+                    self.owners.pop(topic_id, None)
+
+    # Subscriptions.
+
+    def set_regex(self, regex: str, resolved: ResolvedRegex | None) -> None:
+        """Set the topics that match a regular expression; None if no member has it."""
+        old = self.resolved_regexes.pop(regex, None)
+        if old is not None:
+            self._regex_topics.subtract(old.topics)
+        if resolved is not None:
+            self.resolved_regexes[regex] = resolved
+            self._regex_topics.update(resolved.topics)
+        self._regex_topics = +self._regex_topics
+
+    def _count(self, member: ConsumerGroupMember, difference: int) -> None:
+        for counts, choice in (
+            (self.regex_subscribers, member.subscribed_regex),
+            (self.assignor_votes, member.server_assignor),
+        ):
+            if choice:
+                counts[choice] += difference
+                if not counts[choice]:
+                    del counts[choice]
+
+    def subscribed_topics(self) -> Collection[str]:
+        names = super().subscribed_topics()
+        return names | self._regex_topics.keys() if self._regex_topics else names
+
+    def subscribed_topics_with(
+        self, removed: Iterable[ConsumerGroupMember], added: Iterable[ConsumerGroupMember], without_regexes: Collection[str] = ()
+    ) -> set[str]:
+        """Return the subscribed topics after members have left and joined, and regular expressions were removed."""
+        names = super().subscribed_topics_with(removed, added)
+        for regex, resolved in self.resolved_regexes.items():
+            if regex not in without_regexes:
+                names |= resolved.topics
+        return names
+
+    def topics_of(self, member: ConsumerGroupMember) -> frozenset[str]:
+        """Return the names of the topics that a member subscribes to."""
+        resolved = self.resolved_regexes.get(member.subscribed_regex)
+        return member.subscribed_names if resolved is None else member.subscribed_names | resolved.topics
+
+    # Offsets.
+
+    def validate_offset_commit(self, committer: Committer, offsets: Sequence[OffsetRecord], now_ms: int) -> None:
+        """Check a commit. An epoch before the member's is accepted for partitions that it had already (KIP-1251)."""
+        if committer.generation < 0 and not self.members:
+            return
+        member = self.existing_member(committer.member_id)
+        if member.classic is None and committer.version < MEMBER_EPOCH_VERSION:
+            message = (
+                "OffsetCommit version 9 or above must be used by members using the consumer group protocol"
+            )
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
+        self._validate_epoch_of_commit(member, committer.generation, offsets)
+
+    def validate_transactional_offset_commit(self, committer: Committer, offsets: Sequence[OffsetRecord]) -> None:
+        member_id, instance_id, epoch, _ = committer
+        if epoch < 0 and (not self.members or (not member_id and instance_id is None)):
+            return
+        try:
+            self._validate_epoch_of_commit(self.existing_member(member_id), epoch, offsets)
+        except KafkaError as error:
+            if error.code is ErrorCode.STALE_MEMBER_EPOCH:
+                raise KafkaError(ErrorCode.ILLEGAL_GENERATION, error.message) from error
+            raise
+
+    def _validate_epoch_of_commit(
+        self, member: ConsumerGroupMember, epoch: int, offsets: Sequence[OffsetRecord]
+    ) -> None:
+        if epoch == member.epoch:
+            return
+        stale = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
+        if epoch > member.epoch:
+            raise KafkaError(stale, f"Received member epoch {epoch} is newer than current member epoch {member.epoch}.")
+        for key, offset in paced(offsets):
+            topic_id = b"" if offset is None else offset.topic_id
+            assigned_epoch = _assignment_epoch(member, topic_id, key.partition)
+            if assigned_epoch is None:
+                message = f"Partition {key.topic}-{key.partition} is not assigned or pending revocation for member."
+                raise KafkaError(stale, message)
+            if epoch < assigned_epoch:
+                message = (
+                    f"Received member epoch {epoch} is older than assignment epoch {assigned_epoch} for partition "
+                    f"{key.topic}-{key.partition}."
+                )
+                raise KafkaError(stale, message)
+
+    def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """Check an OffsetFetch: only a member in its current epoch may read, so that it never reads too early."""
+        if member_id is None and member_epoch < 0:
+            return
+        member = self.existing_member(member_id or "")
+        if member_epoch != member.epoch:
+            code = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
+            message = f"The received member epoch {member_epoch} does not match the expected member epoch {member.epoch}."
+            raise KafkaError(code, message)
+
+    # Deletion.
+
+    def tombstones(self) -> Sequence[ConsumerGroupRecord]:
+        records: list[ConsumerGroupRecord] = []
+        for member_id in self.members:
+            records += member_tombstones(self.group_id, member_id)
+        records.append(TargetEpoch(self.group_id, None))
+        records += [RegularExpression(self.group_id, regex, None) for regex in self.resolved_regexes]
+        return [*records, GroupEpoch(self.group_id, None)]
+
+
+def _assignment_epoch(member: ConsumerGroupMember, topic_id: bytes, partition: int) -> int | None:
+    """Return the epoch in which the member was assigned a partition that it still has, else None."""
+    for partitions in (member.assigned, member.pending_revocation):
+        epoch = _find(partitions, topic_id, partition)
+        if epoch is not None:
+            return epoch
+    return None
+
+
+def _find(partitions: AssignedPartitions, topic_id: bytes, partition: int) -> int | None:
+    return partitions.get(topic_id, {}).get(partition)

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
-from typing import NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.consumer.consumer_group_member import (
@@ -17,6 +16,7 @@ from kbroker.coordinator.group.consumer.records import (
     TargetEpoch,
     member_tombstones,
 )
+from kbroker.coordinator.group.consumer.regex import GroupRegexes
 from kbroker.coordinator.group.group import Committer
 from kbroker.coordinator.group.modern.modern_group import ModernGroup
 from kbroker.coordinator.group.records import OffsetRecord
@@ -47,29 +47,17 @@ class ConsumerGroupState(StrEnum):
     DEAD = "Dead"
 
 
-class ResolvedRegex(NamedTuple):
-    """The topics that match a regular expression, in the metadata of a version, and when that was found (wall clock)."""
-
-    topics: frozenset[str] = frozenset()
-    version: int = 0
-    timestamp_ms: int = 0
-
-
 class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
     """The replay of records changes a group; `owners` has the member of each partition, assigned or pending."""
 
-    __slots__ = ("_regex_topics", "assignor_votes", "owners", "regex_subscribers", "resolved_regexes")
+    __slots__ = ("assignor_votes", "owners", "regexes")
 
     type_name = "consumer"
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
         self.owners: dict[bytes, dict[int, str]] = {}
-        self.resolved_regexes: dict[str, ResolvedRegex] = {}
-        # How many members have a regular expression.
-        self.regex_subscribers: Counter[str] = Counter()
-        # How many of the resolved expressions match a topic.
-        self._regex_topics: Counter[str] = Counter()
+        self.regexes = GroupRegexes()
         # How many members prefer each server-side assignor.
         self.assignor_votes: Counter[str] = Counter()
 
@@ -96,9 +84,7 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
     def put_member(self, member: ConsumerGroupMember) -> None:
         old = self.members.get(member.member_id)
         super().put_member(member)
-        if old is not None:
-            self._count(old, -1)
-        self._count(member, 1)
+        self._count_choices(old, member)
         if old is None:
             self._own(member)
         elif old.assigned != member.assigned or old.pending_revocation != member.pending_revocation:
@@ -108,7 +94,7 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
     def remove_member(self, member_id: str) -> ConsumerGroupMember | None:
         member = super().remove_member(member_id)
         if member is not None:
-            self._count(member, -1)
+            self._count_choices(member, None)
             self._disown(member)
         self.deadlines.cancel((REVOCATION, member_id))
         return member
@@ -135,44 +121,37 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
 
     # Subscriptions.
 
-    def set_regex(self, regex: str, resolved: ResolvedRegex | None) -> None:
-        """Set the topics that match a regular expression; None if no member has it."""
-        old = self.resolved_regexes.pop(regex, None)
-        if old is not None:
-            self._regex_topics.subtract(old.topics)
-        if resolved is not None:
-            self.resolved_regexes[regex] = resolved
-            self._regex_topics.update(resolved.topics)
-        self._regex_topics = +self._regex_topics
-
-    def _count(self, member: ConsumerGroupMember, difference: int) -> None:
-        for counts, choice in (
-            (self.regex_subscribers, member.subscribed_regex),
-            (self.assignor_votes, member.server_assignor),
-        ):
-            if choice:
-                counts[choice] += difference
-                if not counts[choice]:
-                    del counts[choice]
+    def _count_choices(self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None) -> None:
+        self.regexes.replace(old and old.subscribed_regex, new and new.subscribed_regex)
+        before, after = old and old.server_assignor, new and new.server_assignor
+        if before != after:
+            self.assignor_votes = votes_after(self.assignor_votes, before, after)
 
     def subscribed_topics(self) -> Collection[str]:
-        names = super().subscribed_topics()
-        return names | self._regex_topics.keys() if self._regex_topics else names
+        return self.subscribed_topics_with((), ())
 
     def subscribed_topics_with(
-        self, removed: Iterable[ConsumerGroupMember], added: Iterable[ConsumerGroupMember], without_regexes: Collection[str] = ()
+        self,
+        removed: Iterable[ConsumerGroupMember],
+        added: Iterable[ConsumerGroupMember],
+        without_regexes: Collection[str] = (),
     ) -> set[str]:
         """Return the subscribed topics after members have left and joined, and regular expressions were removed."""
         names = super().subscribed_topics_with(removed, added)
-        for regex, resolved in self.resolved_regexes.items():
+        for regex, resolved in self.regexes.resolved.items():
             if regex not in without_regexes:
                 names |= resolved.topics
         return names
 
     def topics_of(self, member: ConsumerGroupMember) -> frozenset[str]:
         """Return the names of the topics that a member subscribes to."""
-        resolved = self.resolved_regexes.get(member.subscribed_regex)
-        return member.subscribed_names if resolved is None else member.subscribed_names | resolved.topics
+        matched = self.regexes.topics(member.subscribed_regex)
+        return member.subscribed_names | matched if matched else member.subscribed_names
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return super().is_subscribed_to(topic) or any(
+            topic in resolved.topics for resolved in self.regexes.resolved.values()
+        )
 
     # Offsets.
 
@@ -182,9 +161,7 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
             return
         member = self.existing_member(committer.member_id)
         if member.classic is None and committer.version < MEMBER_EPOCH_VERSION:
-            message = (
-                "OffsetCommit version 9 or above must be used by members using the consumer group protocol"
-            )
+            message = "OffsetCommit version 9 or above must be used by members using the consumer group protocol"
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
         self._validate_epoch_of_commit(member, committer.generation, offsets)
 
@@ -227,7 +204,9 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
         member = self.existing_member(member_id or "")
         if member_epoch != member.epoch:
             code = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
-            message = f"The received member epoch {member_epoch} does not match the expected member epoch {member.epoch}."
+            message = (
+                f"The received member epoch {member_epoch} does not match the expected member epoch {member.epoch}."
+            )
             raise KafkaError(code, message)
 
     # Deletion.
@@ -237,8 +216,18 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
         for member_id in self.members:
             records += member_tombstones(self.group_id, member_id)
         records.append(TargetEpoch(self.group_id, None))
-        records += [RegularExpression(self.group_id, regex, None) for regex in self.resolved_regexes]
+        records += [RegularExpression(self.group_id, regex, None) for regex in self.regexes.resolved]
         return [*records, GroupEpoch(self.group_id, None)]
+
+
+def votes_after(votes: Counter[str], before: str | None, after: str | None) -> Counter[str]:
+    """Return how many members prefer each assignor after one has changed its mind; None for no preference."""
+    changed = votes.copy()
+    if before is not None:
+        changed[before] -= 1
+    if after is not None:
+        changed[after] += 1
+    return +changed
 
 
 def _assignment_epoch(member: ConsumerGroupMember, topic_id: bytes, partition: int) -> int | None:

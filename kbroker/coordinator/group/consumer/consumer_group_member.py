@@ -67,9 +67,7 @@ class ConsumerGroupMember(ModernMember):
             classic=value.classic_member_metadata,
         )
 
-    def with_current_assignment(
-        self, value: ConsumerGroupCurrentMemberAssignmentValue | None
-    ) -> "ConsumerGroupMember":
+    def with_current_assignment(self, value: ConsumerGroupCurrentMemberAssignmentValue | None) -> "ConsumerGroupMember":
         """Return the member with its current assignment; None in a tombstone, which precedes that of the member."""
         if value is None:
             return replace(

@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from kbroker.common import KafkaError
+from kbroker.coordinator.group.assignors.members import Assignment
 from kbroker.coordinator.group.consumer.consumer_group_member import (
     NO_PARTITIONS,
     AssignedPartitions,
     ConsumerGroupMember,
     MemberState,
 )
-from kbroker.coordinator.group.assignors.members import Assignment
 from protocol.errors import ErrorCode
 
 # The partitions that a member says it has, by topic id; None if it does not say.
@@ -48,7 +48,9 @@ def next_assignment(
     """
     state = member.state
     if state is MemberState.UNKNOWN and (owned is None or any(owned.values())):
-        message = "The consumer group member is in a unknown state. The member must abandon all its partitions and rejoin."
+        message = (
+            "The consumer group member is in a unknown state. The member must abandon all its partitions and rejoin."
+        )
         raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, message)
     if state is MemberState.STABLE and member.epoch == target.epoch:
         return _without_unsubscribed(member, owned, subscribed_topic_ids) if has_subscription_changed else member

@@ -7,23 +7,32 @@
 5. The member proceeds towards its target (current_assignment.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from enum import Enum, auto
+from functools import partial
 from typing import Any, NamedTuple
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.assignors.members import Assignment, MemberSpec
+from kbroker.coordinator.group.assignors.members import MemberSpec
 from kbroker.coordinator.group.assignors.server_assignors import SERVER_ASSIGNORS
-from kbroker.coordinator.group.consumer.consumer_group import ConsumerGroup
+from kbroker.coordinator.group.consumer.consumer_group import ConsumerGroup, votes_after
 from kbroker.coordinator.group.consumer.consumer_group_member import AssignedPartitions, ConsumerGroupMember
-from kbroker.coordinator.group.consumer.current_assignment import OwnedPartitions, Target, next_assignment
-from kbroker.coordinator.group.consumer.membership import find_member, replacement_records, validate_size
+from kbroker.coordinator.group.consumer.current_assignment import Target, next_assignment
+from kbroker.coordinator.group.consumer.membership import (
+    find_member,
+    replacement_records,
+    unused_regexes,
+    validate_size,
+)
 from kbroker.coordinator.group.consumer.records import (
     ConsumerGroupRecord,
+    RegularExpression,
     group_epoch_record,
     target_epoch_record,
     target_record,
 )
+from kbroker.coordinator.group.consumer.regex import validate_regex
 from kbroker.coordinator.group.modern.modern_member import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -78,6 +87,17 @@ class Heartbeat(NamedTuple):
     response: ConsumerGroupHeartbeatResponse
 
 
+class RegexChange(Enum):
+    """Whether a heartbeat changes the regular expression of its member.
+
+    UNRESOLVED: to one whose topics are not known yet: the group epoch rises when they are.
+    """
+
+    NONE = auto()
+    UNRESOLVED = auto()
+    RESOLVED = auto()
+
+
 def validate_request(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Sequence[str]) -> None:
     """Raise INVALID_REQUEST or UNSUPPORTED_ASSIGNOR for a request that no group accepts. The messages are Kafka's."""
     epoch = request.member_epoch
@@ -102,8 +122,7 @@ def validate_request(request: ConsumerGroupHeartbeatRequest, version: int, assig
     if request.server_assignor is not None and request.server_assignor not in assignors:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
-            f"ServerAssignor {request.server_assignor} is not supported. "
-            f"Supported assignors: {', '.join(assignors)}.",
+            f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {', '.join(assignors)}.",
         )
 
 
@@ -116,151 +135,163 @@ def _refuse_if(is_invalid: bool, message: str) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
-def heartbeat(
-    group: ConsumerGroup, request: HeartbeatRequest, topics: SubscribedTopics, settings: HeartbeatSettings
-) -> Heartbeat:
-    """Handle the heartbeat of a member that joins or stays. Raises KafkaError."""
-    message = request.message
-    validate_size(group, message.member_id, message.instance_id, settings.max_size)
-    owned = None if message.topic_partitions is None else assignment_of(message.topic_partitions)
-    member_id = message.member_id or request.new_member_id
-    member = find_member(group, member_id, message.instance_id, message.member_epoch, owned)
-    records: list[ConsumerGroupRecord] = []
-    replaced = None if message.instance_id is None else group.static_member(message.instance_id)
-    if replaced is not None and message.member_epoch == JOIN_EPOCH:
-        records += replacement_records(group, replaced, member)
-    predecessor = replaced or group.members.get(member_id)
-    updated = _updated(member, request)
-    if updated != member:
-        records.append(updated.metadata_record(group.group_id))
-    has_subscription_changed = updated.subscribed_names != member.subscribed_names
-    assignor = _preferred_assignor(group, predecessor, updated, settings.assignors)
-    group_epoch = group.group_epoch
-    bumps = has_subscription_changed or assignor != preferred_assignor(group, settings.assignors)
-    if bumps or not group.is_metadata_current:
+class MemberHeartbeat:
+    """The heartbeat of a member that joins or stays."""
+
+    def __init__(
+        self, group: ConsumerGroup, request: HeartbeatRequest, topics: SubscribedTopics, settings: HeartbeatSettings
+    ) -> None:
+        """Find the member. Raises KafkaError if the request is not that of a member."""
+        message = request.message
+        self._group = group
+        self._request = request
+        self._topics = topics
+        self._settings = settings
+        self._owned = None if message.topic_partitions is None else assignment_of(message.topic_partitions)
+        self._records: list[ConsumerGroupRecord] = []
+        validate_size(group, message.member_id, message.instance_id, settings.max_size)
+        member_id = message.member_id or request.new_member_id
+        self._member = find_member(group, member_id, message.instance_id, message.member_epoch, self._owned)
+        # The same member as it is in the group: with its former id, if it takes over a static member's place.
+        static = None if message.instance_id is None else group.static_member(message.instance_id)
+        self._existing = static or group.members.get(member_id)
+        if static is not None and message.member_epoch == JOIN_EPOCH:
+            self._records += replacement_records(group, static, self._member)
+
+    def run(self) -> Heartbeat:
+        group, message = self._group, self._request.message
+        updated = self._updated_member()
+        if updated != self._member:
+            self._records.append(updated.metadata_record(group.group_id))
+        regex_change = self._change_regex(updated)
+        has_new_names = updated.subscribed_names != self._member.subscribed_names
+        has_subscription_changed = has_new_names or regex_change is not RegexChange.NONE
+        assignor = self._preferred_assignor(updated)
+        group_epoch = self._next_group_epoch(
+            updated,
+            must_bump=has_new_names
+            or regex_change is RegexChange.RESOLVED
+            or assignor != preferred_assignor(group.assignor_votes, self._settings.assignors),
+        )
+        target = self._target(updated, group_epoch, assignor)
+        if has_subscription_changed or not updated.is_reconciled_to(target.epoch):
+            updated = self._reconcile(updated, target, has_subscription_changed)
+        response = ConsumerGroupHeartbeatResponse(
+            member_id=updated.member_id,
+            member_epoch=updated.epoch,
+            heartbeat_interval_ms=self._settings.heartbeat_interval_ms,
+        )
+        if _is_full(message) or updated.assigned != self._member.assigned:
+            response.assignment = _response_assignment(updated.assigned)
+        return Heartbeat(self._records, response)
+
+    def _updated_member(self) -> ConsumerGroupMember:
+        """Return the member with what the request has; null means unchanged."""
+        member, message = self._member, self._request.message
+        names, timeout_ms = message.subscribed_topic_names, message.rebalance_timeout_ms
+        sent: dict[str, Any] = {
+            "instance_id": message.instance_id,
+            "rack_id": message.rack_id,
+            "rebalance_timeout_ms": None if timeout_ms == UNSET_TIMEOUT else timeout_ms,
+            "server_assignor": message.server_assignor,
+            "subscribed_names": None if names is None else frozenset(names),
+            "subscribed_regex": message.subscribed_topic_regex,
+            "client_id": self._request.client_id,
+            "client_host": self._request.client_host,
+        }
+        changes = {name: value for name, value in sent.items() if value is not None and value != getattr(member, name)}
+        if member.classic is not None:
+            changes["classic"] = None
+        return replace(member, **changes) if changes else member
+
+    def _change_regex(self, updated: ConsumerGroupMember) -> RegexChange:
+        """Return whether the member has another regular expression. Raises INVALID_REGULAR_EXPRESSION."""
+        regexes, old, new = self._group.regexes, self._member.subscribed_regex, updated.subscribed_regex
+        if old == new:
+            return RegexChange.NONE
+        if old in regexes.resolved and regexes.members[old] == 1:
+            self._records.append(RegularExpression(self._group.group_id, old, None))
+        if not new:
+            return RegexChange.RESOLVED
+        if new not in regexes.members:
+            validate_regex(new)
+            return RegexChange.UNRESOLVED
+        return RegexChange.RESOLVED if new in regexes.resolved else RegexChange.UNRESOLVED
+
+    def _preferred_assignor(self, updated: ConsumerGroupMember) -> str:
+        """Return the assignor that most members prefer once the member has changed."""
+        votes = self._group.assignor_votes
+        before = None if self._existing is None else self._existing.server_assignor
+        if before != updated.server_assignor:
+            votes = votes_after(votes, before, updated.server_assignor)
+        return preferred_assignor(votes, self._settings.assignors)
+
+    def _existing_members(self) -> tuple[ConsumerGroupMember, ...]:
+        return () if self._existing is None else (self._existing,)
+
+    def _next_group_epoch(self, updated: ConsumerGroupMember, *, must_bump: bool) -> int:
+        """Return the group epoch. It rises if it must, or if a topic has changed."""
+        group = self._group
+        if group.is_metadata_current and not must_bump:
+            return group.group_epoch
         group.is_metadata_current = True
-        removed = () if predecessor is None else (predecessor,)
-        metadata_hash = topics.hash(group.subscribed_topics_with(removed, (updated,)))
-        if bumps or metadata_hash != group.metadata_hash:
-            group_epoch += 1
-            records.append(group_epoch_record(group.group_id, group_epoch, metadata_hash))
-    target = _target(group, predecessor, updated, group_epoch, assignor, topics, settings, records)
-    if has_subscription_changed or not updated.is_reconciled_to(target.epoch):
-        updated = _reconcile(group, predecessor, updated, target, owned, has_subscription_changed, topics, records)
-    response = ConsumerGroupHeartbeatResponse(
-        member_id=updated.member_id,
-        member_epoch=updated.epoch,
-        heartbeat_interval_ms=settings.heartbeat_interval_ms,
-    )
-    if is_full(message) or updated.assigned != member.assigned:
-        response.assignment = _response_assignment(updated.assigned)
-    return Heartbeat(records, response)
+        metadata_hash = self._topics.hash(self._subscribed_topics(updated))
+        if not must_bump and metadata_hash == group.metadata_hash:
+            return group.group_epoch
+        self._records.append(group_epoch_record(group.group_id, group.group_epoch + 1, metadata_hash))
+        return group.group_epoch + 1
+
+    def _subscribed_topics(self, updated: ConsumerGroupMember) -> set[str]:
+        existing = self._existing_members()
+        unused = [regex for regex in unused_regexes(self._group, existing) if regex != updated.subscribed_regex]
+        return self._group.subscribed_topics_with(existing, (updated,), unused)
+
+    def _target(self, updated: ConsumerGroupMember, group_epoch: int, assignor: str) -> Target:
+        """Return the target of the member. If that of the group is computed, its records are added, the epoch last."""
+        group, settings = self._group, self._settings
+        own = group.target_of(updated)
+        computed_ms, interval_ms = group.assignment_timestamp_ms, settings.assignment_interval_ms
+        if not may_compute(group.assignment_epoch, computed_ms, group_epoch, interval_ms, settings.wall_ms):
+            return Target(group.assignment_epoch, own)
+        members = dict(group.members)
+        for existing in self._existing_members():
+            del members[existing.member_id]
+        members[updated.member_id] = updated
+        specs: dict[str, MemberSpec] = {}
+        for member_id, member in paced(members.items()):
+            target = own if member is updated else group.target.get(member_id, NO_ASSIGNMENT)
+            specs[member_id] = MemberSpec(self._topics.ids(group.topics_of(member)), target, member.instance_id)
+        partition_counts = self._topics.partition_counts(self._subscribed_topics(updated))
+        changed = changed_targets(SERVER_ASSIGNORS[assignor], specs, partition_counts)
+        for member_id, target in paced(changed.items()):
+            self._records.append(target_record(group.group_id, member_id, target))
+        self._records.append(target_epoch_record(group.group_id, group_epoch, settings.wall_ms))
+        return Target(group_epoch, changed.get(updated.member_id, own))
+
+    def _reconcile(
+        self, member: ConsumerGroupMember, target: Target, has_subscription_changed: bool
+    ) -> ConsumerGroupMember:
+        group = self._group
+        holder_id = member.member_id if self._existing is None else self._existing.member_id
+        reconciled = next_assignment(
+            member,
+            target,
+            self._owned,
+            self._topics.ids(group.topics_of(member)),
+            has_subscription_changed,
+            partial(group.is_free_for, holder_id),
+        )
+        if reconciled != member:
+            self._records.append(reconciled.current_assignment_record(group.group_id))
+        return reconciled
 
 
-def _updated(member: ConsumerGroupMember, request: HeartbeatRequest) -> ConsumerGroupMember:
-    """Return the member with what the request has; null means unchanged."""
-    message = request.message
-    names = message.subscribed_topic_names
-    sent: dict[str, Any] = {
-        "instance_id": message.instance_id,
-        "rack_id": message.rack_id,
-        "rebalance_timeout_ms": None if message.rebalance_timeout_ms == UNSET_TIMEOUT else message.rebalance_timeout_ms,
-        "server_assignor": message.server_assignor,
-        "subscribed_names": None if names is None else frozenset(names),
-        "subscribed_regex": message.subscribed_topic_regex,
-        "client_id": request.client_id,
-        "client_host": request.client_host,
-    }
-    changes = {name: value for name, value in sent.items() if value is not None and value != getattr(member, name)}
-    if member.classic is not None:
-        changes["classic"] = None
-    return replace(member, **changes) if changes else member
+def preferred_assignor(votes: Mapping[str, int], assignors: Sequence[str]) -> str:
+    """Return the server-side assignor with the most votes; the default if no member has a preference."""
+    return max(assignors, key=lambda name: votes.get(name, 0))
 
 
-def preferred_assignor(group: ConsumerGroup, assignors: Sequence[str]) -> str:
-    """Return the server-side assignor that most members prefer."""
-    votes = group.assignor_votes
-    return max(votes, key=lambda name: votes[name]) if votes else assignors[0]
-
-
-def _preferred_assignor(
-    group: ConsumerGroup, old: ConsumerGroupMember | None, new: ConsumerGroupMember, assignors: Sequence[str]
-) -> str:
-    """Return the assignor that most members prefer once a member has changed."""
-    before = None if old is None else old.server_assignor
-    if before == new.server_assignor:
-        return preferred_assignor(group, assignors)
-    votes = group.assignor_votes.copy()
-    if before is not None:
-        votes[before] -= 1
-    if new.server_assignor is not None:
-        votes[new.server_assignor] += 1
-    votes = +votes
-    return max(votes, key=lambda name: votes[name]) if votes else assignors[0]
-
-
-def _target(
-    group: ConsumerGroup,
-    predecessor: ConsumerGroupMember | None,
-    updated: ConsumerGroupMember,
-    group_epoch: int,
-    assignor: str,
-    topics: SubscribedTopics,
-    settings: HeartbeatSettings,
-    records: list[ConsumerGroupRecord],
-) -> Target:
-    """Return the target of a member. If that of the group is computed, its records are added: the epoch comes last."""
-    own = group.target_of(updated)
-    if not may_compute(
-        group.assignment_epoch,
-        group.assignment_timestamp_ms,
-        group_epoch,
-        settings.assignment_interval_ms,
-        settings.wall_ms,
-    ):
-        return Target(group.assignment_epoch, own)
-    members = dict(group.members)
-    if predecessor is not None:
-        del members[predecessor.member_id]
-    members[updated.member_id] = updated
-    subscribed = topics.subscriptions()
-    specs: dict[str, MemberSpec] = {}
-    for member_id, member in paced(members.items()):
-        target = own if member is updated else group.target.get(member_id, NO_ASSIGNMENT)
-        specs[member_id] = MemberSpec(subscribed.ids(group.topics_of(member)), target, member.instance_id)
-    changed = changed_targets(SERVER_ASSIGNORS[assignor], specs, subscribed.partition_counts)
-    records += [target_record(group.group_id, member_id, target) for member_id, target in paced(changed.items())]
-    records.append(target_epoch_record(group.group_id, group_epoch, settings.wall_ms))
-    assignment: Assignment = changed.get(updated.member_id, own)
-    return Target(group_epoch, assignment)
-
-
-def _reconcile(
-    group: ConsumerGroup,
-    predecessor: ConsumerGroupMember | None,
-    member: ConsumerGroupMember,
-    target: Target,
-    owned: OwnedPartitions,
-    has_subscription_changed: bool,
-    topics: SubscribedTopics,
-    records: list[ConsumerGroupRecord],
-) -> ConsumerGroupMember:
-    holder_id = member.member_id if predecessor is None else predecessor.member_id
-    subscribed = topics.subscriptions().ids(group.topics_of(member))
-    reconciled = next_assignment(
-        member,
-        target,
-        owned,
-        subscribed,
-        has_subscription_changed,
-        lambda topic_id, partition: group.is_free_for(holder_id, topic_id, partition),
-    )
-    if reconciled != member:
-        records.append(reconciled.current_assignment_record(group.group_id))
-    return reconciled
-
-
-def is_full(message: ConsumerGroupHeartbeatRequest) -> bool:
+def _is_full(message: ConsumerGroupHeartbeatRequest) -> bool:
     """Return whether a request has all that a member that joins has to send."""
     return message.member_epoch == JOIN_EPOCH or (
         message.rebalance_timeout_ms != UNSET_TIMEOUT

@@ -1,5 +1,6 @@
 """Members that join, return, leave and are removed: which requests are theirs, and the records of it (pure)."""
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
@@ -153,8 +154,5 @@ def remove_members(
 
 def unused_regexes(group: ConsumerGroup, removed: Collection[ConsumerGroupMember]) -> list[str]:
     """Return the regular expressions that no member has after these are removed."""
-    counts: dict[str, int] = {}
-    for member in removed:
-        if member.subscribed_regex:
-            counts[member.subscribed_regex] = counts.get(member.subscribed_regex, 0) + 1
-    return [regex for regex, count in counts.items() if group.regex_subscribers[regex] == count]
+    counts = Counter(member.subscribed_regex for member in removed if member.subscribed_regex)
+    return [regex for regex, count in counts.items() if group.regexes.members[regex] == count]

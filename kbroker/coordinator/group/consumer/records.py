@@ -7,6 +7,7 @@ of its target and one of its current assignment; each regular expression one of 
 from typing import NamedTuple
 
 from kbroker.coordinator.group.assignors.members import Assignment
+from kbroker.coordinator.group.consumer.regex import ResolvedRegex
 from kbroker.coordinator.group.modern.record_codec import RecordType, codec_of
 from protocol.messages.consumer_group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -71,7 +72,9 @@ class RegularExpression(NamedTuple):
     value: ConsumerGroupRegularExpressionValue | None
 
 
-ConsumerGroupRecord = GroupEpoch | MemberMetadata | TargetEpoch | TargetAssignment | CurrentAssignment | RegularExpression
+ConsumerGroupRecord = (
+    GroupEpoch | MemberMetadata | TargetEpoch | TargetAssignment | CurrentAssignment | RegularExpression
+)
 
 CODEC = codec_of(
     RecordType(GroupEpoch, ConsumerGroupMetadataKey, ConsumerGroupMetadataValue),
@@ -96,6 +99,13 @@ def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> TargetE
 def target_record(group_id: str, member_id: str, target: Assignment) -> TargetAssignment:
     topics = [TargetTopicPartition(topic_id=topic_id, partitions=list(indexes)) for topic_id, indexes in target.items()]
     return TargetAssignment(group_id, member_id, ConsumerGroupTargetAssignmentMemberValue(topic_partitions=topics))
+
+
+def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> RegularExpression:
+    value = ConsumerGroupRegularExpressionValue(
+        topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.timestamp_ms
+    )
+    return RegularExpression(group_id, regex, value)
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[ConsumerGroupRecord]:

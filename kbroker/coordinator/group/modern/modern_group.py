@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable
 from typing import Generic, TypeVar
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.group import Group
 from kbroker.coordinator.group.assignors.members import Assignment
+from kbroker.coordinator.group.group import Group
 from kbroker.coordinator.group.modern.modern_member import NO_ASSIGNMENT, ModernMember
 from kbroker.coordinator.group.records import NO_TIMESTAMP
 from protocol.errors import ErrorCode
@@ -106,7 +106,7 @@ class ModernGroup(Group, Generic[M]):
     # Subscriptions.
 
     def subscribed_topics(self) -> Collection[str]:
-        """Return the names of the topics to which members subscribe."""
+        """Return the names of the topics to which the group subscribes."""
         return self._name_subscribers.keys()
 
     def subscribed_topics_with(self, removed: Iterable[M], added: Iterable[M]) -> set[str]:
@@ -124,7 +124,7 @@ class ModernGroup(Group, Generic[M]):
         """Do nothing: the offsets of topics without subscribers may be deleted."""
 
     def is_subscribed_to(self, topic: str) -> bool:
-        return topic in self.subscribed_topics()
+        return topic in self._name_subscribers
 
     def offsets_expire_since_ms(self) -> int | None:
         return NO_TIMESTAMP

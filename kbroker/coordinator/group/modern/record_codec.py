@@ -19,7 +19,7 @@ class RecordType(NamedTuple):
 def codec_of(*types: RecordType) -> RecordCodec:
     """Return the codec of records whose values have one version. The version of a key is the type of its record."""
     by_record = {each.record: (message_info(each.key).min_version, each) for each in types}
-    by_version = {version: each for version, each in by_record.values()}
+    by_version = dict(by_record.values())
 
     def encode(record: Any) -> EncodedRecord:
         version, (_, key_class, _) = by_record[type(record)]

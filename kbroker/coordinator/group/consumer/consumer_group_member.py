@@ -1,8 +1,9 @@
 """A member of a consumer group, and its records."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from types import MappingProxyType
 
 from kbroker.coordinator.group.consumer.records import CurrentAssignment, MemberMetadata
 from kbroker.coordinator.group.modern.modern_member import LEAVE_EPOCH, ModernMember
@@ -15,7 +16,7 @@ from protocol.messages.consumer_group_records import (
 
 # The epochs in which a member was assigned its partitions (KIP-1251), by topic id and partition.
 AssignedPartitions = Mapping[bytes, Mapping[int, int]]
-NO_PARTITIONS: AssignedPartitions = {}
+NO_PARTITIONS: AssignedPartitions = MappingProxyType({})
 
 
 class MemberState(IntEnum):
@@ -45,8 +46,8 @@ class ConsumerGroupMember(ModernMember):
     server_assignor: str | None = None
     classic: ClassicMemberMetadata | None = None
     state: MemberState = MemberState.STABLE
-    assigned: AssignedPartitions = NO_PARTITIONS
-    pending_revocation: AssignedPartitions = NO_PARTITIONS
+    assigned: AssignedPartitions = field(default_factory=dict)
+    pending_revocation: AssignedPartitions = field(default_factory=dict)
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == target_epoch

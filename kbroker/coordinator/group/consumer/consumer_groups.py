@@ -3,16 +3,22 @@
 The decisions are in heartbeat.py, membership.py and current_assignment.py.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError
 from kbroker.config.config_def import ConfigResourceType
-from kbroker.config.group_config import GroupConfig
 from kbroker.coordinator.group.consumer.consumer_group import REVOCATION, ConsumerGroup, ConsumerGroupState
 from kbroker.coordinator.group.consumer.consumer_group_member import ConsumerGroupMember, MemberState
-from kbroker.coordinator.group.consumer.heartbeat import HeartbeatRequest, HeartbeatSettings, MemberHeartbeat
+from kbroker.coordinator.group.consumer.description import describe
+from kbroker.coordinator.group.consumer.heartbeat import (
+    HeartbeatRequest,
+    HeartbeatSettings,
+    MemberHeartbeat,
+    preferred_assignor,
+)
 from kbroker.coordinator.group.consumer.membership import existing_static_member, leave_temporarily, remove_members
 from kbroker.coordinator.group.consumer.records import (
     CODEC,
@@ -31,13 +37,20 @@ from kbroker.coordinator.group.group_shard import GroupKind, GroupShard
 from kbroker.coordinator.group.modern.modern_group import SESSION
 from kbroker.coordinator.group.modern.modern_member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, assignment_of
 from kbroker.coordinator.group.modern.subscribed_topics import SubscribedTopics
-from kbroker.coordinator.runtime.operation import CoordinatorResult
+from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode
 from kbroker.metadata.image import MetadataDelta
 from kbroker.runtime.deadlines import Deadlines
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
-from protocol.messages.k68_consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from protocol.messages.k68_consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DescribedConsumerGroup,
+)
+
+if TYPE_CHECKING:
+    from kbroker.config.group_config import GroupConfig
 
 log = EventLogger("kbroker.groups")
 
@@ -48,6 +61,7 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
     type_name = ConsumerGroup.type_name
     state_names = tuple(state.value for state in ConsumerGroupState)
     codec = CODEC
+    mode = LockMode.ORDERED
 
     def __init__(self, shard: GroupShard) -> None:
         super().__init__(shard)
@@ -128,6 +142,17 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
             return CoordinatorResult(response, leave_temporarily(group, member))
         return CoordinatorResult(response, remove_members(group, [member], self._topics.hash))
 
+    def describe(self, group_id: str) -> CoordinatorResult[DescribedConsumerGroup]:
+        """Return the description of a group. Raises GROUP_ID_NOT_FOUND."""
+        group, topics = self.existing_group(group_id), self.shard.metadata.topics_by_id
+
+        def topic_name(topic_id: bytes) -> str | None:
+            topic = topics.get(topic_id)
+            return None if topic is None else topic.name
+
+        assignor = preferred_assignor(group.assignor_votes, self.shard.config().group_consumer_assignors)
+        return CoordinatorResult(describe(group, assignor, topic_name))
+
     def expire_deadline(self, group: ConsumerGroup) -> CoordinatorResult[None]:
         """Remove the members whose session has ended, or that have not revoked their partitions in time."""
         expired: dict[str, ConsumerGroupMember] = {}
@@ -160,7 +185,6 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
         group = self.shard.find(ConsumerGroup, group_id)
         if group is None:
             return CoordinatorResult(None)
-        known = group.regexes.resolved
         wanted = {regex: found for regex, found in resolved.items() if regex in group.regexes.members}
         records: list[ConsumerGroupRecord] = [regex_record(group_id, regex, found) for regex, found in wanted.items()]
         is_changed = any(found.topics != group.regexes.topics(regex) for regex, found in wanted.items())

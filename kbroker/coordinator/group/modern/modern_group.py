@@ -20,7 +20,9 @@ from protocol.errors import ErrorCode
 
 M = TypeVar("M", bound=ModernMember)
 
-# Keys of a group's deadlines: the session of a member ends.
+# A group begins with an epoch above that of its target, so that there is a target for its first member.
+INITIAL_EPOCH = 1
+# The key of a deadline: the session of a member ends.
 SESSION = "session"
 
 
@@ -45,7 +47,7 @@ class ModernGroup(Group, Generic[M]):
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
-        self.group_epoch = 0
+        self.group_epoch = INITIAL_EPOCH
         self.metadata_hash = 0
         self.assignment_epoch = 0
         # Wall clock; 0 if a target may be computed at once.

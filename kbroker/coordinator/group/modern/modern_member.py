@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from kbroker.coordinator.group.assignors.members import Assignment
@@ -11,7 +12,7 @@ JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2
 
-NO_ASSIGNMENT: Assignment = {}
+NO_ASSIGNMENT: Assignment = MappingProxyType({})
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

@@ -23,8 +23,11 @@ from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 
-# The key of a deadline: a member has not revoked its partitions in time.
+# The keys of deadlines: a member has not revoked its partitions in time; one of the classic protocol has not sent the
+# JoinGroup that a heartbeat's response asks for, or the SyncGroup that follows.
 REVOCATION = "revocation"
+CLASSIC_JOIN = "join"
+CLASSIC_SYNC = "sync"
 
 # The first version of OffsetCommit that has member epochs.
 MEMBER_EPOCH_VERSION = 9
@@ -50,7 +53,7 @@ class ConsumerGroupState(StrEnum):
 class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
     """The replay of records changes a group; `owners` has the member of each partition, assigned or pending."""
 
-    __slots__ = ("assignor_votes", "owners", "regexes")
+    __slots__ = ("_classic_protocols", "assignor_votes", "classic_member_count", "owners", "regexes")
 
     type_name = "consumer"
 
@@ -60,6 +63,9 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
         self.regexes = GroupRegexes()
         # How many members prefer each server-side assignor.
         self.assignor_votes: Counter[str] = Counter()
+        self.classic_member_count = 0
+        # How many members of the classic protocol support each protocol.
+        self._classic_protocols: Counter[str] = Counter()
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -96,7 +102,8 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
         if member is not None:
             self._count_choices(member, None)
             self._disown(member)
-        self.deadlines.cancel((REVOCATION, member_id))
+        for reason in (REVOCATION, CLASSIC_JOIN, CLASSIC_SYNC):
+            self.deadlines.cancel((reason, member_id))
         return member
 
     def is_free_for(self, member_id: str, topic_id: bytes, partition: int) -> bool:
@@ -126,6 +133,22 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
         before, after = old and old.server_assignor, new and new.server_assignor
         if before != after:
             self.assignor_votes = votes_after(self.assignor_votes, before, after)
+        if (old and old.classic) != (new and new.classic):
+            self._count_classic(old, -1)
+            self._count_classic(new, 1)
+
+    def _count_classic(self, member: ConsumerGroupMember | None, difference: int) -> None:
+        if member is not None and member.classic is not None:
+            self.classic_member_count += difference
+            for protocol in member.classic.supported_protocols:
+                self._classic_protocols[protocol.name] += difference
+            self._classic_protocols = +self._classic_protocols
+
+    def supports_classic_protocols(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Return whether a member of the classic protocol may join: all such members support one of its protocols."""
+        return protocol_type == self.protocol_type_name and any(
+            self._classic_protocols[name] == self.classic_member_count for name in names
+        )
 
     def subscribed_topics(self) -> Collection[str]:
         return self.subscribed_topics_with((), ())

@@ -44,6 +44,7 @@ from kbroker.coordinator.group.modern.subscribed_topics import SubscribedTopics
 from kbroker.coordinator.group.modern.target import changed_targets, may_compute
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
+from protocol.messages.consumer_group_records import ClassicMemberMetadata
 from protocol.messages.k68_consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -59,12 +60,16 @@ _BLANKS = "".join(map(chr, range(0x21)))
 
 
 class HeartbeatRequest(NamedTuple):
-    """A request, and what is known of its sender. `new_member_id`: the id of a member that has not chosen one."""
+    """A request, and what is known of its sender. `new_member_id`: the id of a member that has not chosen one.
+
+    `classic`: what the sender has sent in a JoinGroup, if it is a member of the classic protocol.
+    """
 
     message: ConsumerGroupHeartbeatRequest
     new_member_id: str
     client_id: str
     client_host: str
+    classic: ClassicMemberMetadata | None = None
 
 
 class HeartbeatSettings(NamedTuple):
@@ -151,7 +156,14 @@ class MemberHeartbeat:
         self._records: list[ConsumerGroupRecord] = []
         validate_size(group, message.member_id, message.instance_id, settings.max_size)
         member_id = message.member_id or request.new_member_id
-        self._member = find_member(group, member_id, message.instance_id, message.member_epoch, self._owned)
+        self._member = find_member(
+            group,
+            member_id,
+            message.instance_id,
+            message.member_epoch,
+            self._owned,
+            is_classic=request.classic is not None,
+        )
         # The same member as it is in the group: with its former id, if it takes over a static member's place.
         static = None if message.instance_id is None else group.static_member(message.instance_id)
         self._existing = static or group.members.get(member_id)
@@ -200,8 +212,8 @@ class MemberHeartbeat:
             "client_host": self._request.client_host,
         }
         changes = {name: value for name, value in sent.items() if value is not None and value != getattr(member, name)}
-        if member.classic is not None:
-            changes["classic"] = None
+        if member.classic != self._request.classic:
+            changes["classic"] = self._request.classic
         return replace(member, **changes) if changes else member
 
     def _change_regex(self, updated: ConsumerGroupMember) -> RegexChange:

@@ -27,7 +27,7 @@ class ClassicMembers(ABC):
         """Handle a SyncGroup. `respond` is called now or later."""
 
     @abstractmethod
-    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+    def classic_heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """Restart the session of a member. REBALANCE_IN_PROGRESS makes it join again."""
 
     @abstractmethod

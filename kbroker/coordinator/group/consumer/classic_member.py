@@ -62,7 +62,7 @@ def join_as_heartbeat(group: ConsumerGroup, request: JoinRequest, topic_id_of: T
     if request.member_id and request.instance_id is not None:
         epoch = existing_static_member(group, request.member_id, request.instance_id).epoch
     owned = assignment_by_id(subscription.owned_partitions, topic_id_of)
-    message = ConsumerGroupHeartbeatRequest(
+    heartbeat = ConsumerGroupHeartbeatRequest(
         group_id=request.group_id,
         member_id=request.member_id,
         member_epoch=epoch,
@@ -77,7 +77,7 @@ def join_as_heartbeat(group: ConsumerGroup, request: JoinRequest, topic_id_of: T
         ],
     )
     classic = classic_metadata(request.session_timeout_ms, request.protocols)
-    return HeartbeatRequest(message, request.new_member_id, request.client_id, request.client_host, classic)
+    return HeartbeatRequest(heartbeat, request.new_member_id, request.client_id, request.client_host, classic)
 
 
 def join_response(request: JoinRequest, member_id: str, epoch: int) -> JoinGroupResponse:

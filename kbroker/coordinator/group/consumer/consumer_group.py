@@ -22,6 +22,7 @@ from kbroker.coordinator.group.modern.modern_group import ModernGroup
 from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
+from protocol.messages.consumer_group_records import ClassicMemberMetadata
 
 # The keys of deadlines: a member has not revoked its partitions in time; one of the classic protocol has not sent the
 # JoinGroup that a heartbeat's response asks for, or the SyncGroup that follows.
@@ -129,18 +130,21 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
     # Subscriptions.
 
     def _count_choices(self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None) -> None:
-        self.regexes.replace(old and old.subscribed_regex, new and new.subscribed_regex)
-        before, after = old and old.server_assignor, new and new.server_assignor
-        if before != after:
-            self.assignor_votes = votes_after(self.assignor_votes, before, after)
-        if (old and old.classic) != (new and new.classic):
-            self._count_classic(old, -1)
-            self._count_classic(new, 1)
+        old_regex, old_assignor = (None, None) if old is None else (old.subscribed_regex, old.server_assignor)
+        new_regex, new_assignor = (None, None) if new is None else (new.subscribed_regex, new.server_assignor)
+        self.regexes.replace(old_regex, new_regex)
+        if old_assignor != new_assignor:
+            self.assignor_votes = votes_after(self.assignor_votes, old_assignor, new_assignor)
+        old_classic = None if old is None else old.classic
+        new_classic = None if new is None else new.classic
+        if old_classic != new_classic:
+            self._count_classic(old_classic, -1)
+            self._count_classic(new_classic, 1)
 
-    def _count_classic(self, member: ConsumerGroupMember | None, difference: int) -> None:
-        if member is not None and member.classic is not None:
+    def _count_classic(self, classic: ClassicMemberMetadata | None, difference: int) -> None:
+        if classic is not None:
             self.classic_member_count += difference
-            for protocol in member.classic.supported_protocols:
+            for protocol in classic.supported_protocols:
                 self._classic_protocols[protocol.name] += difference
             self._classic_protocols = +self._classic_protocols
 

@@ -5,11 +5,13 @@ The decisions are in heartbeat.py, membership.py and current_assignment.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError
 from kbroker.config.config_def import ConfigResourceType
+from kbroker.coordinator.group.classic.classic_group import ClassicGroup
+from kbroker.coordinator.group.consumer.classic_members import ClassicMembersOfConsumerGroups
 from kbroker.coordinator.group.consumer.consumer_group import REVOCATION, ConsumerGroup, ConsumerGroupState
 from kbroker.coordinator.group.consumer.consumer_group_member import ConsumerGroupMember, MemberState
 from kbroker.coordinator.group.consumer.description import describe
@@ -19,7 +21,7 @@ from kbroker.coordinator.group.consumer.heartbeat import (
     MemberHeartbeat,
     preferred_assignor,
 )
-from kbroker.coordinator.group.consumer.membership import existing_static_member, leave_temporarily, remove_members
+from kbroker.coordinator.group.consumer.membership import existing_static_member, leave_temporarily
 from kbroker.coordinator.group.consumer.records import (
     CODEC,
     ConsumerGroupRecord,
@@ -38,6 +40,7 @@ from kbroker.coordinator.group.modern.modern_group import SESSION
 from kbroker.coordinator.group.modern.modern_member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, assignment_of
 from kbroker.coordinator.group.modern.subscribed_topics import SubscribedTopics
 from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode
+from kbroker.metadata.features import GROUP_VERSION
 from kbroker.metadata.image import MetadataDelta
 from kbroker.runtime.deadlines import Deadlines
 from kbroker.runtime.event_log import EventLogger
@@ -62,10 +65,12 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
     state_names = tuple(state.value for state in ConsumerGroupState)
     codec = CODEC
     mode = LockMode.ORDERED
+    feature = (GROUP_VERSION, 1)
 
     def __init__(self, shard: GroupShard) -> None:
         super().__init__(shard)
-        self._topics = SubscribedTopics(shard.topic)
+        self.topics = SubscribedTopics(shard.topic)
+        self.classic_members = self._migration = ClassicMembersOfConsumerGroups(self)
         self._resolver = RegexResolver(shard.environment, self._post_regexes)
         # Rises with each new topic, which a regular expression may match.
         self._topics_version = 0
@@ -88,28 +93,31 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
 
     def heartbeat(self, request: HeartbeatRequest) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
         """Handle a ConsumerGroupHeartbeat of a member that joins, stays or leaves. Raises KafkaError."""
-        message, config = request.message, self.shard.config()
+        message = request.message
         if message.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
             return self._leave(message)
-        group_id, group_config = message.group_id, self._config(message.group_id)
-        group, tombstones = self._find_or_create(group_id, may_create=message.member_epoch == JOIN_EPOCH)
-        settings = HeartbeatSettings(
+        group, first_records = self._find_or_create(message.group_id, may_create=message.member_epoch == JOIN_EPOCH)
+        heartbeat = MemberHeartbeat(group, request, self.topics, self.settings(message.group_id))
+        records, response, *_ = heartbeat.run()
+        if response.member_id in group.members:
+            session_ms = self._config(message.group_id).consumer_session_timeout_ms
+            group.deadlines.set((SESSION, response.member_id), self.shard.now().mono_ms + session_ms)
+            self.shard.update_timer(group)
+        self._resolve_regexes(group)
+        return CoordinatorResult(response, [*first_records, *records])
+
+    def settings(self, group_id: str) -> HeartbeatSettings:
+        config, group_config = self.shard.config(), self._config(group_id)
+        return HeartbeatSettings(
             assignors=config.group_consumer_assignors,
             max_size=config.group_consumer_max_size,
             heartbeat_interval_ms=group_config.consumer_heartbeat_interval_ms,
             assignment_interval_ms=group_config.consumer_assignment_interval_ms,
             wall_ms=self.shard.now().wall_ms,
         )
-        records, response = MemberHeartbeat(group, request, self._topics, settings).run()
-        if response.member_id in group.members:
-            session_ms = group_config.consumer_session_timeout_ms
-            group.deadlines.set((SESSION, response.member_id), self.shard.now().mono_ms + session_ms)
-            self.shard.update_timer(group)
-        self._resolve_regexes(group)
-        return CoordinatorResult(response, [*tombstones, *records])
 
     def _find_or_create(self, group_id: str, *, may_create: bool) -> tuple[ConsumerGroup, list[object]]:
-        """Return the group, and the records that delete an empty one of the classic protocol, which it replaces.
+        """Return the group, and the records that make it one if it has been one of the classic protocol.
 
         A new group is not in the shard before its records are replayed.
         """
@@ -118,7 +126,11 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
             return group, []
         if group is None and not may_create:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
-        if group is not None and not (may_create and group.is_unused):
+        if group is not None and not may_create:
+            raise _not_a_consumer_group(group_id)
+        if isinstance(group, ClassicGroup) and group.members:
+            return self._migration.upgrade(group)
+        if group is not None and not (group.changes_kind and group.member_count == 0):
             raise _not_a_consumer_group(group_id)
         return ConsumerGroup(group_id), [] if group is None else list(group.tombstones())
 
@@ -140,18 +152,17 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
         response = ConsumerGroupHeartbeatResponse(member_id=message.member_id, member_epoch=message.member_epoch)
         if message.instance_id is not None and message.member_epoch == LEAVE_STATIC_EPOCH:
             return CoordinatorResult(response, leave_temporarily(group, member))
-        return CoordinatorResult(response, remove_members(group, [member], self._topics.hash))
+        return self._migration.remove(group, [member], response)
 
     def describe(self, group_id: str) -> CoordinatorResult[DescribedConsumerGroup]:
         """Return the description of a group. Raises GROUP_ID_NOT_FOUND."""
-        group, topics = self.existing_group(group_id), self.shard.metadata.topics_by_id
-
-        def topic_name(topic_id: bytes) -> str | None:
-            topic = topics.get(topic_id)
-            return None if topic is None else topic.name
-
+        group = self.existing_group(group_id)
         assignor = preferred_assignor(group.assignor_votes, self.shard.config().group_consumer_assignors)
-        return CoordinatorResult(describe(group, assignor, topic_name))
+        return CoordinatorResult(describe(group, assignor, self.topic_name))
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        topic = self.shard.metadata.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
 
     def expire_deadline(self, group: ConsumerGroup) -> CoordinatorResult[None]:
         """Remove the members whose session has ended, or that have not revoked their partitions in time."""
@@ -164,7 +175,7 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
         self.shard.update_timer(group)
         if not expired:
             return CoordinatorResult(None)
-        return CoordinatorResult(None, remove_members(group, list(expired.values()), self._topics.hash))
+        return self._migration.remove(group, list(expired.values()), None)
 
     # Regular expressions.
 
@@ -189,7 +200,7 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
         records: list[ConsumerGroupRecord] = [regex_record(group_id, regex, found) for regex, found in wanted.items()]
         is_changed = any(found.topics != group.regexes.topics(regex) for regex, found in wanted.items())
         names = group.subscribed_topics_with((), (), wanted).union(*(found.topics for found in wanted.values()))
-        metadata_hash = self._topics.hash(names)
+        metadata_hash = self.topics.hash(names)
         if is_changed or metadata_hash != group.metadata_hash:
             group.is_metadata_current = True
             records.append(group_epoch_record(group_id, group.group_epoch + 1, metadata_hash))
@@ -198,39 +209,35 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
     # Topics.
 
     def on_delta(self, delta: MetadataDelta) -> None:
-        """Compare the topics of groups with their hashes again, at the next heartbeat."""
-        self._topics.forget()
+        self.topics.forget()
         if delta.created:
             self._topics_version += 1
-        for group in paced(list(self.shard.groups.values())):
-            if isinstance(group, ConsumerGroup):
-                group.is_metadata_current = False
+
+    def topics_of(self, group: ConsumerGroup) -> Collection[str]:
+        return group.subscribed_topics()
+
+    def on_topics_changed(self, group: ConsumerGroup, topics: Collection[str]) -> CoordinatorResult[None]:
+        """Let the next heartbeat compare the topics with their hash."""
+        group.is_metadata_current = False
+        return CoordinatorResult(None)
 
     # Replay.
 
     def replay(self, record: ConsumerGroupRecord) -> None:
         self._replays[type(record)](record)
 
-    def _persisted(self, group_id: str) -> ConsumerGroup:
-        """Return the group of a record, which may precede that of the group after compaction."""
-        group = self.shard.find(ConsumerGroup, group_id)
-        if group is None:
-            group = self.shard.groups[group_id] = ConsumerGroup(group_id)
-        return group
-
     def _replay_group_epoch(self, record: GroupEpoch) -> None:
         if record.value is not None:
-            group = self._persisted(record.group_id)
+            group = self.find_or_create(record.group_id)
             group.group_epoch = record.value.epoch
             group.metadata_hash = record.value.metadata_hash
-        elif (existing := self.shard.find(ConsumerGroup, record.group_id)) is not None:
-            del self.shard.groups[record.group_id]
-            self.close(existing, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            self.remove(record.group_id)
 
     def _replay_member(self, record: MemberMetadata) -> None:
         group_id, member_id, value = record
         if value is not None:
-            group = self._persisted(group_id)
+            group = self.find_or_create(group_id)
             member = group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
             group.put_member(member.with_metadata(value))
             if self.shard.is_loaded:
@@ -241,21 +248,21 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
 
     def _replay_target_epoch(self, record: TargetEpoch) -> None:
         if record.value is not None:
-            group = self._persisted(record.group_id)
+            group = self.find_or_create(record.group_id)
             group.assignment_epoch = record.value.assignment_epoch
             group.assignment_timestamp_ms = record.value.assignment_timestamp
 
     def _replay_target(self, record: TargetAssignment) -> None:
         group_id, member_id, value = record
         if value is not None:
-            self._persisted(group_id).target[member_id] = assignment_of(value.topic_partitions)
+            self.find_or_create(group_id).target[member_id] = assignment_of(value.topic_partitions)
         elif (existing := self.shard.find(ConsumerGroup, group_id)) is not None:
             existing.target.pop(member_id, None)
 
     def _replay_current_assignment(self, record: CurrentAssignment) -> None:
         group_id, member_id, value = record
         if value is not None:
-            group = self._persisted(group_id)
+            group = self.find_or_create(group_id)
             member = group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
             member = member.with_current_assignment(value)
             group.put_member(member)
@@ -270,7 +277,7 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
         group_id, regex, value = record
         if value is not None:
             resolved = ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
-            self._persisted(group_id).regexes.resolved[regex] = resolved
+            self.find_or_create(group_id).regexes.resolved[regex] = resolved
         elif (existing := self.shard.find(ConsumerGroup, group_id)) is not None:
             existing.regexes.resolved.pop(regex, None)
 
@@ -283,14 +290,22 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
 
     def _start_session(self, group: ConsumerGroup, member_id: str) -> None:
         if (SESSION, member_id) not in group.deadlines:
-            session_ms = self._config(group.group_id).consumer_session_timeout_ms
+            classic = group.members[member_id].classic
+            if classic is None:
+                session_ms = self._config(group.group_id).consumer_session_timeout_ms
+            else:
+                session_ms = classic.session_timeout_ms
             group.deadlines.set((SESSION, member_id), self.shard.now().mono_ms + session_ms)
             self.shard.update_timer(group)
 
     def _restart_revocation(self, group: ConsumerGroup, member: ConsumerGroupMember) -> None:
-        """Restart the time in which a member has to revoke partitions, which ends when it has."""
+        """Restart the time in which a member has to revoke partitions, which ends when it has.
+
+        One of the classic protocol has the time in which it has to join again instead.
+        """
         key = (REVOCATION, member.member_id)
-        if member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch != LEAVE_STATIC_EPOCH:
+        has_to_revoke = member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch != LEAVE_STATIC_EPOCH
+        if has_to_revoke and member.classic is None:
             group.deadlines.set(key, self.shard.now().mono_ms + member.rebalance_timeout_ms)
             self.shard.update_timer(group)
         else:

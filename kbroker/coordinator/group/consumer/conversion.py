@@ -11,6 +11,7 @@ Both are one write: tombstones of all records of the one kind, and the records o
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from kbroker.common import KafkaError
+from kbroker.coordinator.group.assignors.members import Assignment
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.classic.classic_group_member import CONSUMER_PROTOCOL_TYPE, ClassicGroupMember
 from kbroker.coordinator.group.classic.embedded_protocol import (
@@ -29,7 +30,6 @@ from kbroker.coordinator.group.consumer.records import (
     target_epoch_record,
     target_record,
 )
-from kbroker.coordinator.group.modern.modern_member import Assignment
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode, MalformedError
 from protocol.messages.consumer_group_records import ClassicMemberMetadata, ClassicProtocol

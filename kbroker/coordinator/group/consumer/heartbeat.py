@@ -86,10 +86,12 @@ class HeartbeatSettings(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """The records of a heartbeat, and its response."""
+    """The records of a heartbeat and its response; the member, and the group epoch, as the records make them."""
 
     records: list[ConsumerGroupRecord]
     response: ConsumerGroupHeartbeatResponse
+    member: ConsumerGroupMember
+    group_epoch: int
 
 
 class RegexChange(Enum):
@@ -195,7 +197,7 @@ class MemberHeartbeat:
         )
         if _is_full(message) or updated.assigned != self._member.assigned:
             response.assignment = _response_assignment(updated.assigned)
-        return Heartbeat(self._records, response)
+        return Heartbeat(self._records, response, updated, group_epoch)
 
     def _updated_member(self) -> ConsumerGroupMember:
         """Return the member with what the request has; null means unchanged."""

@@ -267,14 +267,15 @@ class MemberHeartbeat:
         computed_ms, interval_ms = group.assignment_timestamp_ms, settings.assignment_interval_ms
         if not may_compute(group.assignment_epoch, computed_ms, group_epoch, interval_ms, settings.wall_ms):
             return Target(group.assignment_epoch, own)
-        members = dict(group.members)
-        for existing in self._existing_members():
-            del members[existing.member_id]
-        members[updated.member_id] = updated
+        # Members stay in order: the first ones get the partitions that remain.
+        existing = self._existing
+        members = [updated if member is existing else member for member in group.members.values()]
+        if existing is None:
+            members.append(updated)
         specs: dict[str, MemberSpec] = {}
-        for member_id, member in paced(members.items()):
-            target = own if member is updated else group.target.get(member_id, NO_ASSIGNMENT)
-            specs[member_id] = MemberSpec(self._topics.ids(group.topics_of(member)), target, member.instance_id)
+        for member in paced(members):
+            target = own if member is updated else group.target.get(member.member_id, NO_ASSIGNMENT)
+            specs[member.member_id] = MemberSpec(self._topics.ids(group.topics_of(member)), target, member.instance_id)
         partition_counts = self._topics.partition_counts(self._subscribed_topics(updated))
         changed = changed_targets(SERVER_ASSIGNORS[assignor], specs, partition_counts)
         for member_id, target in paced(changed.items()):

@@ -179,6 +179,10 @@ class GroupShard:
         """Return a topic as its subscribers see it, None if it does not exist."""
         return find_topic(self.metadata, name)
 
+    def topic_name(self, topic_id: bytes) -> str | None:
+        topic = self.metadata.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
+
     def keep_simple_group(self, group_id: str) -> None:
         """Let a group that has only offsets be one of the first kind, like those of simple consumers."""
         if group_id not in self.groups and self.offsets.has_offsets(group_id):

@@ -31,7 +31,7 @@ from kbroker.coordinator.group.consumer.conversion import (
     upgrade_records,
     validate_upgrade,
 )
-from kbroker.coordinator.group.consumer.heartbeat import MemberHeartbeat
+from kbroker.coordinator.group.consumer.heartbeat import HeartbeatSettings, MemberHeartbeat
 from kbroker.coordinator.group.consumer.membership import remove_members
 from kbroker.coordinator.group.modern.modern_group import SESSION
 from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode, ignore
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from kbroker.coordinator.group.classic.classic_group import ClassicGroup
     from kbroker.coordinator.group.classic.classic_group_member import RespondToJoin, RespondToSync
     from kbroker.coordinator.group.classic.join import JoinRequest
-    from kbroker.coordinator.group.consumer.consumer_groups import ConsumerGroups
+    from kbroker.coordinator.group.group_shard import GroupShard
+    from kbroker.coordinator.group.modern.subscribed_topics import SubscribedTopics
     from protocol.messages.k11_classic_groups import MemberIdentity, SyncGroupRequest
 
 T = TypeVar("T")
@@ -58,9 +59,13 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
 
     mode = LockMode.ORDERED
 
-    def __init__(self, groups: ConsumerGroups) -> None:
-        self._groups = groups
-        self._shard = groups.shard
+    def __init__(
+        self, shard: GroupShard, topics: SubscribedTopics, settings: Callable[[str], HeartbeatSettings]
+    ) -> None:
+        """`settings` returns those of a group."""
+        self._shard = shard
+        self._topics = topics
+        self._settings = settings
 
     # Requests.
 
@@ -68,7 +73,7 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
         """Handle a JoinGroup. The member replaces a static one of the consumer protocol: if that is the last, the group
         becomes a classic one with the target as it is.
         """
-        group, settings = self._groups.existing_group(request.group_id), self._groups.settings(request.group_id)
+        group, settings = self._group(request.group_id), self._settings(request.group_id)
         try:
             validate_join(group, request, self._shard.config().group_consumer_migration_policy, settings.max_size)
             replaced = None if request.instance_id is None else group.static_member(request.instance_id)
@@ -76,7 +81,7 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
             if is_downgrade:
                 settings = settings._replace(assignment_interval_ms=NEVER_MS)
             as_heartbeat = join_as_heartbeat(group, request, self._topic_id)
-            joined = MemberHeartbeat(group, as_heartbeat, self._groups.topics, settings).run()
+            joined = MemberHeartbeat(group, as_heartbeat, self._topics, settings).run()
         except KafkaError as error:
             member_id = request.new_member_id if error.code is ErrorCode.MEMBER_ID_REQUIRED else ""
             response = join_error(error.code, member_id)
@@ -96,11 +101,11 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
         return CoordinatorResult(None, joined.records, on_committed)
 
     def sync_group(self, request: SyncGroupRequest, respond: RespondToSync) -> CoordinatorResult[None]:
-        group = self._groups.existing_group(request.group_id)
+        group = self._group(request.group_id)
         member = find_classic_member(group, request.member_id, request.group_instance_id)
         validate_generation(member, request.generation_id)
         try:
-            response = sync_response(group, member, request, self._groups.topic_name)
+            response = sync_response(group, member, request, self._shard.topic_name)
         except KafkaError as error:
             if error.code is ErrorCode.REBALANCE_IN_PROGRESS:
                 self._expect_join(group, member)
@@ -114,7 +119,7 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
         return CoordinatorResult(None, on_committed=on_committed)
 
     def classic_heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        group = self._groups.existing_group(group_id)
+        group = self._group(group_id)
         try:
             member = find_classic_member(group, member_id, instance_id)
             validate_generation(member, generation)
@@ -127,11 +132,16 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
         return ErrorCode.REBALANCE_IN_PROGRESS
 
     def leave_group(self, group_id: str, members: list[MemberIdentity]) -> CoordinatorResult[list[ErrorCode]]:
-        group = self._groups.existing_group(group_id)
+        group = self._group(group_id)
         results = list(find_leaving_members(group, members))
         errors = [error for error, _ in results]
         leaving = {member.member_id: member for _, member in results if member is not None}
         return self.remove(group, list(leaving.values()), errors) if leaving else CoordinatorResult(errors)
+
+    def _group(self, group_id: str) -> ConsumerGroup:
+        group = self._shard.find(ConsumerGroup, group_id)
+        assert group is not None
+        return group
 
     def _topic_id(self, name: str) -> bytes | None:
         topic = self._shard.topic(name)
@@ -169,7 +179,7 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
         config = self._shard.config()
         validate_upgrade(group, config.group_consumer_migration_policy, config.group_consumer_max_size)
         converted = upgrade(group, self._topic_id)
-        converted.metadata_hash = self._groups.topics.hash(converted.subscribed_topics())
+        converted.metadata_hash = self._topics.hash(converted.subscribed_topics())
         converted.is_metadata_current = True
         for member in paced(list(group.members.values())):
             group.respond_to_join(member, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
@@ -181,7 +191,7 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
     ) -> CoordinatorResult[T]:
         """Remove members. If only members of the classic protocol remain, the group becomes a classic one."""
         if not self._can_downgrade(group, members, len(group.members) - len(members)):
-            return CoordinatorResult(response, remove_members(group, members, self._groups.topics.hash))
+            return CoordinatorResult(response, remove_members(group, members, self._topics.hash))
         remaining = dict(group.members)
         for member in members:
             del remaining[member.member_id]
@@ -196,7 +206,7 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
         self, group: ConsumerGroup, remaining: Mapping[str, ConsumerGroupMember], group_epoch: int
     ) -> list[object]:
         wall_ms = self._shard.now().wall_ms
-        return downgrade_records(group, remaining, group_epoch, self._groups.topic_name, wall_ms)
+        return downgrade_records(group, remaining, group_epoch, self._shard.topic_name, wall_ms)
 
     def _converted(
         self,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError
 from kbroker.config.config_def import ConfigResourceType
+from kbroker.coordinator.group.assignors.server_assignors import supported_assignors
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.consumer.classic_members import ClassicMembersOfConsumerGroups
 from kbroker.coordinator.group.consumer.consumer_group import REVOCATION, ConsumerGroup, ConsumerGroupState
@@ -69,8 +70,8 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
 
     def __init__(self, shard: GroupShard) -> None:
         super().__init__(shard)
-        self.topics = SubscribedTopics(shard.topic)
-        self.classic_members = self._migration = ClassicMembersOfConsumerGroups(self)
+        self._topics = SubscribedTopics(shard.topic)
+        self.classic_members = self._migration = ClassicMembersOfConsumerGroups(shard, self._topics, self._settings)
         self._resolver = RegexResolver(shard.environment, self._post_regexes)
         # Rises with each new topic, which a regular expression may match.
         self._topics_version = 0
@@ -97,7 +98,7 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
         if message.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
             return self._leave(message)
         group, first_records = self._find_or_create(message.group_id, may_create=message.member_epoch == JOIN_EPOCH)
-        heartbeat = MemberHeartbeat(group, request, self.topics, self.settings(message.group_id))
+        heartbeat = MemberHeartbeat(group, request, self._topics, self._settings(message.group_id))
         records, response, *_ = heartbeat.run()
         if response.member_id in group.members:
             session_ms = self._config(message.group_id).consumer_session_timeout_ms
@@ -106,10 +107,10 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
         self._resolve_regexes(group)
         return CoordinatorResult(response, [*first_records, *records])
 
-    def settings(self, group_id: str) -> HeartbeatSettings:
+    def _settings(self, group_id: str) -> HeartbeatSettings:
         config, group_config = self.shard.config(), self._config(group_id)
         return HeartbeatSettings(
-            assignors=config.group_consumer_assignors,
+            assignors=supported_assignors(config.group_consumer_assignors),
             max_size=config.group_consumer_max_size,
             heartbeat_interval_ms=group_config.consumer_heartbeat_interval_ms,
             assignment_interval_ms=group_config.consumer_assignment_interval_ms,
@@ -157,12 +158,9 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
     def describe(self, group_id: str) -> CoordinatorResult[DescribedConsumerGroup]:
         """Return the description of a group. Raises GROUP_ID_NOT_FOUND."""
         group = self.existing_group(group_id)
-        assignor = preferred_assignor(group.assignor_votes, self.shard.config().group_consumer_assignors)
-        return CoordinatorResult(describe(group, assignor, self.topic_name))
-
-    def topic_name(self, topic_id: bytes) -> str | None:
-        topic = self.shard.metadata.topics_by_id.get(topic_id)
-        return None if topic is None else topic.name
+        assignors = supported_assignors(self.shard.config().group_consumer_assignors)
+        assignor = preferred_assignor(group.assignor_votes, assignors)
+        return CoordinatorResult(describe(group, assignor, self.shard.topic_name))
 
     def expire_deadline(self, group: ConsumerGroup) -> CoordinatorResult[None]:
         """Remove the members whose session has ended, or that have not revoked their partitions in time."""
@@ -200,7 +198,7 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
         records: list[ConsumerGroupRecord] = [regex_record(group_id, regex, found) for regex, found in wanted.items()]
         is_changed = any(found.topics != group.regexes.topics(regex) for regex, found in wanted.items())
         names = group.subscribed_topics_with((), (), wanted).union(*(found.topics for found in wanted.values()))
-        metadata_hash = self.topics.hash(names)
+        metadata_hash = self._topics.hash(names)
         if is_changed or metadata_hash != group.metadata_hash:
             group.is_metadata_current = True
             records.append(group_epoch_record(group_id, group.group_epoch + 1, metadata_hash))
@@ -209,7 +207,7 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
     # Topics.
 
     def on_delta(self, delta: MetadataDelta) -> None:
-        self.topics.forget()
+        self._topics.forget()
         if delta.created:
             self._topics_version += 1
 
@@ -274,7 +272,7 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
             existing.put_member(existing.members[member_id].with_current_assignment(None))
 
     def _replay_regex(self, record: RegularExpression) -> None:
-        group_id, regex, value = record
+        group_id, regex, value = record.group_id, record.regular_expression, record.value
         if value is not None:
             resolved = ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
             self.find_or_create(group_id).regexes.resolved[regex] = resolved

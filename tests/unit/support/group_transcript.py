@@ -338,7 +338,9 @@ def _shown(names: Names, name: str, item: Any) -> str:
         return repr(raw.decode()) if raw.isascii() and raw.decode().isprintable() else "x" + raw.hex()
     if isinstance(item, list):
         rows = [render(names, value) if isinstance(value, dict) else str(value) for value in item]
-        if name in ("members", "groups", "topics", "partitions", "topic_partitions", "subscribed_topic_names"):
+        if name in (
+            "members", "groups", "topics", "partitions", "topic_partitions", "subscribed_topic_names", "results",
+        ):  # fmt: skip
             rows.sort(key=lambda row: row.partition(" ")[2] if row.split(" ")[0].isupper() else row)
         return "[" + ", ".join(rows) + "]"
     return (

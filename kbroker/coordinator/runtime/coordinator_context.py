@@ -49,7 +49,7 @@ from kbroker.coordinator.runtime.write_event import (
     split_into_batches,
     time_out,
 )
-from kbroker.runtime.timer import DeadlineTimer
+from kbroker.runtime.deadlines import DeadlineTimer
 from kbroker.runtime.turns import paced
 from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import NO_ERROR, ErrorCode
@@ -120,7 +120,9 @@ class CoordinatorContext(Generic[S]):
         self._queue: list[WriteEvent] = []
         # Batches that are appended and not yet committed, in log order: (log end offset after the batch, its writes).
         self._appended: deque[tuple[int, list[WriteEvent]]] = deque()
-        self._timeouts: DeadlineTimer[WriteEvent] = DeadlineTimer(environment, time_out)
+        self._timeouts: DeadlineTimer[WriteEvent] = DeadlineTimer(
+            environment.clock.mono_ms, environment.loop.call_later, time_out
+        )
         # What `in_turns` has not finished.
         self._tasks: set[Task[None]] = set()
         self._loader = PartitionLoader(environment, log, tp, epoch, lambda: config().load_buffer_bytes)

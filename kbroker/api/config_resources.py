@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from kbroker.api.context import RequestContext, Services, awaited
+from kbroker.api.context import Handle, RequestContext, Services, complete_response
 from kbroker.api.forwarding import Send
-from kbroker.api.response_errors import Handle
 from kbroker.common import KafkaError
 from kbroker.config.alter import (
     AlterConfigOp,
@@ -30,6 +29,7 @@ from kbroker.metadata.topics.topic_names import validate_topic_name
 from kbroker.metadata.topics.topic_requests import check_topic_configs
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import paced, yield_if_due
+from kbroker.telemetry.subscriptions import MetricsSubscription
 from protocol.errors import ErrorCode
 from protocol.messages import message_classes
 
@@ -149,7 +149,7 @@ def _override_change(
     if resource_type == ConfigResourceType.CLIENT_METRICS:
         if not name:
             raise invalid_request("Subscription name can't be empty")
-        return lambda current: alter_client_metrics(start(current), ops)
+        return lambda current: _alter_client_metrics(start(current), ops)
     raise invalid_request(f"Unknown resource type {resource_type}")
 
 
@@ -158,6 +158,13 @@ def _alter_topic(
 ) -> Overrides:
     altered = alter_topic(current, ops, services.config, replace=replace)
     check_topic_configs(name, altered)
+    return altered
+
+
+def _alter_client_metrics(current: Overrides, ops: Sequence[AlterConfigOp]) -> Overrides:
+    altered = alter_client_metrics(current, ops)
+    # Raises ConfigError for what cannot be used.
+    MetricsSubscription(altered)
     return altered
 
 
@@ -204,7 +211,7 @@ async def forward(services: Services, context: RequestContext, request: Any, han
     for resources, validate_only in ((here, request.validate_only), (own, True)):
         if resources:
             part = type(request)(resources=resources, validate_only=validate_only)
-            response = await awaited(handle(services, context, part))
+            response = await complete_response(handle, services, context, part)
             rows.update(zip(map(id, resources), response.responses, strict=True))
     forwarded = [
         resource for resource in request.resources if (row := rows.get(id(resource))) is None

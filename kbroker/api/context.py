@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from kbroker.common import ANONYMOUS, Buffer, Principal
+from kbroker.common import ANONYMOUS, Buffer, KafkaError, Principal
 from protocol.fast.fetch import Records
 
 if TYPE_CHECKING:
@@ -60,8 +60,10 @@ if TYPE_CHECKING:
     from kbroker.runtime.delayed_response import DelayedResponse
     from kbroker.runtime.environment import Environment
     from kbroker.runtime.metrics import RequestStats
+    from kbroker.telemetry.client_instances import ClientMetricsManager
 
 Body = bytes | Sequence[Buffer | Records]
+Handle = Callable[["Services", "RequestContext", Any], Any]
 
 
 @dataclass(slots=True)
@@ -88,6 +90,7 @@ class Services:
     delayed: DelayedTopics
     auto_topic_creation: AutoTopicCreationManager
     partition_removal: PartitionRemoval
+    client_metrics: ClientMetricsManager
     peers: Peers | None = None
     controller_channel: ControllerChannel | None = None
     started_ms: int = 0
@@ -120,14 +123,20 @@ class ErrorListener(Protocol):
     ) -> None: ...
 
 
+# Of a client that has not said it.
+UNKNOWN_SOFTWARE = ("unknown", "unknown")
+
+
 class RequestConnection(Protocol):
     """The part of a request's connection that handlers use.
 
-    `peer`: the client's "host:port". `producer_since`: see queues/closing/retired_partitions.py.
+    `peer`: the client's "host:port". `producer_since`: see queues/closing/retired_partitions.py. `client_software`: the
+    name and the version of the client's library, from its ApiVersions request (KIP-511).
     """
 
     peer: str
     identity: Identity
+    client_software: tuple[str, str]
     producer_since: int | None
 
     @property
@@ -156,6 +165,7 @@ class Overlap(Enum):
 class ApiHandler:
     """How one API is served in one version.
 
+    `fail` returns the response in which everything that was requested has the error that the handler has raised.
     `decode` raises ManyElements for a request with many elements, unless it gets a function that it calls from time to
     time. `append` encodes like `encode`: it appends the buffers of a response to a list, and calls a function from time
     to time, which may remove them.
@@ -168,9 +178,10 @@ class ApiHandler:
     """
 
     decode: Callable[..., Any]
-    handle: Callable[[Services, RequestContext, Any], Any]
+    handle: Handle
+    fail: Callable[[RequestContext, Any, KafkaError], Any]
     encode: Callable[[Any, int], Body]
-    append: Callable[[Any, int, list[Any], Callable[[], None]], None]
+    append: Callable[[Any, int, list[Any], Callable[[], None]], object]
     report_errors: Callable[[RequestContext, Any, Any], bool | None]
     response_type: type
     stats: RequestStats
@@ -251,6 +262,10 @@ class RequestContext:
         return "/" + self.peer.rpartition(":")[0]
 
 
-async def awaited(response: Any) -> Any:
-    """Return the response of a handler, which returns it, a coroutine or a DelayedResponse."""
-    return await response if isinstance(response, Awaitable) else response
+async def complete_response(handle: Handle, services: Services, context: RequestContext, request: Any) -> Any:
+    """Return the complete response to a request that did not arrive over the connection that it stands for."""
+    try:
+        response = handle(services, context, request)
+        return await response if isinstance(response, Awaitable) else response
+    except KafkaError as error:
+        return context.handler.fail(context, request, error)

@@ -15,8 +15,8 @@ from kbroker.common import KafkaError
 from kbroker.config.broker.broker_config import BrokerConfig, broker_config_key
 from kbroker.config.broker.consistency import validate_reconfiguration
 from kbroker.config.config_def import CLUSTER_WIDE, READ_ONLY, ConfigDef, ConfigKey
+from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.group import GROUP_CONFIGS
-from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.group_config import validate_group_configs
 from kbroker.config.queue_configs import DEFAULT_LEVELS, DELAY_LEVELS, VIEW_OF, check_same_source, without_empty_view
@@ -90,10 +90,11 @@ def alter_topic(
 
     `replace`: the changes are those of empty overrides. The current ones are needed still, as some may not change.
     """
-    applied = _apply({} if replace else overrides, ops, ALL_TOPIC_CONFIGS.get, config.topic_defaults, _not_a_list)
+    defaults = config.topic_defaults
+    applied = _apply({} if replace else overrides, ops, ALL_TOPIC_CONFIGS.get, defaults.values, _not_a_list)
     altered = without_empty_view(applied)
     check_same_source(overrides.get(VIEW_OF), altered.get(VIEW_OF))
-    validate_topic_configs(altered, config.topic_defaults)
+    validate_topic_configs(altered, defaults)
     normalized = _normalize(altered, ALL_TOPIC_CONFIGS)
     if overrides.get(DELAY_ENABLE) == "true":
         if normalized.get(DELAY_ENABLE) != "true":
@@ -116,7 +117,8 @@ def alter_client_metrics(overrides: ConfigTexts, ops: Sequence[AlterConfigOp]) -
     for name in altered:
         if name not in CLIENT_METRICS_CONFIGS:
             raise _invalid_request(f"Unknown client metrics configuration: {name}")
-    return _normalize(altered, CLIENT_METRICS_CONFIGS)
+    # In the order in which Kafka checks them.
+    return _normalize(dict(sorted(altered.items())), CLIENT_METRICS_CONFIGS)
 
 
 def alter_broker(

@@ -14,7 +14,6 @@ from protocol.errors import ErrorCode
 from protocol.messages import message_classes
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest
-from protocol.messages.k18_api_versions import ApiVersionsRequest
 from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from protocol.messages.k32_describe_configs import (
     DescribeConfigsRequest,
@@ -50,8 +49,6 @@ def configs(kind: int, name: str, **flags: bool) -> DescribeConfigsRequest:
 
 # Requests whose responses differ, each with its version.
 REQUESTS: list[tuple[Message, int]] = [
-    (ApiVersionsRequest(), 2),
-    (ApiVersionsRequest(client_software_name="a", client_software_version="1"), 4),
     (FindCoordinatorRequest(key="g"), 2),
     (FindCoordinatorRequest(coordinator_keys=["g", "h"]), 4),
     (FindCoordinatorRequest(coordinator_keys=["g", "h"]), 6),
@@ -216,7 +213,7 @@ async def test_a_cached_response_counts_as_a_request_and_has_its_place(m: Machin
     await client.create_topic("t", 2)
     version = 9
     await client.request(metadata("t"), version, MetadataResponse)
-    stats = m.broker._server.context.dispatch.find(ApiKey.METADATA, version).stats
+    stats = m.broker._server.context.dispatch[ApiKey.METADATA, version].stats
     before = stats.requests, stats.bytes_in, stats.bytes_out, sum(stats.buckets)
     # The first waits for the creation of a topic. The second, whose response is cached, is sent after it.
     waiting = client.send(metadata("new"), version, MetadataResponse)

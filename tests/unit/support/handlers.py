@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from kbroker.api.context import Identity, RequestContext, awaited
+from kbroker.api.context import Identity, RequestContext, complete_response
 from kbroker.api.dispatch import load_handler
 from kbroker.api.local_requests import DetachedConnection
 from kbroker.common import KafkaError, TopicPartition
@@ -18,6 +18,7 @@ from kbroker.metadata.image import BrokerRegistration, WriteHealth
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.log.log_health import LogHealth
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
+from kbroker.telemetry.client_instances import ClientMetricsManager
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import message_classes
@@ -162,6 +163,7 @@ class Handlers:
             ),
             replicas=self.replicas,
             producer_ids=member.producer_ids,
+            client_metrics=ClientMetricsManager(environment, member.image),
         )
 
     async def join(self, broker_id: int) -> ClusterMember:
@@ -192,9 +194,8 @@ async def respond(
     handler = load_handler(ApiKey(key), version, forwards=False)
     identity = Identity("PLAINTEXT", peer_broker=peer_broker)
     context = RequestContext(DetachedConnection("127.0.0.1:5", identity), handler, version, 0, client, 0)
-    response = await awaited(
-        handler.handle(services, context, decode(type(request), encode(request, version), version))
-    )
+    decoded = decode(type(request), encode(request, version), version)
+    response = await complete_response(handler.handle, services, context, decoded)
     return decode(type(response), encode(response, version), version)
 
 

@@ -63,6 +63,7 @@ class ModelMember:
         request = self.request()
         response: ConsumerGroupHeartbeatResponse = broker.call(request, 1)
         error = ErrorCode(response.error_code)
+        assert self.epoch > 0 or error is not ErrorCode.FENCED_MEMBER_EPOCH, f"{self.member_id} cannot join again"
         if error is ErrorCode.NONE and request.topic_partitions is not None and self.epoch > 0:
             self._check_accepted(broker)
         self.sends_all = is_lost

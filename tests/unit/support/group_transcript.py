@@ -302,6 +302,10 @@ HIDDEN_VALUES: dict[str, Any] = {
 }
 
 
+# Lists without an order.
+SORTED = {"members", "groups", "topics", "partitions", "results", "subscribed_topic_names", "topic_partitions"}
+
+
 def code(number: int) -> str:
     return ErrorCode(number).name
 
@@ -338,9 +342,7 @@ def _shown(names: Names, name: str, item: Any) -> str:
         return repr(raw.decode()) if raw.isascii() and raw.decode().isprintable() else "x" + raw.hex()
     if isinstance(item, list):
         rows = [render(names, value) if isinstance(value, dict) else str(value) for value in item]
-        if name in (
-            "members", "groups", "topics", "partitions", "topic_partitions", "subscribed_topic_names", "results",
-        ):  # fmt: skip
+        if name in SORTED:
             rows.sort(key=lambda row: row.partition(" ")[2] if row.split(" ")[0].isupper() else row)
         return "[" + ", ".join(rows) + "]"
     return (

@@ -131,6 +131,7 @@ def test_a_static_member_gets_its_partitions_back(consumer: Callable[..., Consum
     one, two = (Member(consumer(group_instance_id=instance), [name]) for instance in ("one", "two"))
     eventually(lambda: shared([one, two], everything(name, 4)), "four partitions over two members")
     before = one.assignment
+    two.revoked.clear()
     one.consumer.close()
     again = Member(consumer(group_instance_id="one"), [name])
     eventually(lambda: shared([again, two], everything(name, 4)), "the partitions of the member that has returned")

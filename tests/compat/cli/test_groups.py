@@ -38,7 +38,7 @@ def test_an_empty_group_is_listed_described_and_deleted(
     kbroker("produce", name, "--partition", "1", "more")
     assert committed(kbroker, group) == [(0, 10, 0), (1, 10, 1)]
     output = kbroker("groups", "describe", group).out.splitlines()
-    assert output[0] == f"{group}  Empty  0 members  lag 1"
+    assert output[0] == f"{group}  classic  Empty  0 members  lag 1"
     assert output[1].split()[:5] == ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG"]
     assert [line.split()[:5] for line in output[2:]] == [
         [name, "0", "10", "10", "0"],

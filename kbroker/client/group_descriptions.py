@@ -25,10 +25,16 @@ from protocol.messages.k76_share_groups import (
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
 )
+from protocol.messages.k89_streams_group_describe import (
+    DescribedStreamsGroup,
+    DescribedStreamsGroupMember,
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
+)
 from protocol.schema.codec import decode
 from protocol.schema.message import message_info
 
-CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
+CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
 
 # Partitions by topic.
 Assignment = Mapping[str, list[int]]
@@ -37,7 +43,8 @@ Assignment = Mapping[str, list[int]]
 class GroupMember(NamedTuple):
     """A member. `target`: what it will have after the rebalance in progress; None if that is its assignment.
 
-    A member of a classic group has no epoch. One of a share group has no instance id, and no target.
+    A member of a classic group has no epoch. One of a share group has no instance id, and no target. That of a streams
+    group has tasks by their role (active, standby, warmup), and the partitions that its active tasks read.
     """
 
     member_id: str
@@ -47,6 +54,7 @@ class GroupMember(NamedTuple):
     epoch: int | None
     assignment: Assignment
     target: Assignment | None = None
+    tasks: Mapping[str, list[str]] | None = None
 
 
 class GroupDescription(NamedTuple):
@@ -69,7 +77,7 @@ class GroupDescription(NamedTuple):
 
 def describe_group(cluster: ClusterClient, group_id: str) -> GroupDescription:
     """Describe a group of any kind."""
-    for describe in (_describe_consumer, _describe_share):
+    for describe in (_describe_consumer, _describe_share, _describe_streams):
         try:
             description = describe(cluster, group_id)
         except UnsupportedVersionError:
@@ -137,12 +145,41 @@ def _member(
     return GroupMember(row.member_id, instance_id, row.client_id, host, row.member_epoch, assignment, target)
 
 
+def _describe_streams(cluster: ClusterClient, group_id: str) -> GroupDescription:
+    request = StreamsGroupDescribeRequest(group_ids=[group_id])
+    response = cluster.coordinated(
+        group_id, request, StreamsGroupDescribeResponse, lambda found: found.groups[0].error_code
+    )
+    group = response.groups[0]
+    subtopologies = (group.topology.subtopologies if group.topology is not None else None) or []
+    sources = {
+        row.subtopology_id: [*row.source_topics, *(topic.name for topic in row.repartition_source_topics)]
+        for row in subtopologies
+    }
+    return _description(group, STREAMS, [_streams_member(row, sources) for row in group.members])
+
+
+def _streams_member(row: DescribedStreamsGroupMember, sources: Mapping[str, list[str]]) -> GroupMember:
+    """`sources`: the topics that the tasks of each subtopology read."""
+    active = row.assignment.active_tasks
+    assignment = {
+        topic: sorted(tasks.partitions) for tasks in active for topic in sources.get(tasks.subtopology_id, ())
+    }
+    roles = {"active": active, "standby": row.assignment.standby_tasks, "warmup": row.assignment.warmup_tasks}
+    tasks = {
+        role: [f"{task.subtopology_id}_{index}" for task in found for index in sorted(task.partitions)]
+        for role, found in roles.items()
+    }
+    host = row.client_host.removeprefix("/")
+    return GroupMember(row.member_id, row.instance_id, row.client_id, host, row.member_epoch, assignment, None, tasks)
+
+
 def _description(
-    group: DescribedConsumerGroup | DescribedShareGroup, kind: str, members: list[GroupMember]
+    group: DescribedConsumerGroup | DescribedShareGroup | DescribedStreamsGroup, kind: str, members: list[GroupMember]
 ) -> GroupDescription:
     return GroupDescription(
         group.group_id, kind, group.group_state, group.error_code, group.error_message, kind,
-        group.assignor_name or None, members, group.group_epoch, group.assignment_epoch,
+        getattr(group, "assignor_name", None) or None, members, group.group_epoch, group.assignment_epoch,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ Functions raise BrokerUnreachable and BrokerError.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kbroker.client.cluster import ClusterClient
 from protocol.client import UnsupportedVersionError
@@ -32,7 +32,7 @@ from protocol.messages.k89_streams_group_describe import (
     StreamsGroupDescribeResponse,
 )
 from protocol.schema.codec import decode
-from protocol.schema.message import message_info
+from protocol.schema.message import Message, message_info
 
 CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
 
@@ -87,10 +87,13 @@ def describe_group(cluster: ClusterClient, group_id: str) -> GroupDescription:
     return _describe_classic(cluster, group_id)
 
 
+def _described(cluster: ClusterClient, group_id: str, request: Message, response_type: type[Any]) -> Any:
+    """Return the one group of a response."""
+    return cluster.coordinated(group_id, request, response_type, lambda found: found.groups[0].error_code).groups[0]
+
+
 def _describe_classic(cluster: ClusterClient, group_id: str) -> GroupDescription:
-    request = DescribeGroupsRequest(groups=[group_id])
-    response = cluster.coordinated(group_id, request, DescribeGroupsResponse, lambda found: found.groups[0].error_code)
-    group = response.groups[0]
+    group = _described(cluster, group_id, DescribeGroupsRequest(groups=[group_id]), DescribeGroupsResponse)
     return GroupDescription(
         group_id, CLASSIC, group.group_state, group.error_code, group.error_message, group.protocol_type or None,
         group.protocol_data or None, [classic_member(member) for member in group.members],
@@ -118,20 +121,14 @@ def _decode_assignment(data: bytes) -> Assignment:
 
 def _describe_consumer(cluster: ClusterClient, group_id: str) -> GroupDescription:
     request = ConsumerGroupDescribeRequest(group_ids=[group_id])
-    response = cluster.coordinated(
-        group_id, request, ConsumerGroupDescribeResponse, lambda found: found.groups[0].error_code
-    )
-    group = response.groups[0]
+    group = _described(cluster, group_id, request, ConsumerGroupDescribeResponse)
     members = [_member(row, row.instance_id, _partitions(row.target_assignment)) for row in group.members]
     return _description(group, CONSUMER, members)
 
 
 def _describe_share(cluster: ClusterClient, group_id: str) -> GroupDescription:
     request = ShareGroupDescribeRequest(group_ids=[group_id])
-    response = cluster.coordinated(
-        group_id, request, ShareGroupDescribeResponse, lambda found: found.groups[0].error_code
-    )
-    group = response.groups[0]
+    group = _described(cluster, group_id, request, ShareGroupDescribeResponse)
     return _description(group, SHARE, [_member(row) for row in group.members])
 
 
@@ -147,10 +144,7 @@ def _member(
 
 def _describe_streams(cluster: ClusterClient, group_id: str) -> GroupDescription:
     request = StreamsGroupDescribeRequest(group_ids=[group_id])
-    response = cluster.coordinated(
-        group_id, request, StreamsGroupDescribeResponse, lambda found: found.groups[0].error_code
-    )
-    group = response.groups[0]
+    group = _described(cluster, group_id, request, StreamsGroupDescribeResponse)
     subtopologies = (group.topology.subtopologies if group.topology is not None else None) or []
     sources = {
         row.subtopology_id: [*row.source_topics, *(topic.name for topic in row.repartition_source_topics)]

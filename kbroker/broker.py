@@ -218,7 +218,7 @@ class Broker:
     async def _read_own_logs(self, brokers: Collection[int], keys: Sequence[tuple[bytes, int]]) -> LogsByBroker:
         """Return how far the logs of a lone broker go, whose metadata were restored from an older copy."""
         from kbroker.api.local_requests import handle_locally
-        from kbroker.server.interbroker.log_reports import read_replica_logs
+        from kbroker.server.interbroker.broker_reports import read_replica_logs
 
         own = self.config.node_id
         return await read_replica_logs(
@@ -272,9 +272,10 @@ class Broker:
         maintenance = self.services.replicas.maintenance
 
         def change_roles(delta: MetadataDelta) -> None:
-            self._change_configs(member, assigned, delta)
+            if delta.configs:
+                self._change_configs(member, assigned, delta)
             assigned.on_roles_changed(delta)
-            if member.is_unfenced and not assigned.has_roles:
+            if not assigned.has_roles and member.is_unfenced:
                 if not member.has_new_epochs:
                     maintenance.suspend_all_appends(self.services.replicas.partitions.values())
                 assigned.assign_roles()

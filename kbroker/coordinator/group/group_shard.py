@@ -23,7 +23,7 @@ from kbroker.coordinator.group.offset_metadata_manager import (
 from kbroker.coordinator.group.records import GroupRecordCodec, OffsetRecord, RecordCodec
 from kbroker.coordinator.group.topics import GroupTopic, find_topic
 from kbroker.coordinator.runtime.operation import ORDERED, CoordinatorResult, LockMode
-from kbroker.runtime.timer import DeadlineTimer
+from kbroker.runtime.deadlines import DeadlineTimer
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 
@@ -146,7 +146,9 @@ class GroupShard:
         self.environment = environment
         self._clock = environment.clock
         # The earliest deadline of each group that has one.
-        self._timer: DeadlineTimer[str] = DeadlineTimer(environment, self._on_deadline)
+        self._timer: DeadlineTimer[str] = DeadlineTimer(
+            environment.clock.mono_ms, environment.loop.call_later, self._on_deadline
+        )
         self._topics_deleted_while_loading: list[str] = []
         self._kinds: dict[type[GroupKind[Any]], Any] = {kind: kind(self) for kind in kinds}
         self._kinds_by_name: dict[str, GroupKind[Any]] = {kind.type_name: kind for kind in self._kinds.values()}

@@ -58,6 +58,8 @@ from protocol.messages.k23_offset_for_leader_epoch import (
 )
 
 FIRST_COMMIT_WITH_INSTANCE = 7
+# Of TxnOffsetCommit.
+LAST_WITH_NAMES = 5
 FIRST_FETCH_WITH_ID = 10
 FIRST_WITH_GROUPS = 8
 FIRST_STABLE = 7
@@ -68,6 +70,7 @@ COMMIT_REFUSED = frozenset(
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.REBALANCE_IN_PROGRESS,
         ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.STALE_MEMBER_EPOCH,
         ErrorCode.GROUP_ID_NOT_FOUND,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -141,14 +144,16 @@ class GroupOffsets:
         self._handle_error(error)
         return error
 
-    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndEpoch]:
+    async def committed(
+        self, partitions: Iterable[TopicPartition], membership: Membership = NO_MEMBER
+    ) -> dict[TopicPartition, OffsetAndEpoch]:
         """Return the committed offsets, -1 for none. Raises OSError, RefusedError."""
         connection = await self.coordinator()
         action = OffsetFetch(self._group)
         operation = self._history.begin(self._process, action)
         outcome = Outcome.FAILED
         try:
-            found = await _committed(self._cluster, connection, self._group, partitions)
+            found = await _committed(self._cluster, connection, self._group, partitions, membership)
             action.offsets = {tp: offset for tp, (offset, _) in found.items()}
             outcome = Outcome.OK
         except RefusedError as error:
@@ -196,7 +201,11 @@ async def _commit(
 
 
 async def _committed(
-    cluster: Cluster, coordinator: SimClientConnection, group: str, partitions: Iterable[TopicPartition]
+    cluster: Cluster,
+    coordinator: SimClientConnection,
+    group: str,
+    partitions: Iterable[TopicPartition],
+    membership: Membership,
 ) -> dict[TopicPartition, OffsetAndEpoch]:
     """Fetch committed offsets, -1 for none. Raises ConnectionLostError, RefusedError."""
     version = coordinator.version(ApiKey.OFFSET_FETCH)
@@ -208,6 +217,8 @@ async def _committed(
             for name, found in indexes.items()
         ]
         request.groups = [OffsetFetchRequestGroup(group_id=group, topics=topics)]
+        if membership is not NO_MEMBER:
+            request.groups[0].member_id, request.groups[0].member_epoch = membership.member_id, membership.generation
     else:
         request.group_id = group
         request.topics = [
@@ -343,6 +354,9 @@ async def _commit_in_transaction(
     async def attempt(connection: SimClientConnection) -> ErrorCode:
         version = producer.request_version(connection, ApiKey.TXN_OFFSET_COMMIT)
         request = _transactional_commit(producer, group, membership, positions)
+        if any(topic.topic_id == NO_ID for topic in request.topics):
+            # As the Java client does. The producer need not know the topics that its program reads.
+            version = min(version, LAST_WITH_NAMES)
         response = await connection.request(request, TxnOffsetCommitResponse, version=version)
         return first_error(
             ErrorCode(partition.error_code) for topic in response.topics for partition in topic.partitions
@@ -363,7 +377,8 @@ def _transactional_commit(
 ) -> TxnOffsetCommitRequest:
     topics: dict[str, TxnOffsetCommitRequestTopic] = {}
     for (name, index), (offset, leader_epoch) in positions.items():
-        topic = topics.setdefault(name, TxnOffsetCommitRequestTopic(name=name))
+        topic_id = producer.cluster.topic_ids.get(name, NO_ID)
+        topic = topics.setdefault(name, TxnOffsetCommitRequestTopic(name=name, topic_id=topic_id))
         topic.partitions.append(
             TxnOffsetCommitRequestPartition(
                 partition_index=index,

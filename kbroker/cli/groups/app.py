@@ -174,11 +174,12 @@ def _print_description(group: Mapping[str, Any], members: bool) -> None:
     if members:
         print_table(*_member_table(group["members"]))
         return
-    offset = "start" if group["type"] == SHARE else "committed"
-    names = ("topic", "partition", offset, "end", "lag", *(() if group["type"] == SHARE else ("client_id", "host")))
-    print_table(
-        [name.removesuffix("_id") for name in names], [[row[name] for name in names] for row in group["offsets"]]
-    )
+    if group["type"] == SHARE:
+        names: Sequence[str] = ("topic", "partition", "start", "end", "lag")
+    else:
+        names = ("topic", "partition", "committed", "end", "lag", "client_id", "host")
+    rows = [[row[name] for name in names] for row in group["offsets"]]
+    print_table([name.removesuffix("_id") for name in names], rows)
 
 
 def _member_table(members: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Cell]]]:

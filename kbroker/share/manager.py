@@ -1,0 +1,228 @@
+"""The share partitions of this broker, and the sessions of the consumers that fetch them (SharePartitionManager)."""
+
+from __future__ import annotations
+
+from asyncio import Lock
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from kbroker.common import KafkaError
+from kbroker.coordinator.share.share_partition_state import SharePartitionKey
+from kbroker.runtime.timer import DeadlineTimer
+from kbroker.runtime.turns import paced
+from kbroker.share.delivery import Acknowledgement
+from kbroker.share.leader import AcquiredRecords, AcquireRequest, ShareGroupParts, SharePartitionLeader, client_error
+from kbroker.share.session import FINAL_EPOCH, INITIAL_EPOCH, ShareSession, ShareSessionCache, TopicIdPartition
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+    from kbroker.config import BrokerConfig
+    from kbroker.coordinator.share.persister import ShareStatePersister
+    from kbroker.metadata.image import MetadataDelta
+    from kbroker.replica.replica_manager import ReplicaManager
+    from kbroker.runtime.environment import Environment
+    from kbroker.share.group_settings import GroupSettings, ShareGroupSettings
+
+# What a request gets of a partition.
+FetchResults = dict[TopicIdPartition, AcquiredRecords | KafkaError]
+
+
+class SharePartitionManager:
+    """`leaders`: the share partitions whose state this broker has read."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        replicas: ReplicaManager,
+        persister: ShareStatePersister,
+        settings: ShareGroupSettings,
+        config: Callable[[], BrokerConfig],
+        on_dead_letters: Callable[[SharePartitionLeader], None],
+    ) -> None:
+        self.leaders: dict[SharePartitionKey, SharePartitionLeader] = {}
+        self.sessions = ShareSessionCache()
+        self._environment = environment
+        self._replicas = replicas
+        self._settings = settings
+        self._config = config
+        self._timer = DeadlineTimer[SharePartitionLeader](environment, SharePartitionLeader.on_deadline)
+        self._parts = ShareGroupParts(environment, persister, settings.of, self._timer, Lock(), on_dead_letters)
+
+    def settings(self, group_id: str) -> GroupSettings:
+        return self._settings.of(group_id)
+
+    # Partitions.
+
+    def leader(self, group_id: str, key: TopicIdPartition) -> SharePartitionLeader:
+        """Return the share partition if this broker leads it. Raises KafkaError."""
+        topic_id, index = key
+        partition, view = self._replicas.find_readable(topic_id, index)
+        if partition is None:
+            raise KafkaError(self._replicas.missing_error(topic_id, index))
+        if partition.is_retired:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if not partition.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        share_key = SharePartitionKey(group_id, topic_id, index)
+        known = self.leaders.get(share_key)
+        if known is not None:
+            if known.is_current and known.partition is partition:
+                return known
+            self._drop(known)
+            if known.failure is not None and known.leader_epoch == partition.leader_epoch:
+                # The next request reads the state again.
+                raise KafkaError(client_error(known.failure.code), known.failure.message)
+        created = self.leaders[share_key] = SharePartitionLeader(self._parts, share_key, partition, view)
+        return created
+
+    def _drop(self, leader: SharePartitionLeader) -> None:
+        leader.stop()
+        self.leaders.pop(leader.key, None)
+
+    def on_delta(self, delta: MetadataDelta) -> None:
+        """End what this broker does not lead any more."""
+        for leader in list(self.leaders.values()):
+            if leader.failure is None and not leader.is_current:
+                self._drop(leader)
+
+    async def stop(self) -> None:
+        self._timer.stop()
+        for leader in list(self.leaders.values()):
+            self._drop(leader)
+
+    # Sessions.
+
+    def begin_fetch(
+        self,
+        group_id: str,
+        member_id: str,
+        epoch: int,
+        connection: object,
+        added: Sequence[TopicIdPartition],
+        forgotten: Sequence[TopicIdPartition],
+    ) -> ShareSession:
+        """Return the session of a request that fetches. Raises KafkaError."""
+        if epoch == INITIAL_EPOCH:
+            former = self.sessions.find(group_id, member_id)
+            if former is not None:
+                # Its locks stay: the member has them.
+                self.sessions.close(former)
+            max_sessions = self._config().values["group.share.max.share.sessions"]
+            assert isinstance(max_sessions, int)
+            session = self.sessions.open(group_id, member_id, connection, max_sessions)
+        else:
+            session = self.sessions.resume(group_id, member_id, epoch)
+        session.update(added, forgotten)
+        return session
+
+    def begin_acknowledgement(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
+        """Return the session of a request that fetches nothing. The final epoch closes it. Raises KafkaError."""
+        if epoch == FINAL_EPOCH:
+            return self.sessions.end(group_id, member_id)
+        if epoch == INITIAL_EPOCH:
+            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+        return self.sessions.resume(group_id, member_id, epoch)
+
+    async def release(self, session: ShareSession) -> None:
+        """Release what the member of a closed session has."""
+        for done in [*self._release(session)]:
+            await done
+
+    def _release(self, session: ShareSession) -> list[Future[ErrorCode]]:
+        session.close()
+        released = []
+        for topic_id, index in paced(session.partitions):
+            leader = self.leaders.get(SharePartitionKey(session.group_id, topic_id, index))
+            done = None if leader is None else leader.release(session.member_id)
+            if done is not None:
+                released.append(done)
+        return released
+
+    def on_connection_closed(self, connection: object) -> None:
+        """End the sessions of a connection, whose members will not acknowledge over it any more."""
+        for session in self.sessions.of_connection(connection):
+            self.sessions.close(session)
+            self._release(session)
+
+    # Requests.
+
+    def acknowledge(
+        self, group_id: str, member_id: str, key: TopicIdPartition, acknowledgements: list[Acknowledgement]
+    ) -> Future[ErrorCode]:
+        """Acknowledge records. The future is done when that is persisted. Raises KafkaError."""
+        topic_id, index = key
+        leader = self.leaders.get(SharePartitionKey(group_id, topic_id, index))
+        if leader is None or not leader.is_current:
+            # As the fetch does. A new object knows none of the member's locks.
+            self.leader(group_id, key)
+            raise KafkaError(ErrorCode.INVALID_RECORD_STATE)
+        return leader.acknowledge(member_id, acknowledgements)
+
+    async def fetch(self, session: ShareSession, request: AcquireRequest, max_wait_ms: int) -> FetchResults:
+        """Acquire records of the session's partitions. Waits until there are some, at most `max_wait_ms`.
+
+        Returns the partitions with records, and those with an error.
+        """
+        loop = self._environment.loop
+        deadline_s = loop.time() + max_wait_ms / 1000
+        watched: dict[SharePartitionLeader, None] = {}
+        try:
+            while True:
+                session.is_woken = False
+                results = await self._acquire(session, request, watched)
+                wait_s = deadline_s - loop.time()
+                is_impossible = request.max_records <= 0 or request.max_bytes <= 0 or not session.partitions
+                if results or is_impossible or wait_s <= 0 or session.is_closed:
+                    return results
+                if not session.is_woken:
+                    await self._wait(session, wait_s)
+        finally:
+            for leader in watched:
+                leader.waiters.pop(session, None)
+
+    async def _acquire(
+        self, session: ShareSession, request: AcquireRequest, watched: dict[SharePartitionLeader, None]
+    ) -> FetchResults:
+        results: FetchResults = {}
+        leaders: list[tuple[TopicIdPartition, SharePartitionLeader]] = []
+        for key in paced(session.partitions):
+            try:
+                leader = self.leader(session.group_id, key)
+            except KafkaError as error:
+                results[key] = error
+                continue
+            leaders.append((key, leader))
+            watched[leader] = leader.waiters[session] = None
+        records_left, bytes_left = request.max_records, request.max_bytes
+        for number, (key, leader) in enumerate(leaders):
+            if records_left <= 0 or bytes_left <= 0 or session.is_closed:
+                break
+            part = max(bytes_left // (len(leaders) - number), 1)
+            try:
+                found = await leader.acquire(request._replace(max_records=records_left, max_bytes=part))
+            except KafkaError as error:
+                results[key] = error
+                continue
+            if found.acquired:
+                results[key] = found
+                records_left -= found.count
+                bytes_left -= len(found.records)
+                session.move_to_end(key)
+        return results
+
+    async def _wait(self, session: ShareSession, wait_s: float) -> None:
+        waiting = self._environment.loop.create_future()
+
+        def wake() -> None:
+            if not waiting.done():
+                waiting.set_result(None)
+
+        timer = self._environment.loop.call_later(wait_s, wake)
+        session.waiter = wake
+        try:
+            await waiting
+        finally:
+            session.waiter = None
+            timer.cancel()

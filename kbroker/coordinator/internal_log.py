@@ -60,6 +60,10 @@ class InternalLog(Protocol):
         """
         ...
 
+    def delete_before(self, tp: TopicPartition, offset: int) -> None:
+        """Delete the records below `offset` that are committed. They may return after a crash. Raises KafkaError."""
+        ...
+
 
 _COORDINATOR_ERRORS = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,

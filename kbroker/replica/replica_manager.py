@@ -366,6 +366,10 @@ class ReplicaManager:
         partition = self.leader(tp.topic, tp.partition)
         return partition.append_internal(batch, self.clock.now_ms(), guard, verify)
 
+    def max_append_bytes(self, tp: TopicPartition) -> int:
+        """Return the size of the largest batch that `append_internal` accepts now. Raises KafkaError if none."""
+        return self.leader(tp.topic, tp.partition).max_internal_append_bytes()
+
     def begin_verification(self, tp: TopicPartition, producer_id: int, epoch: int) -> VerificationGuard | None:
         """Begin to verify that an internal partition is part of a transaction. The caller then asks its coordinator.
 

@@ -177,6 +177,7 @@ class ShareStatePersister:
     async def _call(
         self, api: _Api, key: SharePartitionKey, partition: Struct, call_locally: Callable[[], Future[T]]
     ) -> T:
+        """Call the coordinator; repeat that after errors that may pass, unless the topic is deleted."""
         loop = self._environment.loop
         deadline_s, backoff_s = loop.time() + RETRY_S, MIN_BACKOFF_S
         while True:
@@ -185,9 +186,11 @@ class ShareStatePersister:
                     await self._topics.ensure_internal_topic(SHARE_GROUP_STATE_TOPIC)
                 if self._leader(key) == self._node_id:
                     return await call_locally()
-                return await self._call_peer(api, key, partition)
+                response: T = await self._call_peer(api, key, partition)
+                return response
             except KafkaError as error:
-                if error.code not in RETRIABLE or loop.time() + backoff_s > deadline_s:
+                is_final = error.code not in RETRIABLE or key.topic_id not in self._metadata.topics_by_id
+                if is_final or loop.time() + backoff_s > deadline_s:
                     raise
             await self._environment.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)

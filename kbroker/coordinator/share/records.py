@@ -6,7 +6,7 @@ epoch. A tombstone of the snapshot deletes the state.
 
 from collections.abc import Iterable
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kbroker.coordinator.share.share_partition_state import SharePartitionKey, StateBatch
 from protocol.errors import MalformedError
@@ -93,7 +93,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> ShareRecord | None:
     kind = None if key is None else _version(key)
     if key is None or kind not in (SNAPSHOT, UPDATE):
         return None
-    decoded = decode(ShareSnapshotKey if kind == SNAPSHOT else ShareUpdateKey, key, kind, _VERSION.size)
+    decoded: Any = decode(ShareSnapshotKey if kind == SNAPSHOT else ShareUpdateKey, key, kind, _VERSION.size)
     partition = SharePartitionKey(decoded.group_id, decoded.topic_id, decoded.partition)
     if value is None:
         # Kafka writes no tombstone of an update.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.runtime.operation import ORDERED, CoordinatorResult
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
     from kbroker.metadata.image import MetadataImage
     from kbroker.runtime.environment import Environment
+
+T = TypeVar("T")
 
 UNCHANGED_EPOCH = -1
 NEGATIVE_PARTITION = "The partition id cannot be a negative number."
@@ -110,7 +112,8 @@ class ShareShard:
                 delivery_complete_count=UNKNOWN_COUNT if start_offset == UNINITIALIZED_START_OFFSET else 0,
                 create_ms=now_ms,
                 write_ms=now_ms,
-            )
+            ),
+            None,
         )
 
     def read(self, key: SharePartitionKey, leader_epoch: int) -> CoordinatorResult[PersistedState]:
@@ -125,7 +128,7 @@ class ShareShard:
         if leader_epoch == current.leader_epoch:
             return CoordinatorResult(response)
         write = StateWrite(state.state_epoch, leader_epoch, state.start_offset, state.delivery_complete_count, ())
-        return self._write(key, write, leader_epoch)._replace(response=response)
+        return self._write(key, write, leader_epoch, response)
 
     def write(self, key: SharePartitionKey, write: StateWrite) -> CoordinatorResult[None]:
         """Change ranges and the start offset, which never falls. Only `read` raises the leader epoch."""
@@ -137,7 +140,7 @@ class ShareShard:
         if current.state.state_epoch > write.state_epoch:
             raise KafkaError(ErrorCode.FENCED_STATE_EPOCH, FENCED_STATE_EPOCH)
         self._check_partition(key)
-        return self._write(key, write, current.state.leader_epoch)
+        return self._write(key, write, current.state.leader_epoch, None)
 
     def delete(self, key: SharePartitionKey) -> CoordinatorResult[None]:
         """Delete the state of a share partition, if there is any."""
@@ -180,7 +183,8 @@ class ShareShard:
         if current is None or not self._is_old(current):
             return CoordinatorResult(None)
         epoch = current.state.snapshot_epoch + 1
-        return self._write_snapshot(current.state._replace(snapshot_epoch=epoch, write_ms=self._clock.now_ms()))
+        snapshot = current.state._replace(snapshot_epoch=epoch, write_ms=self._clock.now_ms())
+        return self._write_snapshot(snapshot, None)
 
     # Decisions.
 
@@ -196,7 +200,7 @@ class ShareShard:
         if topic is None or key.partition >= len(self._metadata.resolve_view(topic).partitions):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_PARTITION)
 
-    def _write(self, key: SharePartitionKey, write: StateWrite, leader_epoch: int) -> CoordinatorResult[None]:
+    def _write(self, key: SharePartitionKey, write: StateWrite, leader_epoch: int, response: T) -> CoordinatorResult[T]:
         """Return the update, or the snapshot with its changes if there are enough updates.
 
         A write that arrives late takes back neither the start offset nor the count of completed records.
@@ -212,15 +216,16 @@ class ShareShard:
         batches = combine_batches((), write.batches, start_offset)
         update = ShareUpdate(key, state.snapshot_epoch, leader_epoch, start_offset, count, batches)
         if current.updates < self._config().share_coordinator_snapshot_update_records_per_snapshot:
-            return CoordinatorResult(None, [update])
+            return CoordinatorResult(response, [update])
         now_ms = self._clock.now_ms()
         return self._write_snapshot(
             apply_update(state, update)._replace(
                 snapshot_epoch=state.snapshot_epoch + 1, create_ms=now_ms, write_ms=now_ms
-            )
+            ),
+            response,
         )
 
-    def _write_snapshot(self, snapshot: ShareSnapshot) -> CoordinatorResult[None]:
+    def _write_snapshot(self, snapshot: ShareSnapshot, response: T) -> CoordinatorResult[T]:
         key, end_offset = snapshot.key, self._end_offset()
 
         def on_committed() -> None:
@@ -228,7 +233,7 @@ class ShareShard:
 
         # The first snapshot must not be deleted before it is committed.
         self._snapshot_offsets.setdefault(key, end_offset)
-        return CoordinatorResult(None, [snapshot], on_committed, lambda error: self._forget_snapshot(key))
+        return CoordinatorResult(response, [snapshot], on_committed, lambda error: self._forget_snapshot(key))
 
     def _forget_snapshot(self, key: SharePartitionKey) -> None:
         """Follow the deletion of a partition, or the failure of its first snapshot."""

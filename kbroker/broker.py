@@ -22,6 +22,8 @@ from kbroker.config.no_effect_warnings import no_effect_warnings
 from kbroker.config.values import ConfigError
 from kbroker.coordination.interface import NodeExists
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.coordinator.share.persister import ShareStatePersister
+from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerChannels, TransactionMarkerWriter
@@ -211,6 +213,7 @@ class Broker:
         assigned.resign()
         self.services.groups.resign()
         self.services.transactions.resign()
+        self.services.share_states.resign()
         if self._cluster is not None:
             self._cluster.resign()
 
@@ -236,6 +239,10 @@ class Broker:
         transactions = TransactionCoordinator(
             self.environment, replicas, member.image, lambda: self.config, member.producer_ids, marker_channels
         )
+        share_states = ShareCoordinator(self.environment, replicas, member.image, lambda: self.config)
+        topics = AutoTopicCreationManager(
+            self.environment, member.image, member.controller, channel, lambda: self.config
+        )
         return Services(
             node_id=node_id,
             config=self.config,
@@ -251,12 +258,20 @@ class Broker:
             add_partitions_to_txn=AddPartitionsToTxnManager(
                 self.environment, node_id, member.image, lambda: self.config.request_timeout_ms, transactions, peers
             ),
+            share_states=share_states,
+            share_state_persister=ShareStatePersister(
+                self.environment,
+                node_id,
+                member.image,
+                lambda: self.config.request_timeout_ms,
+                share_states,
+                topics,
+                peers,
+            ),
             marker_writer=marker_writer,
             producer_ids=member.producer_ids,
             delayed=self._extensions.delayed,
-            auto_topic_creation=AutoTopicCreationManager(
-                self.environment, member.image, member.controller, channel, lambda: self.config
-            ),
+            auto_topic_creation=topics,
             partition_removal=PartitionRemoval(
                 self.environment, member.image, member.controller, replicas, peers, lambda: self.config
             ),
@@ -280,11 +295,14 @@ class Broker:
         member.add_roles_listener(change_roles)
         member.add_roles_listener(self.services.groups.on_delta)
         member.add_roles_listener(self.services.transactions.on_delta)
+        member.add_roles_listener(self.services.share_states.on_delta)
         turns = self.environment.turns
         member.add_listener(lambda delta: turns.run(assigned.apply_delta(delta)))
 
     async def _start_coordinators(self) -> None:
         groups, transactions = self.services.groups, self.services.transactions
+        await self.services.share_states.start()
+        self._started.append(self.services.share_states.stop)
         await groups.start()
         self._started.append(groups.stop)
         await transactions.start()

@@ -44,6 +44,8 @@ from protocol.fast.fetch import Records
 if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
     from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+    from kbroker.coordinator.share.persister import ShareStatePersister
+    from kbroker.coordinator.share.share_coordinator import ShareCoordinator
     from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
@@ -68,7 +70,8 @@ Body = bytes | Sequence[Buffer | Records]
 class Services:
     """The parts of the broker that handlers use, assembled by broker.py.
 
-    `marker_writer` writes to the partitions of this broker.
+    `marker_writer` writes to the partitions of this broker. `share_states` are those that this broker coordinates,
+    `share_state_persister` reaches all of them.
     `peers` and `controller_channel` are None if this broker is not a member of a cluster, but the only broker.
     `started_ms`: the wall clock when the broker started.
     """
@@ -82,6 +85,8 @@ class Services:
     fetching: FetchManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    share_states: ShareCoordinator
+    share_state_persister: ShareStatePersister
     add_partitions_to_txn: AddPartitionsToTxnManager
     marker_writer: TransactionMarkerWriter
     producer_ids: ProducerIdManager

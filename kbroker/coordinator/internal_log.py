@@ -21,6 +21,10 @@ class InternalLog(Protocol):
         """
         ...
 
+    def max_append_bytes(self, tp: TopicPartition) -> int:
+        """Return the size of the largest batch that can be appended now. Raises KafkaError if none can."""
+        ...
+
     def begin_verification(self, tp: TopicPartition, producer_id: int, epoch: int) -> VerificationGuard | None:
         """Return the guard for the first batch of a transaction; None if the transaction is open in the partition.
 
@@ -58,6 +62,10 @@ class InternalLog(Protocol):
 
         Starts at `offset`, or at the log start offset if that is higher.
         """
+        ...
+
+    def delete_before(self, tp: TopicPartition, offset: int) -> None:
+        """Delete the records below `offset` that are committed. They may return after a crash. Raises KafkaError."""
         ...
 
 

@@ -233,6 +233,14 @@ class Partition(PartitionHighWatermark):
         self._after_append(header.last_offset_delta + 1, len(batch), now_ms)
         return base_offset + header.last_offset_delta + 1
 
+    def max_internal_append_bytes(self) -> int:
+        """Return the size of the largest batch for `append_internal`, if it accepts any now. Raises KafkaError."""
+        if self.state.is_under_min_isr:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        if self.log.health.append_error is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.log.health.append_error)
+        return min(self.log.config.max_message_bytes, self.log.config.segment_bytes)
+
     def append_markers(self, batches: list[PreparedBatch], now_ms: int) -> int:
         """Append transaction markers with one write. Returns the first one's offset. Raises KafkaError."""
         base_offset = self.append_batches(batches, now_ms)

@@ -366,6 +366,10 @@ class ReplicaManager:
         partition = self.leader(tp.topic, tp.partition)
         return partition.append_internal(batch, self.clock.now_ms(), guard, verify)
 
+    def max_append_bytes(self, tp: TopicPartition) -> int:
+        """Return the size of the largest batch that `append_internal` accepts now. Raises KafkaError if none."""
+        return self.leader(tp.topic, tp.partition).max_internal_append_bytes()
+
     def begin_verification(self, tp: TopicPartition, producer_id: int, epoch: int) -> VerificationGuard | None:
         """Begin to verify that an internal partition is part of a transaction. The caller then asks its coordinator.
 
@@ -408,6 +412,11 @@ class ReplicaManager:
         if offset >= log.log_end_offset:
             return b""
         return bytes(read_blocking(log, max(offset, log.log_start_offset), size, log.log_end_offset, True))
+
+    def delete_before(self, tp: TopicPartition, offset: int) -> None:
+        """Delete the committed records of an internal topic below `offset`. Raises KafkaError."""
+        partition = self.leader(tp.topic, tp.partition)
+        delete_from_log(partition, min(offset, partition.high_watermark))
 
     # DeleteRecords and shutdown.
 

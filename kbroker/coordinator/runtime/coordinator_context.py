@@ -2,10 +2,14 @@
 
     operation -> queued records -> one append per loop iteration -> high watermark -> replay, in log order -> response
 
-Operations see committed state only. Writes are pipelined: an append does not wait for the one before it to be
-committed. When appended records can no longer be committed, this broker has lost the partition: it is closed, and all
-writes in flight fail. Each leader epoch has its own context, which loads the partition again, even if the leader stays
-the same: between two images of a broker another one may have led.
+Writes are pipelined: an append does not wait for the one before it to be committed. When appended records can no longer
+be committed, this broker has lost the partition: it is closed, and all writes in flight fail. Each leader epoch has its
+own context, which loads the partition again, even if the leader stays the same: between two images of a broker another
+one may have led.
+
+The records of ORDERED operations are replayed when they are queued, so that the next operation of their key sees them;
+responses still wait for the high watermark. If such records cannot be appended, the state has what the log has not. It
+is not rolled back: the context is closed, and another one loads the partition in the same leader epoch.
 """
 
 from __future__ import annotations
@@ -16,16 +20,18 @@ from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from kbroker.common import KafkaError, TopicPartition
+from kbroker.common import NO_PRODUCER_ID, KafkaError, TopicPartition
 from kbroker.coordinator.internal_log import InternalLog, coordinator_error
+from kbroker.coordinator.runtime.key_lock import KeyLock
 from kbroker.coordinator.runtime.loader import PartitionLoader
 from kbroker.coordinator.runtime.operation import (
+    EXCLUSIVE,
     NO_LOCK,
     NO_PRODUCER,
+    ORDERED,
     SHARED,
     CoordinatorResult,
     CoordinatorShard,
-    KeyLock,
     LockMode,
     RecordProducer,
     Respond,
@@ -34,11 +40,13 @@ from kbroker.coordinator.runtime.operation import (
 from kbroker.coordinator.runtime.write_event import (
     WriteEvent,
     complete_or_fail,
-    encode_batch,
+    encode_batches,
+    fits_into_batches,
     split_into_batches,
     time_out,
 )
 from kbroker.runtime.timer import DeadlineTimer
+from kbroker.runtime.turns import paced
 from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import NO_ERROR, ErrorCode
 
@@ -52,6 +60,10 @@ T = TypeVar("T")
 
 # The number of writes that are appended and completed in one iteration of the event loop, which takes 2 or 3 ms.
 WRITES_PER_ITERATION = 256
+# The errors of an append that may succeed with fewer records.
+TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+# The offset of a record that is replayed before it is appended.
+UNKNOWN_OFFSET = -1
 
 
 class CoordinatorState(Enum):
@@ -79,7 +91,10 @@ class RuntimeConfig(NamedTuple):
 
 
 class CoordinatorContext(Generic[S]):
-    """The runtime's part of one partition in one leader epoch. `shard` is the state."""
+    """The runtime's part of one partition in one leader epoch. `shard` is the state.
+
+    `reload` is called when the context has been closed although this broker may still lead the partition.
+    """
 
     shard: S
 
@@ -90,6 +105,7 @@ class CoordinatorContext(Generic[S]):
         tp: TopicPartition,
         epoch: int,
         config: Callable[[], RuntimeConfig],
+        reload: Callable[[CoordinatorContext[S]], None] = ignore,
     ) -> None:
         self.tp = tp
         self.epoch = epoch
@@ -97,6 +113,7 @@ class CoordinatorContext(Generic[S]):
         self._environment = environment
         self._log = log
         self._config = config
+        self._reload = reload
         self._locks: dict[str, KeyLock] = {}
         self._queue: list[WriteEvent] = []
         # Batches that are appended and not yet committed, in log order: (log end offset after the batch, its writes).
@@ -119,13 +136,13 @@ class CoordinatorContext(Generic[S]):
     ) -> None:
         """Run an operation when the lock of its key admits it, and call `respond` once its records are committed.
 
-        It is called immediately if there are none. The error is the KafkaError that the operation raises, or the reason
-        why its records cannot be committed. It is COORDINATOR_NOT_AVAILABLE if they are not committed within
-        `timeout_ms` of the append, though they may be later.
+        It is called immediately if there are none, or when the ORDERED writes of the key are committed. The error is
+        the KafkaError that the operation raises, or the reason why its records cannot be committed. It is
+        COORDINATOR_NOT_AVAILABLE if they are not committed within `timeout_ms` of the append, though they may be later.
         """
         event = WriteEvent(operation, respond, key, mode, timeout_ms, producer)
         lock = None if mode is NO_LOCK else self._locks.get(key)
-        run = self._run if mode is NO_LOCK or mode is SHARED else self._run_exclusive
+        run = self._run if mode is NO_LOCK or mode is SHARED else self._run_alone
         if lock is not None and lock.must_wait(mode):
             lock.wait(partial(run, event), mode)
         else:
@@ -162,17 +179,17 @@ class CoordinatorContext(Generic[S]):
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _run_exclusive(self, event: WriteEvent) -> None:
+    def _run_alone(self, event: WriteEvent) -> None:
         """Run an operation in turns, so a large group does not delay others. No other one of its key runs meanwhile."""
-        self._acquire(event)
+        self._lock(event.key).acquire(EXCLUSIVE)
         self.in_turns(self._run_locked, event)
 
     def _run_locked(self, event: WriteEvent) -> None:
         try:
             self._run(event)
         finally:
-            if not event.encoded:
-                self._release(event)
+            if not event.encoded or event.mode is ORDERED:
+                self._release(event.key, EXCLUSIVE)
 
     def _run(self, event: WriteEvent) -> None:
         if self.state is not ACTIVE:
@@ -181,31 +198,45 @@ class CoordinatorContext(Generic[S]):
         try:
             event.result = event.operation(self.shard)
         except KafkaError as error:
-            event.complete(None, error)
-            return
+            event.error = error
         if event.result.records:
             self._enqueue(event)
         else:
-            event.complete(event.result.response)
+            self._respond_without_records(event)
 
-    def _acquire(self, event: WriteEvent) -> None:
-        lock = self._locks.get(event.key)
+    def _respond_without_records(self, event: WriteEvent) -> None:
+        """Respond now, or when the ORDERED writes are committed whose records the operation may have seen."""
+        lock = None if event.mode is NO_LOCK else self._locks.get(event.key)
+        if lock is None or lock.last_write is None:
+            self._complete(event, NO_ERROR)
+        else:
+            lock.last_write.reads.append(event)
+            self._start_timeouts([event])
+
+    def _lock(self, key: str) -> KeyLock:
+        lock = self._locks.get(key)
         if lock is None:
-            lock = self._locks[event.key] = KeyLock()
-        lock.acquire(event.mode)
+            lock = self._locks[key] = KeyLock()
+        return lock
 
-    def _release(self, event: WriteEvent) -> None:
-        lock = self._locks[event.key]
-        lock.release(event.mode)
+    def _release(self, key: str, mode: LockMode) -> None:
+        lock = self._locks[key]
+        lock.release(mode)
         if lock.is_idle:
-            del self._locks[event.key]
+            del self._locks[key]
 
     # Appends.
 
     def _enqueue(self, event: WriteEvent) -> None:
         event.encoded = list(map(self.shard.encode, event.result.records))
-        if event.mode is SHARED:
-            self._acquire(event)
+        if event.mode is ORDERED:
+            if not self._replay_uncommitted(event):
+                return
+            lock = self._locks[event.key]
+            lock.acquire(ORDERED)
+            lock.last_write = event
+        elif event.mode is SHARED:
+            self._lock(event.key).acquire(SHARED)
         if not self._queue:
             linger_ms = self._config().append_linger_ms
             if linger_ms > 0:
@@ -218,20 +249,38 @@ class CoordinatorContext(Generic[S]):
         queue, self._queue = self._queue[:WRITES_PER_ITERATION], self._queue[WRITES_PER_ITERATION:]
         if self._queue:
             self._environment.loop.call_soon(self._flush)
+        if self.state is not ACTIVE:
+            self._fail_all(queue, ErrorCode.NOT_COORDINATOR)
+            return
         config = self._config()
-        for events in split_into_batches(queue, config.max_batch_bytes):
-            self._append(events, config.compression_codec)
+        try:
+            max_bytes = self._max_batch_bytes(config)
+        except KafkaError as error:
+            self._on_append_failed(queue, error.code, appended=False)
+            return
+        for events in split_into_batches(queue, max_bytes):
+            self._append(events, max_bytes, config.compression_codec)
 
-    def _append(self, events: list[WriteEvent], codec: int) -> None:
+    def _max_batch_bytes(self, config: RuntimeConfig) -> int:
+        """Return the maximum size of a batch. Raises KafkaError if the log accepts none now."""
+        return min(config.max_batch_bytes, self._log.max_append_bytes(self.tp))
+
+    def _append(self, events: list[WriteEvent], max_bytes: int, codec: int) -> None:
         if self.state is not ACTIVE:
             self._fail_all(events, ErrorCode.NOT_COORDINATOR)
             return
-        producer = events[0].producer
-        batch = encode_batch(events, codec, self._environment.clock.now_ms())
+        producer, now_ms = events[0].producer, self._environment.clock.now_ms()
+        end_offset = 0
         try:
-            end_offset = self._log.append_internal(self.tp, batch, guard=producer.guard, verify=producer.verify)
+            for batch in encode_batches(events, max_bytes, codec, now_ms):
+                end_offset = self._log.append_internal(self.tp, batch, guard=producer.guard, verify=producer.verify)
         except KafkaError as error:
-            self._on_append_failed(events, codec, error.code)
+            if error.code in TOO_LARGE and len(events) > 1:
+                # One of them has made the batch too large.
+                for event in events:
+                    self._append([event], max_bytes, codec)
+            else:
+                self._on_append_failed(events, error.code, appended=end_offset > 0)
             return
         self._appended.append((end_offset, events))
         self._log.on_committed(self.tp, end_offset, partial(self._on_committed, end_offset))
@@ -246,13 +295,33 @@ class CoordinatorContext(Generic[S]):
                 self._timeouts.set(event, now_ms + event.timeout_ms)
                 event.has_deadline = True
 
-    def _on_append_failed(self, events: list[WriteEvent], codec: int, error: ErrorCode) -> None:
-        """Retry each write alone. Nothing was appended, and one write may have made the batch too large."""
-        if error is ErrorCode.MESSAGE_TOO_LARGE and len(events) > 1:
-            for event in events:
-                self._append([event], codec)
+    def _on_append_failed(self, events: list[WriteEvent], error: ErrorCode, *, appended: bool) -> None:
+        """Fail writes. If they are replayed already, or appended in part, the state differs from the log."""
+        if appended or any(event.mode is ORDERED for event in events):
+            self._queue[:0] = events
+            self._close_and_reload(coordinator_error(error))
         else:
             self._fail_all(events, coordinator_error(error))
+
+    def _replay_uncommitted(self, event: WriteEvent) -> bool:
+        """Replay the records of an ORDERED write, which are queued next, unless the log would not accept them now."""
+        try:
+            if not fits_into_batches(event.encoded, self._max_batch_bytes(self._config())):
+                raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE)
+        except KafkaError as error:
+            event.encoded = ()
+            self._complete(event, coordinator_error(error.code))
+            return False
+        try:
+            for record in paced(event.result.records):
+                # It may have been closed while others ran.
+                if self.state is ACTIVE:
+                    self.shard.replay(record, UNKNOWN_OFFSET, NO_PRODUCER_ID)
+        except Exception:
+            # Half of it is replayed.
+            self._close_and_reload(ErrorCode.UNKNOWN_SERVER_ERROR)
+            raise
+        return True
 
     # Commits.
 
@@ -267,30 +336,41 @@ class CoordinatorContext(Generic[S]):
             offset, events = self._appended.popleft()
             offset -= sum([len(event.encoded) for event in events])
             for event in events:
-                for record in event.result.records:
-                    self.shard.replay(record, offset, event.producer.producer_id)
-                    offset += 1
+                if event.mode is ORDERED:
+                    offset += len(event.encoded)
+                else:
+                    for record in event.result.records:
+                        self.shard.replay(record, offset, event.producer.producer_id)
+                        offset += 1
                 self._finish(event, NO_ERROR)
 
     def _finish(self, event: WriteEvent, error: ErrorCode) -> None:
         """Send the response of an event whose records are replayed or have failed, and release its lock."""
-        if event.mode is NO_LOCK or event.mode is SHARED:
+        if event.mode is NO_LOCK or event.mode is SHARED or event.mode is ORDERED:
             self._settle(event, error)
         else:
             # A whole group may wait for the record, which stays locked until all are answered.
             self.in_turns(self._settle, event, error)
 
     def _settle(self, event: WriteEvent, error: ErrorCode) -> None:
+        if event.mode is ORDERED and self._locks[event.key].last_write is event:
+            # What it has replayed is committed: operations that the responses cause do not wait for it.
+            self._locks[event.key].last_write = None
+        self._complete(event, error)
+        for read in event.reads:
+            self._complete(read, error)
+        if event.mode is not NO_LOCK:
+            self._release(event.key, event.mode)
+
+    def _complete(self, event: WriteEvent, error: ErrorCode) -> None:
         if event.has_deadline:
             self._timeouts.cancel(event)
         if error is NO_ERROR:
             event.result.on_committed()
-            event.complete(event.result.response)
+            event.complete(event.result.response, event.error)
         else:
             event.result.on_failed(error)
             event.complete(None, KafkaError(error))
-        if event.mode is not NO_LOCK:
-            self._release(event)
 
     def _fail_all(self, events: Sequence[WriteEvent], error: ErrorCode) -> None:
         for event in events:
@@ -340,3 +420,8 @@ class CoordinatorContext(Generic[S]):
         self._fail_all(queue, error)
         self._timeouts.stop()
         self.in_turns(self.shard.on_unloaded, error)
+
+    def _close_and_reload(self, error: ErrorCode) -> None:
+        """Discard the state, which differs from the log, and let another context load it again."""
+        self.close(error)
+        self._reload(self)

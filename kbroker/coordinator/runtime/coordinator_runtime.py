@@ -146,7 +146,9 @@ class CoordinatorRuntime(Generic[S]):
             self._elect(tp, epoch)
 
     def _elect(self, tp: TopicPartition, epoch: int) -> None:
-        context: CoordinatorContext[S] = CoordinatorContext(self._environment, self._log, tp, epoch, self._config)
+        context: CoordinatorContext[S] = CoordinatorContext(
+            self._environment, self._log, tp, epoch, self._config, self._reload
+        )
         context.shard = self._make_shard(context)
         self._contexts[tp.partition] = context
         self._loads[tp.partition] = self._environment.loop.create_task(self._load(context))

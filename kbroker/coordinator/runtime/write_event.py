@@ -1,17 +1,18 @@
 """A write of a coordinator: one operation, and the response that waits until its records are committed.
 
 Writes outside of transactions share record batches up to the size limit. A batch has one producer, so the writes of a
-transaction have separate batches.
+transaction have separate batches. A write that is larger than the limit has several batches, unless it commits offsets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.runtime.operation import (
     NO_PRODUCER,
+    SHARED,
     CoordinatorResult,
     LockMode,
     RecordProducer,
@@ -38,10 +39,24 @@ NO_RESULT: CoordinatorResult[None] = CoordinatorResult(None)
 class WriteEvent:
     """One operation, from its scheduling until its records are committed.
 
-    `respond` is replaced by `ignore` when it has been called. `has_deadline`: whether the timeout is running.
+    `respond` is replaced by `ignore` when it has been called. `error`: what the operation has raised. `has_deadline`:
+    whether the timeout is running. `reads`: operations without records that respond after this one, because they may
+    have seen what it has replayed.
     """
 
-    __slots__ = ("encoded", "has_deadline", "key", "mode", "operation", "producer", "respond", "result", "timeout_ms")
+    __slots__ = (
+        "encoded",
+        "error",
+        "has_deadline",
+        "key",
+        "mode",
+        "operation",
+        "producer",
+        "reads",
+        "respond",
+        "result",
+        "timeout_ms",
+    )
 
     def __init__(
         self,
@@ -60,7 +75,9 @@ class WriteEvent:
         self.producer = producer
         self.has_deadline = False
         self.result: CoordinatorResult[Any] = NO_RESULT
+        self.error: KafkaError | None = None
         self.encoded: Sequence[EncodedRecord] = ()
+        self.reads: list[WriteEvent] = []
 
     def complete(self, response: Any, error: KafkaError | None = None) -> None:
         """Respond, unless the request has timed out."""
@@ -109,21 +126,37 @@ def _max_bytes(write: WriteEvent) -> int:
     return size
 
 
-def encode_batch(writes: Sequence[WriteEvent], codec: int, now_ms: int) -> bytearray:
-    """Return the batch of writes that have the same producer. `now_ms`: the timestamp of its records.
+def fits_into_batches(records: Iterable[EncodedRecord], max_bytes: int) -> bool:
+    """Return whether each record fits into a batch."""
+    limit = max_bytes - BATCH_OVERHEAD - RECORD_OVERHEAD
+    return all(len(key) + len(value or b"") <= limit for key, value in records)
 
-    Coordinators do not count sequences: as in Kafka every transactional batch has base sequence 0, because Kafka's log
-    cleaner rejects a lower one.
+
+def encode_batches(writes: Sequence[WriteEvent], max_bytes: int, codec: int, now_ms: int) -> Iterator[bytearray]:
+    """Yield the batches of the writes that `split_into_batches` has put together: one, or several of a large write.
+
+    `now_ms`: the timestamp of the records. Coordinators do not count sequences: as in Kafka every transactional batch
+    has base sequence 0, because Kafka's log cleaner rejects a lower one.
     """
     producer = writes[0].producer
     records: list[NewRecord] = [(now_ms, key, value, ()) for write in writes for key, value in write.encoded]
-    if producer is NO_PRODUCER:
-        return build_batch(records, codec=codec)
-    return build_batch(
-        records,
-        codec=codec,
-        attributes=TRANSACTIONAL,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
-        base_sequence=0,
-    )
+    if producer is not NO_PRODUCER:
+        yield build_batch(
+            records,
+            codec=codec,
+            attributes=TRANSACTIONAL,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            base_sequence=0,
+        )
+    elif len(writes) == 1 and writes[0].mode is not SHARED:
+        begin, batch_bytes = 0, BATCH_OVERHEAD
+        for index, (_, key, value, _) in enumerate(records):
+            record_bytes = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
+            if index > begin and batch_bytes + record_bytes > max_bytes:
+                yield build_batch(records[begin:index], codec=codec)
+                begin, batch_bytes = index, BATCH_OVERHEAD
+            batch_bytes += record_bytes
+        yield build_batch(records[begin:], codec=codec)
+    else:
+        yield build_batch(records, codec=codec)

@@ -1,5 +1,6 @@
 """The state of a share partition as the share coordinator keeps it, and the requests of its leader (pure)."""
 
+import re
 from base64 import urlsafe_b64encode
 from enum import IntEnum
 from typing import NamedTuple
@@ -10,6 +11,7 @@ UNINITIALIZED_EPOCH = 0
 # A write below version 1 has no delivery complete count.
 UNKNOWN_COUNT = -1
 NOT_DELAYED = -1
+_COORDINATOR_KEY = re.compile(r"(.*):[A-Za-z0-9_-]{22}(?:==)?:([+-]?[0-9]{1,10})", re.DOTALL)
 
 
 class SharePartitionKey(NamedTuple):
@@ -22,6 +24,13 @@ class SharePartitionKey(NamedTuple):
     def __str__(self) -> str:
         """The key in FindCoordinator requests, whose hash determines the partition of __share_group_state."""
         return f"{self.group_id}:{urlsafe_b64encode(self.topic_id).decode().rstrip('=')}:{self.partition}"
+
+
+def is_coordinator_key(text: str) -> bool:
+    """Return whether a FindCoordinator request may have this key: GROUP:TOPIC-ID:PARTITION, as Kafka parses it."""
+    # Java's split drops empty parts at the end.
+    match = _COORDINATOR_KEY.fullmatch(text.rstrip(":"))
+    return match is not None and bool(match[1].strip()) and -(1 << 31) <= int(match[2]) < 1 << 31
 
 
 class DeliveryState(IntEnum):

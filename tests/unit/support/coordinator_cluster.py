@@ -63,6 +63,10 @@ class Replica(MemoryLog):
             self._cluster.loop.call_soon(self._cluster.replicate, tp)
         return end_offset
 
+    def max_append_bytes(self, tp: TopicPartition) -> int:
+        self.check_leader(tp)
+        return super().max_append_bytes(tp)
+
     def begin_verification(self, tp: TopicPartition, producer_id: int, epoch: int) -> VerificationGuard | None:
         self.check_leader(tp)
         return super().begin_verification(tp, producer_id, epoch)

@@ -81,6 +81,8 @@ class MemoryLog:
         # The error of every append, and the size of the largest batch that is accepted.
         self.append_error: ErrorCode | None = None
         self.max_batch = 1 << 20
+        # Whether it is known before an append that it will fail.
+        self.is_under_min_isr = False
         self.read_error: Exception | None = None
         self.read_sizes: list[int] = []
         self.waiting: list[Waiting] = []
@@ -109,6 +111,11 @@ class MemoryLog:
         if is_transactional_data:
             producers.update(header, base_offset)
         return self.end_offset(tp)
+
+    def max_append_bytes(self, tp: TopicPartition) -> int:
+        if self.is_under_min_isr:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        return self.max_batch
 
     def begin_verification(self, tp: TopicPartition, producer_id: int, epoch: int) -> VerificationGuard | None:
         return self.producers[tp].begin_verification(producer_id, epoch, NO_SEQUENCE, False)

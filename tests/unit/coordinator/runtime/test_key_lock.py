@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kbroker.coordinator.runtime.operation import KeyLock, LockMode
+from kbroker.coordinator.runtime.key_lock import KeyLock
+from kbroker.coordinator.runtime.operation import LockMode
 
 SHARED, EXCLUSIVE, AFTER_SHARED = LockMode.SHARED, LockMode.EXCLUSIVE, LockMode.EXCLUSIVE_AFTER_SHARED
 

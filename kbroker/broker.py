@@ -50,6 +50,9 @@ from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from kbroker.runtime.system import new_event_loop, raise_descriptor_limit, system_environment
 from kbroker.server.socket_server import SocketServer
+from kbroker.share.dead_letters import DeadLetterWriter
+from kbroker.share.group_settings import ShareGroupSettings
+from kbroker.share.manager import SharePartitionManager
 
 if TYPE_CHECKING:
     from kbroker.exporter.exporter import Exporter
@@ -214,6 +217,7 @@ class Broker:
         self.services.groups.resign()
         self.services.transactions.resign()
         self.services.share_states.resign()
+        self.services.share.resign()
         if self._cluster is not None:
             self._cluster.resign()
 
@@ -243,6 +247,10 @@ class Broker:
         topics = AutoTopicCreationManager(
             self.environment, member.image, member.controller, channel, lambda: self.config
         )
+        persister = ShareStatePersister(
+            self.environment, node_id, member.image, lambda: self.config.request_timeout_ms, share_states, topics, peers
+        )
+        dead_letters = DeadLetterWriter(self.environment, member.image, replicas, topics, peers, lambda: self.config)
         return Services(
             node_id=node_id,
             config=self.config,
@@ -259,14 +267,14 @@ class Broker:
                 self.environment, node_id, member.image, lambda: self.config.request_timeout_ms, transactions, peers
             ),
             share_states=share_states,
-            share_state_persister=ShareStatePersister(
+            share_state_persister=persister,
+            share=SharePartitionManager(
                 self.environment,
-                node_id,
-                member.image,
-                lambda: self.config.request_timeout_ms,
-                share_states,
-                topics,
-                peers,
+                replicas,
+                persister,
+                ShareGroupSettings(member.image, lambda: self.config),
+                lambda: self.config,
+                dead_letters.start,
             ),
             marker_writer=marker_writer,
             producer_ids=member.producer_ids,
@@ -296,13 +304,14 @@ class Broker:
         member.add_roles_listener(self.services.groups.on_delta)
         member.add_roles_listener(self.services.transactions.on_delta)
         member.add_roles_listener(self.services.share_states.on_delta)
+        member.add_roles_listener(self.services.share.on_delta)
         turns = self.environment.turns
         member.add_listener(lambda delta: turns.run(assigned.apply_delta(delta)))
 
     async def _start_coordinators(self) -> None:
         groups, transactions = self.services.groups, self.services.transactions
         await self.services.share_states.start()
-        self._started.append(self.services.share_states.stop)
+        self._started += [self.services.share_states.stop, self.services.share.stop]
         await groups.start()
         self._started.append(groups.stop)
         await transactions.start()

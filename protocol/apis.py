@@ -148,7 +148,7 @@ class Api(NamedTuple):
 # broker without message format 2; such a request closes the connection like one of an unknown version.
 # InitProducerId 6 (KIP-939) is not stable yet. No broker sends older versions of Fetch and AddPartitionsToTxn.
 _ROWS = (
-    Api(ApiKey.PRODUCE, 0, 13, 9, served_from=3),
+    Api(ApiKey.PRODUCE, 0, 13, 9, served_from=3, brokers_from=13),
     Api(ApiKey.FETCH, 4, 18, 12, brokers_from=17),
     Api(ApiKey.LIST_OFFSETS, 1, 11, 6, brokers_from=1),
     Api(ApiKey.METADATA, 0, 13, 9),
@@ -222,6 +222,8 @@ _PRIVATE_ROWS = (
     Api(ApiKey.DESCRIBE_BROKER, 0, 0, 0),
     Api(ApiKey.REMOVE_PARTITIONS, 0, 0, 0),
     Api(ApiKey.DELAYED_RECORDS, 0, 0, 0),
+    Api(ApiKey.SHARE_FETCH, 1, 2, 0, family="k78_share_fetch"),
+    Api(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, 0, family="k78_share_fetch"),
 )
 
 # In this order: Kafka's APIs for clients, APIs between brokers only, kbroker's own for its command line, all of these.

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from kbroker.runtime.delayed_response import DelayedResponse
     from kbroker.runtime.environment import Environment
     from kbroker.runtime.metrics import RequestStats
+    from kbroker.share.manager import SharePartitionManager
 
 Body = bytes | Sequence[Buffer | Records]
 
@@ -87,6 +88,7 @@ class Services:
     transactions: TransactionCoordinator
     share_states: ShareCoordinator
     share_state_persister: ShareStatePersister
+    share: SharePartitionManager
     add_partitions_to_txn: AddPartitionsToTxnManager
     marker_writer: TransactionMarkerWriter
     producer_ids: ProducerIdManager

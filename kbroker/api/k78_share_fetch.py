@@ -18,6 +18,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.runtime.turns import paced
 from kbroker.share.delivery import Acknowledgement, AcknowledgeType
+from kbroker.share.group_settings import SHARE_VERSION
 from kbroker.share.leader import AcquiredRecords, AcquireRequest
 from kbroker.share.session import FINAL_EPOCH, INITIAL_EPOCH, TopicIdPartition
 from protocol.apis import ApiKey
@@ -51,7 +52,7 @@ Outcomes = dict[TopicIdPartition, KafkaError | None]
 
 
 async def share_fetch(services: Services, context: RequestContext, request: ShareFetchRequest) -> ShareFetchResponse:
-    group_id, member_id = _identity(request.group_id, request.member_id)
+    group_id, member_id = _identity(services, request.group_id, request.member_id)
     acknowledgements = _acknowledgements(request.topics)
     epoch, sharing = request.share_session_epoch, services.share
     _check(request, acknowledgements)
@@ -105,7 +106,7 @@ async def share_fetch(services: Services, context: RequestContext, request: Shar
 async def share_acknowledge(
     services: Services, context: RequestContext, request: ShareAcknowledgeRequest
 ) -> ShareAcknowledgeResponse:
-    group_id, member_id = _identity(request.group_id, request.member_id)
+    group_id, member_id = _identity(services, request.group_id, request.member_id)
     epoch, sharing = request.share_session_epoch, services.share
     session = sharing.begin_acknowledgement(group_id, member_id, epoch)
     acknowledgements = _acknowledgements(request.topics)
@@ -139,8 +140,10 @@ def _check(request: ShareFetchRequest, acknowledgements: Acknowledgements) -> No
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-def _identity(group_id: str | None, member_id: str | None) -> tuple[str, str]:
-    """Return the group and the member of a request. Raises KafkaError(INVALID_REQUEST)."""
+def _identity(services: Services, group_id: str | None, member_id: str | None) -> tuple[str, str]:
+    """Return the group and the member of a request. Raises KafkaError: UNSUPPORTED_VERSION, INVALID_REQUEST."""
+    if not services.metadata.features.levels.get(SHARE_VERSION, 0):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     if not group_id or not member_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     return group_id, member_id
@@ -182,13 +185,15 @@ async def _acknowledge(
 def _by_type(batches: Sequence[AcknowledgementBatch], is_renewal: bool) -> list[Acknowledgement]:
     """Return spans of records with the same type. Raises KafkaError(INVALID_REQUEST) for contradictions."""
     spans: list[Acknowledgement] = []
-    for each in paced(sorted(batches, key=lambda each: each.first_offset)):
+    last = -1
+    for each in paced(batches):
         types, size = each.acknowledge_types, each.last_offset - each.first_offset + 1
-        if size <= 0 or len(types) not in (1, size):
+        if each.first_offset < last or size <= 0 or len(types) not in (1, size):
             raise KafkaError(ErrorCode.INVALID_REQUEST)
-        if spans and each.first_offset <= spans[-1].last:
-            # The second acknowledgement of a record.
+        if each.first_offset == last:
+            # As in Kafka, where this is the second acknowledgement of the record.
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE)
+        last = each.last_offset
         end = each.last_offset if len(types) == 1 else each.first_offset
         for offset, kind in paced(enumerate(types, each.first_offset)):
             if not AcknowledgeType.GAP <= kind <= (AcknowledgeType.RENEW if is_renewal else AcknowledgeType.REJECT):

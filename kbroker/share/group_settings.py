@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
     from kbroker.metadata.image import MetadataImage
 
+SHARE_VERSION = "share.version"
+# The level of KIP-1191.
+DEAD_LETTERS_VERSION = 2
 SHARE_RETRY_DELAYS = "kbroker.share.retry.delays.ms"
 
 
@@ -31,29 +34,31 @@ class GroupSettings(NamedTuple):
 class ShareGroupSettings:
     """Finds the settings of each group. They are parsed again only after a change of configs."""
 
-    def __init__(
-        self, image: MetadataImage, config: Callable[[], BrokerConfig], has_dead_letters: Callable[[], bool]
-    ) -> None:
-        """`has_dead_letters`: whether share.version is at least 2 (KIP-1191)."""
+    def __init__(self, image: MetadataImage, config: Callable[[], BrokerConfig]) -> None:
         self._image = image
         self._config = config
-        self._has_dead_letters = has_dead_letters
         self._parsed: dict[str, tuple[object, object, bool, GroupSettings]] = {}
 
     def of(self, group_id: str) -> GroupSettings:
         config, overrides = self._config(), self._image.overrides(ConfigResourceType.GROUP, group_id)
-        has_dead_letters = self._has_dead_letters()
+        has_dead_letters = self._image.features.levels.get(SHARE_VERSION, 0) >= DEAD_LETTERS_VERSION
         known = self._parsed.get(group_id)
         if known is not None and known[:3] == (config.values, overrides, has_dead_letters):
             return known[3]
         values = broker_defaults(GROUP_CONFIGS, config.values) | parse_configs(GROUP_CONFIGS, overrides, "group")
-        topic = str(values[DEAD_LETTER_TOPIC]) if has_dead_letters else ""
+
+        def number(name: str) -> int:
+            value = values[name]
+            assert isinstance(value, int)
+            return value
+
+        topic = str(values.get(DEAD_LETTER_TOPIC) or "") if has_dead_letters else ""
         delays = str(values.get(SHARE_RETRY_DELAYS) or "")
         settings = GroupSettings(
             DeliveryPolicy(
-                delivery_count_limit=int(values["share.delivery.count.limit"]),
-                lock_duration_ms=int(values["share.record.lock.duration.ms"]),
-                max_record_locks=int(values["share.partition.max.record.locks"]),
+                delivery_count_limit=number("share.delivery.count.limit"),
+                lock_duration_ms=number("share.record.lock.duration.ms"),
+                max_record_locks=number("share.partition.max.record.locks"),
                 retry_delays_ms=tuple([int(delay) for delay in delays.split(",") if delay.strip()]),
                 has_dead_letters=bool(topic),
             ),
@@ -61,7 +66,7 @@ class ShareGroupSettings:
             str(values["share.auto.offset.reset"]),
             bool(values["share.renew.acknowledge.enable"]),
             topic,
-            bool(values["errors.deadletterqueue.copy.record.enable"]),
+            bool(values.get("errors.deadletterqueue.copy.record.enable")),
         )
         self._parsed[group_id] = (config.values, overrides, has_dead_letters, settings)
         return settings

@@ -17,7 +17,7 @@ from kbroker.coordinator.share.share_partition_state import (
 from kbroker.replica.fetch.filter_scan import LookBudget
 from kbroker.replica.fetch.read_filter import combine
 from kbroker.runtime.event_log import EventLogger
-from kbroker.share.delivery import Acknowledgement, Acquired, DeliveryPolicy
+from kbroker.share.delivery import Acknowledgement, AcknowledgeType, Acquired, DeliveryPolicy
 from kbroker.share.partition import Change, SharePartition
 from kbroker.share.record_scan import ShareRead, ShareReadRequest, scan
 from kbroker.share.start_offset import find_start_offset
@@ -51,6 +51,8 @@ _CLIENT_ERRORS = {
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.FENCED_STATE_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    # The state is not initialized: no member of the group was assigned the partition.
+    ErrorCode.INVALID_REQUEST: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
 
 
@@ -78,7 +80,7 @@ class AcquiredRecords(NamedTuple):
     acquired: list[Acquired]
 
     @property
-    def count(self) -> int:
+    def record_count(self) -> int:
         return sum([each.last - each.first + 1 for each in self.acquired])
 
 
@@ -198,6 +200,9 @@ class SharePartitionLeader:
             raise self.failure
         if self.state is None:
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE)
+        if not self.settings.renewal_enabled and any(each.type == AcknowledgeType.RENEW for each in acknowledgements):
+            message = "Renewing acquisition locks is not enabled for the group."
+            raise KafkaError(ErrorCode.INVALID_RECORD_STATE, message)
         now_ms = self._environment.clock.mono_ms()
         return self.submit(self.state.acknowledge(member_id, acknowledgements, self._policy, now_ms))
 

@@ -87,10 +87,14 @@ class SharePartitionManager:
             if leader.failure is None and not leader.is_current:
                 self._drop(leader)
 
-    async def stop(self) -> None:
-        self._timer.stop()
+    def resign(self) -> None:
+        """End all, because this broker's session has ended."""
         for leader in list(self.leaders.values()):
             self._drop(leader)
+
+    async def stop(self) -> None:
+        self._timer.stop()
+        self.resign()
 
     # Sessions.
 
@@ -207,7 +211,7 @@ class SharePartitionManager:
                 continue
             if found.acquired:
                 results[key] = found
-                records_left -= found.count
+                records_left -= found.record_count
                 bytes_left -= len(found.records)
                 session.move_to_end(key)
         return results

@@ -90,10 +90,6 @@ class SharePartition:
     def ranges(self) -> Sequence[InFlightRange]:
         return list(self._ranges)
 
-    @property
-    def has_unstored(self) -> bool:
-        return bool(self._unstored)
-
     def _append(self, added: InFlightRange) -> None:
         self._ranges.append(added)
         self.end = added.last
@@ -214,9 +210,13 @@ class SharePartition:
     ) -> Change:
         """Return the change, all or nothing. Raises KafkaError: INVALID_RECORD_STATE, INVALID_REQUEST.
 
-        The part of them below the start is ignored, since it is finished.
+        What is below the start is ignored, since it is finished.
         """
-        spans = [(Span(max(each.first, self.start), each.last), each.type) for each in acknowledgements]
+        spans = [
+            (Span(max(each.first, self.start), each.last), each.type)
+            for each in acknowledgements
+            if each.last >= self.start
+        ]
         for span, _ in spans:
             self._check_acquired(span, member_id)
         change = Change()
@@ -232,7 +232,7 @@ class SharePartition:
 
     def _check_acquired(self, span: Span, member_id: str) -> None:
         found = self._ranges.overlapping(span)
-        if self.end < self.start or span.last < self.start:
+        if self.end < self.start:
             raise KafkaError(
                 ErrorCode.INVALID_RECORD_STATE,
                 "Batch record not found. The request batch offsets are not found in the cache.",
@@ -260,7 +260,7 @@ class SharePartition:
             change.add(each, DeliveryState.ARCHIVED)
         elif kind == AcknowledgeType.REJECT:
             change.add(each, policy.final_state)
-        else:
+        elif kind == AcknowledgeType.RELEASE:
             self._release(change, each, policy, policy.due_ms(each.delivery_count, now_ms))
 
     def _release(self, change: Change, each: InFlightRange, policy: DeliveryPolicy, due_ms: int) -> None:

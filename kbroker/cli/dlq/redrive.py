@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from kbroker.cli.common.client import client_settings, topic_error_text
 from kbroker.cli.common.errors import CliError, usage_error
-from kbroker.retry import records as names
-from kbroker.retry.records import is_pointer, redriven_headers
+from kbroker.config import dead_letter_headers as names
+from kbroker.retry.records import is_pointer, last_headers, redriven_headers
 from protocol.errors import ErrorCode
 
 
@@ -41,7 +41,7 @@ _HEADERS = (
 
 def dead_letter(headers: Sequence[tuple[str, bytes | None]]) -> DeadLetter:
     """Return what the headers of a record say."""
-    values = names.last_headers(headers)
+    values = last_headers(headers)
     return DeadLetter(*(values[name].decode("utf-8", "replace") if name in values else None for name in _HEADERS))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -104,9 +105,7 @@ class History:
             n in self.records and self.records[n].holder == member and n not in pending for n in wanted
         )
         try:
-            change = self.partition.acknowledge(
-                member, [Acknowledgement(first, last, kind)], self.policy, self.now_ms
-            )
+            change = self.partition.acknowledge(member, [Acknowledgement(first, last, kind)], self.policy, self.now_ms)
         except KafkaError:
             # Holes that no acquisition has come to are not known yet.
             assert not may or self.holes.intersection(range(first, last + 1)), f"{member} has {first} to {last}"
@@ -141,7 +140,7 @@ class History:
     # What the coordinator does.
 
     def begin_write(self) -> None:
-        if self.writing is None and (self.unsent or self.partition.has_unstored):
+        if self.writing is None:
             changes, self.unsent = self.unsent, []
             self.writing = (changes, *self.partition.begin_write(changes))
 
@@ -202,7 +201,7 @@ class History:
         if ranges:
             assert ranges[0].first == self.partition.start
             assert ranges[-1].last == self.partition.end
-        for before, after in zip(ranges, ranges[1:], strict=False):
+        for before, after in pairwise(ranges):
             assert before.last + 1 == after.first
         assert all(each.first <= each.last for each in ranges)
 

@@ -1,7 +1,7 @@
 """A share coordinator with its handlers, in virtual time and on a log in memory."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -133,18 +133,21 @@ class Harness:
         self.loop.run_ready()
         return task
 
-    def call(self, operation: Awaitable[T]) -> T | ErrorCode:
+    def call(self, operation: Callable[..., Awaitable[T]], *arguments: Any) -> T | ErrorCode:
         """Return the result of an operation that needs no time to pass, or its error code."""
-        return outcome(self.start(operation))
+        try:
+            return outcome(self.start(operation(*arguments)))
+        except KafkaError as error:
+            return error.code
 
     def initialize(self, epoch: int = 0, start: int = 0, key: SharePartitionKey = KEY) -> Any:
-        return self.call(self.share_states.initialize(key, epoch, start))
+        return self.call(self.share_states.initialize, key, epoch, start)
 
     def read(self, leader: int = 0, key: SharePartitionKey = KEY) -> Any:
-        return self.call(self.share_states.read(key, leader))
+        return self.call(self.share_states.read, key, leader)
 
     def write(self, *batches: Range, start: int = -1, leader: int = 0, state: int = 0, key: Any = KEY) -> Any:
-        return self.call(self.share_states.write(key, change(*batches, start=start, leader=leader, state=state)))
+        return self.call(self.share_states.write, key, change(*batches, start=start, leader=leader, state=state))
 
     # State.
 
@@ -186,5 +189,3 @@ def decoded(batches: Iterable[bytes]) -> list[ShareRecord]:
 
 def without_times(record: ShareRecord) -> ShareRecord:
     return record._replace(create_ms=0, write_ms=0) if isinstance(record, ShareSnapshot) else record
-
-

@@ -128,7 +128,9 @@ class Node:
         self.image = MetadataImage()
         self.image.features = FinalizedFeatures(1, {TRANSACTION_VERSION: 2})
         self.log = Replica(cluster, broker_id)
-        config: Any = SimpleNamespace(**{**SHARE_DEFAULTS, **DEFAULTS, "node_id": broker_id, "offsets_topic_num_partitions": 1})
+        config: Any = SimpleNamespace(
+            **{**SHARE_DEFAULTS, **DEFAULTS, "node_id": broker_id, "offsets_topic_num_partitions": 1}
+        )
         environment = virtual_environment(cluster.loop)
         peers = Peers(cluster, self)
         self.groups = GroupCoordinator(environment, self.log, self.image, lambda: config)

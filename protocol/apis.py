@@ -195,6 +195,8 @@ _ROWS = (
     Api(ApiKey.UNREGISTER_BROKER, 0, 0, 0),
     Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, 0),
     Api(ApiKey.LIST_TRANSACTIONS, 0, 2, 0),
+    Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0, family="k68_consumer_groups"),
+    Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, 0, family="k68_consumer_groups"),
     Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, 0),
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0),
 )

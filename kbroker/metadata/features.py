@@ -15,6 +15,7 @@ from typing import NamedTuple
 from kbroker.common import KafkaError
 from protocol.errors import ErrorCode
 
+GROUP_VERSION = "group.version"
 TRANSACTION_VERSION = "transaction.version"
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 

@@ -40,9 +40,7 @@ class ConsumerGroupMemberMetadataValue(Message, kind="data", versions="0", flexi
     subscribed_topic_regex: str | None = row("string", "0+", nullable="0+")
     rebalance_timeout_ms: int = row("int32", "0+", default=-1)
     server_assignor: str | None = row("string", "0+", nullable="0+")
-    classic_member_metadata: ClassicMemberMetadata | None = row(
-        ClassicMemberMetadata, "0+", nullable="0+", tag=0, default=None
-    )
+    classic_member_metadata: ClassicMemberMetadata | None = row(ClassicMemberMetadata, "0+", nullable="0+", tag=0)
 
 
 class ConsumerGroupTargetAssignmentMetadataKey(Message, kind="data", versions="6", flexible="none"):
@@ -76,7 +74,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Message, kind="data", versions="8"
 class CurrentTopicPartitions(Struct):
     topic_id: bytes = row("uuid", "0+")
     partitions: list[int] = row(["int32"], "0+")
-    assignment_epochs: list[int] | None = row(["int32"], "0+", nullable="0+", tag=0, default=None)
+    assignment_epochs: list[int] | None = row(["int32"], "0+", nullable="0+", tag=0)
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(Message, kind="data", versions="0", flexible="0+"):

@@ -8,7 +8,7 @@ NEVER = 1 << 15
 
 
 class ApiKey(IntEnum):
-    """The keys of all APIs of Apache Kafka 4.3, including those between brokers and controllers.
+    """The keys of all APIs of Apache Kafka 4.4, including those between brokers and controllers.
 
     The keys from 10,000 on are kbroker's own, far above those that Kafka may assign.
     """
@@ -102,6 +102,8 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE = 93
+    UNREGISTER_CONTROLLER = 94
     CREATE_REASSIGNMENT_PLAN = 10000
     DESCRIBE_REASSIGNMENT_PLAN = 10001
     CANCEL_REASSIGNMENT_PLAN = 10002
@@ -161,7 +163,7 @@ _ROWS = (
     Api(ApiKey.SYNC_GROUP, 0, 5, 4, family="k11_classic_groups"),
     Api(ApiKey.DESCRIBE_GROUPS, 0, 6, 5, family="k15_groups"),
     Api(ApiKey.LIST_GROUPS, 0, 5, 3, family="k15_groups"),
-    Api(ApiKey.API_VERSIONS, 0, 4, 3),
+    Api(ApiKey.API_VERSIONS, 0, 5, 3),
     Api(ApiKey.CREATE_TOPICS, 2, 7, 5),
     Api(ApiKey.DELETE_TOPICS, 1, 6, 4),
     Api(ApiKey.DELETE_RECORDS, 0, 2, 2),
@@ -171,7 +173,7 @@ _ROWS = (
     Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, 3, family="k22_transactions"),
     Api(ApiKey.END_TXN, 0, 5, 3, family="k22_transactions"),
     Api(ApiKey.WRITE_TXN_MARKERS, 1, 2, 1, brokers_from=1),
-    Api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, 3, family="k08_offset_commits"),
+    Api(ApiKey.TXN_OFFSET_COMMIT, 0, 6, 3, family="k08_offset_commits"),
     Api(ApiKey.DESCRIBE_ACLS, 1, 3, 2, family="k29_acls"),
     Api(ApiKey.CREATE_ACLS, 1, 3, 2, family="k29_acls"),
     Api(ApiKey.DELETE_ACLS, 1, 3, 2, family="k29_acls"),
@@ -180,7 +182,7 @@ _ROWS = (
     Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, 2),
     Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, 2, brokers_from=5),
     Api(ApiKey.CREATE_PARTITIONS, 0, 3, 2),
-    Api(ApiKey.DELETE_GROUPS, 0, 2, 2),
+    Api(ApiKey.DELETE_GROUPS, 0, 3, 2),
     Api(ApiKey.ELECT_LEADERS, 0, 2, 2),
     Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, 1),
     Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, 0, family="k45_partition_reassignments"),
@@ -195,6 +197,8 @@ _ROWS = (
     Api(ApiKey.UNREGISTER_BROKER, 0, 0, 0),
     Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, 0),
     Api(ApiKey.LIST_TRANSACTIONS, 0, 2, 0),
+    Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0, family="k68_consumer_groups"),
+    Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, 0, family="k68_consumer_groups"),
     Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, 0),
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0),
 )

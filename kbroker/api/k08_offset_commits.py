@@ -1,4 +1,4 @@
-"""Commits of a group's offsets: OffsetCommit (key 8), versions 2 to 10, and TxnOffsetCommit (key 28), versions 0 to 5.
+"""Commits of a group's offsets: OffsetCommit (key 8), versions 2 to 10, and TxnOffsetCommit (key 28), versions 0 to 6.
 
 Each partition that does not exist has its own error, except one that was removed from its topic (kbroker topics alter
 --partitions).
@@ -12,6 +12,7 @@ OffsetCommit:
 - The commits of one iteration of the event loop share an append, also those of one connection, which may overlap.
 
 TxnOffsetCommit, as a part of a producer's transaction:
+- Topics are named by id from version 6 on (KIP-1319).
 - The group's partition of __consumer_offsets must be part of the transaction. From version 5 on the client uses
   transactions version 2 (KIP-890), and this request adds the partition. Older clients have added it with
   AddOffsetsToTxn, and the transaction coordinator, perhaps on another broker, verifies that
@@ -58,6 +59,7 @@ TOPIC_ID_VERSION = 10
 GROUP_ID_NOT_FOUND_VERSION = 9
 DEFAULT_RETENTION = -1
 # Versions of TxnOffsetCommit.
+TRANSACTIONAL_TOPIC_ID_VERSION = 6
 TRANSACTIONS_2_VERSION = 5
 ABORTABLE_VERSION = 4
 LOAD_IN_PROGRESS_VERSION = 2
@@ -185,25 +187,26 @@ async def txn_offset_commit(
     existing: list[TxnOffsetCommitResponsePartition] = []
     topics = []
     now_ms = services.environment.clock.now_ms()
-    max_metadata_bytes = services.config.offset_metadata_max_bytes
+    metadata, max_metadata_bytes = services.metadata, services.config.offset_metadata_max_bytes
+    by_id = context.version >= TRANSACTIONAL_TOPIC_ID_VERSION
+    unknown_topic = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    generation_id = request.generation_id_or_member_epoch
     for topic in paced(request.topics):
-        image = services.metadata.topics.get(topic.name)
-        image = image and services.metadata.resolve(image)
+        image = metadata.topics_by_id.get(topic.topic_id) if by_id else metadata.topics.get(topic.name)
+        image = image and metadata.resolve(image)
         partitions = []
         for partition in paced(topic.partitions):
-            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if image is not None:
-                error = partition_error(image, partition, max_metadata_bytes)
-            is_removed = image is not None and is_of_removed_partition(image, partition, request.generation_id)
+            error = unknown_topic if image is None else partition_error(image, partition, max_metadata_bytes)
+            is_removed = image is not None and is_of_removed_partition(image, partition, generation_id)
             if is_removed:
                 error = ErrorCode.NONE
             result = TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
             partitions.append(result)
-            if error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            if error in (ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE):
                 existing.append(result)
-            if error is ErrorCode.NONE and not is_removed:
-                offsets.append(offset_record(request.group_id, topic.name, partition, now_ms))
-        topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
+            if image is not None and error is ErrorCode.NONE and not is_removed:
+                offsets.append(offset_record(request.group_id, image.name, partition, now_ms, topic_id=image.topic_id))
+        topics.append(TxnOffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     if existing:
         try:
             await _commit(services, context.version, request, offsets)
@@ -220,7 +223,7 @@ async def _commit(
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     producer = await _verified_producer(services, version, request)
-    committer = Committer(request.member_id, request.group_instance_id, request.generation_id, version)
+    committer = Committer(request.member_id, request.group_instance_id, request.generation_id_or_member_epoch, version)
     await services.groups.commit_transactional_offsets(request.group_id, committer, producer, offsets)
 
 

@@ -1,12 +1,12 @@
-"""ApiVersions (key 18), versions 0 to 4: the APIs and versions of protocol/apis.py, and the features of the cluster.
+"""ApiVersions (key 18), versions 0 to 5: the APIs and versions of protocol/apis.py, and the features of the cluster.
 
 - From version 3 the client sends its software name and version; an invalid one gets INVALID_REQUEST (KIP-511).
 - The response to an unsupported version has version 0, UNSUPPORTED_VERSION and the versions of ApiVersions, so that
   the client can retry (KIP-511).
-- Features (version 3, KIP-584): transaction.version, supported and finalized. kbroker does not have Kafka's other
-  features (metadata.version, group.version, ...), and clients treat a missing feature as not supported. A supported
-  feature with the lowest level 0 is omitted before version 4, since older clients cannot parse it. A feature that is
-  finalized at level 0 is always omitted.
+- From version 5 on the client sends the cluster and the node that it means to be connected to. If this is another one,
+  it gets REBOOTSTRAP_REQUIRED, and begins again with its bootstrap servers (KIP-1242).
+- Features (version 3, KIP-584), supported and finalized. A supported feature with the lowest level 0 is omitted before
+  version 4, since older clients cannot parse it. A feature that is finalized at level 0 is always omitted.
 """
 
 import re
@@ -33,6 +33,8 @@ def handle(services: Services, context: RequestContext, request: ApiVersionsRequ
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if request.cluster_id not in (None, services.metadata.cluster_id) or request.node_id not in (-1, services.node_id):
+        return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     features = services.metadata.features
     return ApiVersionsResponse(
         api_keys=[_version_range(api) for api in APIS.values()],

@@ -14,9 +14,11 @@ from typing import NamedTuple
 from kbroker.common import KafkaError
 from kbroker.config.broker.broker_config import BrokerConfig, broker_config_key
 from kbroker.config.broker.consistency import validate_reconfiguration
-from kbroker.config.config_def import CLUSTER_WIDE, READ_ONLY, ConfigDef, ConfigKey, broker_defaults, parse_configs
-from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
+from kbroker.config.config_def import CLUSTER_WIDE, READ_ONLY, ConfigDef, ConfigKey
+from kbroker.config.definitions.group import GROUP_CONFIGS
+from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
+from kbroker.config.group_config import validate_group_configs
 from kbroker.config.queue_configs import DEFAULT_LEVELS, DELAY_LEVELS, VIEW_OF, check_same_source, without_empty_view
 from kbroker.config.topic_config import validate_topic_configs
 from kbroker.config.values import LIST, ConfigError, Value, format_value, parse_value
@@ -108,28 +110,6 @@ def alter_group(overrides: ConfigTexts, ops: Sequence[AlterConfigOp], config: Br
     return _normalize(altered, GROUP_CONFIGS)
 
 
-def validate_group_configs(overrides: Mapping[str, str], broker: Mapping[str, Value]) -> None:
-    """Validate a group's overrides: each one, against the broker's limits, and together. Raises ConfigError."""
-    values = broker_defaults(GROUP_CONFIGS, broker) | parse_configs(GROUP_CONFIGS, overrides, "group")
-    for name in overrides:
-        protocol, _, suffix = name.partition(".")
-        minimum = broker.get(f"group.{protocol}.min.{suffix}")
-        if isinstance(minimum, int) and _number(values[name]) < minimum:
-            raise ConfigError(f"{name} must be greater than or equal to group.{protocol}.min.{suffix}")
-        maximum_name = f"group.{protocol}.max.{suffix.removeprefix('num.')}"
-        maximum = broker.get(maximum_name)
-        if isinstance(maximum, int) and _number(values[name]) > maximum:
-            raise ConfigError(f"{name} must be less than or equal to {maximum_name}")
-    for protocol in ("consumer", "share", "streams"):
-        session, heartbeat = f"{protocol}.session.timeout.ms", f"{protocol}.heartbeat.interval.ms"
-        if _number(values[session]) <= _number(values[heartbeat]):
-            raise ConfigError(f"{session} must be greater than {heartbeat}")
-
-
-def _number(value: Value) -> int:
-    return value if isinstance(value, int) else 0
-
-
 def alter_client_metrics(overrides: ConfigTexts, ops: Sequence[AlterConfigOp]) -> dict[str, str]:
     """Return a client metrics subscription's new configs. Raises KafkaError."""
     altered = _apply(overrides, ops, CLIENT_METRICS_CONFIGS.get, {}, _not_a_list)
@@ -151,6 +131,7 @@ def alter_broker(
     keys = {op.name: broker_config_key(op.name) for op in ops if op.name in altered}
     _check_alterable(keys)
     try:
+        _check_duplicates(keys, altered)
         altered = _normalize(altered, {name: broker_config_key(name) for name in altered})
         if cluster_default:
             _check_cluster_wide(keys)
@@ -178,6 +159,14 @@ def _check_alterable(keys: ConfigDef) -> None:
             "These security configs can be dynamically updated only per-listener using the listener prefix: "
             + _format_names(security)
         )
+
+
+def _check_duplicates(keys: ConfigDef, texts: ConfigTexts) -> None:
+    """Refuse a list with duplicates. Elsewhere they are dropped."""
+    for name, key in keys.items():
+        elements = parse_value(name, key.type, texts[name]) if key.type is LIST else ()
+        if isinstance(elements, tuple) and len(set(elements)) < len(elements):
+            raise ConfigError(f"Configuration '{name}' values must not be duplicated.")
 
 
 def _check_cluster_wide(keys: ConfigDef) -> None:

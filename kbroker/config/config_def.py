@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
-from kbroker.config.values import PASSWORD, ConfigError, ConfigType, Value, parse_value
+from kbroker.config.values import PASSWORD, STRING, ConfigError, ConfigType, Value, parse_value
 
 # Called with a config's name and value; raises ConfigError if the value is invalid.
 Validator = Callable[[str, Value], None]
@@ -47,7 +47,9 @@ class NoEffect(StrEnum):
     NO_PROTECTION = "kbroker has no TLS, SASL, authorization or delegation tokens yet"
     NO_SECURITY = "it is part of TLS, SASL or delegation tokens, which kbroker does not have yet"
     NO_TIERED_STORAGE = "kbroker has no tiered storage"
-    CLASSIC_GROUPS_ONLY = "kbroker serves groups of the classic protocol only"
+    NO_CONSUMER_GROUPS = "kbroker does not serve groups of the consumer protocol yet (KIP-848)"
+    NO_SHARE_GROUPS = "kbroker does not serve share groups yet (KIP-932)"
+    NO_STREAMS_GROUPS = "kbroker does not serve streams groups yet (KIP-1071)"
     NO_TWO_PHASE_COMMIT = "no client can request it: that version of InitProducerId is not stable yet (KIP-939)"
     NO_QUORUM = "kbroker has no metadata quorum"
     ONE_FETCHER = "one fetcher per leader fetches all partitions, without threads"
@@ -132,6 +134,9 @@ def broker_defaults(definition: ConfigDef, broker: Mapping[str, Value]) -> dict[
         for synonym in key.synonyms:
             value = broker.get(synonym.name)
             if value is not None:
+                # The default of streams.assignor.name is the first of a list.
+                if key.type is STRING and isinstance(value, tuple):
+                    value = value[0]
                 values[name] = _scale(value, synonym.factor)
                 break
     return values

@@ -5,9 +5,10 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from kbroker.config.broker.broker_config import BrokerConfig, broker_config_key
-from kbroker.config.config_def import READ_ONLY, ConfigKey, broker_defaults
+from kbroker.config.config_def import READ_ONLY, ConfigKey
 from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY, strip_listener_prefix
-from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
+from kbroker.config.definitions.group import GROUP_CONFIGS
+from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS, TOPIC_CONFIGS
 from kbroker.config.topic_config import TopicConfig
 from kbroker.config.values import Value, format_value, parse_value
@@ -73,7 +74,7 @@ def describe_topic(overrides: ConfigTexts, config: BrokerConfig) -> list[ConfigE
 
 
 def describe_group(overrides: ConfigTexts, config: BrokerConfig) -> list[ConfigEntry]:
-    defaults = broker_defaults(GROUP_CONFIGS, config.values)
+    group_config = config.group_config(overrides)
     entries = []
     for name, key in GROUP_CONFIGS.items():
         synonyms = _override(key, overrides, ConfigSource.GROUP_CONFIG)
@@ -81,8 +82,7 @@ def describe_group(overrides: ConfigTexts, config: BrokerConfig) -> list[ConfigE
             synonyms += _broker_synonyms(key.synonyms[0].name, config)
         else:
             synonyms.append(ConfigSynonym(name, format_value(key.default), ConfigSource.DEFAULT_CONFIG))
-        value = key.parse(overrides[name]) if name in overrides else defaults[name]
-        entries.append(_entry(key, value, synonyms))
+        entries.append(_entry(key, getattr(group_config, name.replace(".", "_")), synonyms))
     return entries
 
 

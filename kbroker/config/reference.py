@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from kbroker.config.alter import READ_ONLY_IN_KBROKER
 from kbroker.config.config_def import CLUSTER_WIDE, PER_BROKER, READ_ONLY, ConfigKey, NoEffect
 from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY
-from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
+from kbroker.config.definitions.group import GROUP_CONFIGS
+from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS, TOPIC_CONFIGS
 from kbroker.config.values import format_value
 
@@ -20,7 +21,7 @@ $ kbroker config show --all                          # every broker config that 
 $ kbroker config show --bootstrap 127.0.0.1:9092     # what a running broker uses
 ```
 
-kbroker accepts every topic, broker and group config of Apache Kafka 4.3, validates it as Kafka does, and describes it.
+kbroker accepts every topic, broker and group config of Apache Kafka 4.4, validates it as Kafka does, and describes it.
 This page lists the configs that take effect, then those that do not, with the reason. A config without effect that is
 set to a value other than its default is reported in the log and by `kbroker doctor`; a config that would protect the
 broker, if kbroker had such a protection, is [refused](#configs-that-are-refused).
@@ -44,6 +45,7 @@ def page() -> str:
     parts = [_INTRO]
     parts += _effective("Topic configs", TOPIC_CONFIGS.values())
     parts += _effective("Broker configs", (key for _, key in sorted((BROKER_CONFIGS | DYNAMIC_ONLY).items())))
+    parts += _effective("Group configs", GROUP_CONFIGS.values())
     parts.append("## Configs without effect\n")
     parts += _without_effect("Broker configs", (BROKER_CONFIGS | DYNAMIC_ONLY).values())
     parts += _without_effect("Topic configs", ALL_TOPIC_CONFIGS.values())
@@ -53,13 +55,14 @@ def page() -> str:
 
 
 def _effective(title: str, keys: Iterable[ConfigKey]) -> Iterator[str]:
-    yield f"## {title}\n"
-    yield "| config | default | can be changed | description |\n|---|---|---|---|"
-    for key in keys:
-        if key.no_effect is None:
+    effective = [key for key in keys if key.no_effect is None]
+    if effective:
+        yield f"## {title}\n"
+        yield "| config | default | can be changed | description |\n|---|---|---|---|"
+        for key in effective:
             mode = READ_ONLY if key.name in READ_ONLY_IN_KBROKER else key.update_mode
             yield f"| `{key.name}` | {_default(key)} | {_CHANGES[mode]} | {_cell(key.documentation)} |"
-    yield ""
+        yield ""
 
 
 def _without_effect(title: str, keys: Iterable[ConfigKey]) -> Iterator[str]:

@@ -44,6 +44,7 @@ class TopicConfig:
     kbroker_ttl_ms: int
     leader_replication_throttled_replicas: tuple[str, ...]
     max_compaction_lag_ms: int
+    max_decompressed_message_bytes: int
     max_message_bytes: int
     message_timestamp_after_max_ms: int
     message_timestamp_before_max_ms: int

@@ -102,6 +102,13 @@ def list_of(*allowed: str, empty: bool = True) -> Validator:
     return check
 
 
+def distinct_tags(name: str, value: Value) -> None:
+    """A list of client tags without empty elements or duplicates."""
+    list_of()(name, value)
+    if isinstance(value, tuple) and len(set(value)) < len(value):
+        raise ConfigError(f"{name} must not contain duplicate tag keys.")
+
+
 def non_empty_list_of(*allowed: str) -> Validator:
     return list_of(*allowed, empty=False)
 

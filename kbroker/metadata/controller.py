@@ -15,7 +15,7 @@ from kbroker.common import KafkaError, TopicPartition
 from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.coordination.interface import Op, Set
 from kbroker.metadata.control_manager import ControllerContext, ControlManager, MetadataWriter, PartitionOutcome
-from kbroker.metadata.features import FeatureUpdate, update_features
+from kbroker.metadata.features import WITHOUT_EFFECT, FeatureUpdate, update_features
 from kbroker.metadata.reassignments.reassignment_control_manager import (
     ReassignmentControlManager,
     ReassignmentPlanManager,
@@ -28,6 +28,7 @@ from kbroker.metadata.replication.replication_control_manager import Replication
 from kbroker.metadata.store import znodes
 from kbroker.metadata.topics.closing_checks import check_configs
 from kbroker.metadata.topics.topic_control_manager import TopicControlManager
+from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
 
 Overrides = dict[str, str]
+
+log = EventLogger("kbroker.metadata")
 
 
 class Controller(ControlManager):
@@ -159,6 +162,10 @@ class Controller(ControlManager):
         async with self._lock:
             await self._writer.prepare()
             brokers = {id: known.registration.features for id, known in self._loader.registrations.items()}
-            features = update_features(self._image.features, updates, self.node_id, brokers)
-            if features != self._image.features and not validate_only:
+            former = self._image.features
+            features = update_features(former, updates, self.node_id, brokers)
+            if features != former and not validate_only:
                 await self._writer.commit([Set(znodes.FEATURES, znodes.encode_features(features))])
+                for name, reason in WITHOUT_EFFECT.items():
+                    if features.level(name) != former.level(name):
+                        log.warning("feature without effect", feature=name, level=features.level(name), reason=reason)

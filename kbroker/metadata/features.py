@@ -4,9 +4,15 @@ A version that writes nodes of a new kind, or other data than the version before
 possible when all registered brokers support it. Brokers of the version before ignore nodes of kinds that they do not
 know.
 
-kbroker has one of Kafka's features, transaction.version. Levels 0 and 1 are the older transaction protocol (1 with
-flexible records in __transaction_state), level 2 is the protocol of KIP-890, which clients use if it is finalized.
-Errors are those of Apache Kafka 4.3.1.
+The features are those of Kafka:
+
+- transaction.version: levels 0 and 1 are the older transaction protocol (1 with flexible records in
+  __transaction_state), level 2 is the protocol of KIP-890, which clients use if it is finalized.
+- group.version, share.version, streams.version: at level 0 the APIs of these groups return UNSUPPORTED_VERSION. Brokers
+  of an earlier version would ignore their records.
+- The levels of WITHOUT_EFFECT change nothing, so that `kafka-features upgrade --release-version` works.
+
+Errors are those of Apache Kafka 4.4.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +21,11 @@ from typing import NamedTuple
 from kbroker.common import KafkaError
 from protocol.errors import ErrorCode
 
+GROUP_VERSION = "group.version"
 TRANSACTION_VERSION = "transaction.version"
+GROUP_VERSION = "group.version"
+SHARE_VERSION = "share.version"
+STREAMS_VERSION = "streams.version"
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
@@ -27,7 +37,23 @@ class SupportedVersionRange(NamedTuple):
     initial: int
 
 
-SUPPORTED_FEATURES = {TRANSACTION_VERSION: SupportedVersionRange(0, 2, 2)}
+SUPPORTED_FEATURES = {
+    TRANSACTION_VERSION: SupportedVersionRange(0, 2, 2),
+    # Kafka's are (0, 1, 1), (0, 2, 2) and (0, 1, 1). They rise when all APIs of the groups are served.
+    GROUP_VERSION: SupportedVersionRange(0, 0, 0),
+    SHARE_VERSION: SupportedVersionRange(0, 0, 0),
+    STREAMS_VERSION: SupportedVersionRange(0, 0, 0),
+    "eligible.leader.replicas.version": SupportedVersionRange(0, 1, 1),
+    "kraft.version": SupportedVersionRange(0, 1, 0),
+    # From 3.3-IV3 to 4.4-IV2.
+    "metadata.version": SupportedVersionRange(7, 33, 33),
+}
+# Features whose level changes nothing, and why.
+WITHOUT_EFFECT = {
+    "eligible.leader.replicas.version": "kbroker always has eligible leader replicas",
+    "kraft.version": "kbroker has no metadata quorum",
+    "metadata.version": "kbroker's metadata have no versions of their own",
+}
 
 
 class BrokerFeature(NamedTuple):
@@ -50,12 +76,20 @@ class FinalizedFeatures(NamedTuple):
     epoch: int
     levels: Mapping[str, int]
 
+    def level(self, name: str) -> int:
+        return self.levels.get(name, 0)
+
     @property
     def transaction_version(self) -> int:
-        return self.levels.get(TRANSACTION_VERSION, 0)
+        return self.level(TRANSACTION_VERSION)
 
 
-INITIAL_FEATURES = FinalizedFeatures(0, {name: supported.initial for name, supported in SUPPORTED_FEATURES.items()})
+# Those of a cluster whose version did not store any.
+FORMER_FINALIZED = FinalizedFeatures(0, {TRANSACTION_VERSION: 2})
+# Those of a new cluster.
+INITIAL_FEATURES = FinalizedFeatures(
+    0, {name: supported.initial for name, supported in SUPPORTED_FEATURES.items() if supported.initial}
+)
 
 
 class FeatureUpdate(NamedTuple):

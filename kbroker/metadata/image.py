@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kbroker.common import NO_LEADER, TopicPartition
 from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.config.queue_configs import VIEW_OF
-from kbroker.metadata.features import FORMER_FEATURES, INITIAL_FEATURES, BrokerFeature, FinalizedFeatures
+from kbroker.metadata.features import FORMER_FEATURES, FORMER_FINALIZED, BrokerFeature, FinalizedFeatures
 from kbroker.metadata.topics.topic_names import collision_key
 
 
@@ -282,7 +282,7 @@ class MetadataImage:
         self.version = 0
         self.cluster_id = ""
         self.controller_id = NO_LEADER
-        self.features = INITIAL_FEATURES
+        self.features = FORMER_FINALIZED
         self.brokers: dict[int, BrokerRegistration] = {}
         self.fenced_brokers: dict[int, BrokerRegistration] = {}
         self.topics: dict[str, TopicImage] = {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import format_address
 from kbroker.coordination.interface import BadVersion, Create, NodeExists, NoSpace, Op, Set
-from kbroker.metadata.features import INITIAL_FEATURES
+from kbroker.metadata.features import FORMER_FINALIZED, INITIAL_FEATURES
 from kbroker.metadata.image import NOTHING_SEEN, BrokerNode, SeenMetadata
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import RECENT, ChangeLog, encode_change_log, recent_paths
@@ -77,7 +77,7 @@ async def create_layout(
     else:
         # Nodes that the version that created the cluster did not have, and a lost secret (see check_secret).
         for path, data in (
-            (znodes.FEATURES, znodes.encode_features(INITIAL_FEATURES)),
+            (znodes.FEATURES, znodes.encode_features(FORMER_FINALIZED)),
             (znodes.REGISTRATIONS, b""),
             (znodes.SECRET, znodes.encode_secret(random.randbytes(SECRET_BYTES))),
             (RECENT, b""),

@@ -141,7 +141,7 @@ class LeaderEpochFile:
 
     def mark_durable(self, entries: Iterable[tuple[int, int]]) -> None:
         """Record that these epochs were synced by an earlier process: they begin below the recovery point."""
-        self._durable = dict(entries)
+        self._durable = dict(entries) or _NO_EPOCHS
 
     def first_unsynced(self, entries: Iterable[tuple[int, int]]) -> int | None:
         """Return the start offset of the first epoch that a power loss may remove from the file; None if there is none.

@@ -12,6 +12,7 @@ TxnOffsetCommit: commit offsets of a group in a transaction (KIP-98).
 3: member, instance and generation, for fencing (KIP-447).
 4: the error TRANSACTION_ABORTABLE (KIP-890).
 5: transactions v2: the group is added to the transaction by this request (KIP-890).
+6: topic ids (KIP-1319); the generation may be a member epoch.
 """
 
 from protocol.schema.message import Message, Struct, row
@@ -63,16 +64,17 @@ class TxnOffsetCommitRequestPartition(Struct):
 
 
 class TxnOffsetCommitRequestTopic(Struct):
-    name: str = row("string", "0+")
+    name: str = row("string", "0-5", ignorable=True)
+    topic_id: bytes = row("uuid", "6+", ignorable=True)
     partitions: list[TxnOffsetCommitRequestPartition] = row([TxnOffsetCommitRequestPartition], "0+")
 
 
-class TxnOffsetCommitRequest(Message, key=28, kind="request", versions="0-5", flexible="3+"):
+class TxnOffsetCommitRequest(Message, key=28, kind="request", versions="0-6", flexible="3+"):
     transactional_id: str = row("string", "0+")
     group_id: str = row("string", "0+")
     producer_id: int = row("int64", "0+")
     producer_epoch: int = row("int16", "0+")
-    generation_id: int = row("int32", "3+", default=-1)
+    generation_id_or_member_epoch: int = row("int32", "3+", default=-1)
     member_id: str = row("string", "3+")
     group_instance_id: str | None = row("string", "3+", nullable="3+", default=None)
     topics: list[TxnOffsetCommitRequestTopic] = row([TxnOffsetCommitRequestTopic], "0+")
@@ -84,10 +86,11 @@ class TxnOffsetCommitResponsePartition(Struct):
 
 
 class TxnOffsetCommitResponseTopic(Struct):
-    name: str = row("string", "0+")
+    name: str = row("string", "0-5", ignorable=True)
+    topic_id: bytes = row("uuid", "6+", ignorable=True)
     partitions: list[TxnOffsetCommitResponsePartition] = row([TxnOffsetCommitResponsePartition], "0+")
 
 
-class TxnOffsetCommitResponse(Message, key=28, kind="response", versions="0-5", flexible="3+"):
+class TxnOffsetCommitResponse(Message, key=28, kind="response", versions="0-6", flexible="3+"):
     throttle_time_ms: int = row("int32", "0+")
     topics: list[TxnOffsetCommitResponseTopic] = row([TxnOffsetCommitResponseTopic], "0+")

@@ -2,6 +2,7 @@
 
 3: client software name and version (KIP-511), features (KIP-584) as tagged fields of the response.
 4: a feature's minimum version may be 0.
+5: the cluster and the node to which the client means to be connected (KIP-1242).
 
 The response header always has version 0, so that a client can decode the response to a version that the broker does not
 know.
@@ -10,9 +11,11 @@ know.
 from protocol.schema.message import Message, Struct, row
 
 
-class ApiVersionsRequest(Message, key=18, kind="request", versions="0-4", flexible="3+"):
+class ApiVersionsRequest(Message, key=18, kind="request", versions="0-5", flexible="3+"):
     client_software_name: str = row("string", "3+", ignorable=True)
     client_software_version: str = row("string", "3+", ignorable=True)
+    cluster_id: str | None = row("string", "5+", nullable="5+", default=None, ignorable=True)
+    node_id: int = row("int32", "5+", default=-1, ignorable=True)
 
 
 class ApiVersion(Struct):
@@ -33,7 +36,7 @@ class FinalizedFeatureKey(Struct):
     min_version_level: int = row("int16", "3+")
 
 
-class ApiVersionsResponse(Message, key=18, kind="response", versions="0-4", flexible="3+"):
+class ApiVersionsResponse(Message, key=18, kind="response", versions="0-5", flexible="3+"):
     error_code: int = row("int16", "0+")
     api_keys: list[ApiVersion] = row([ApiVersion], "0+")
     throttle_time_ms: int = row("int32", "1+", ignorable=True)

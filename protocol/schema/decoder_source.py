@@ -171,7 +171,12 @@ class _Decoder:
                 for field in layout.tagged:
                     with self._source.block(f"{word} {tag} == {field.row.tag}:"):
                         name = f"{path}.{field.name}"
-                        self._value(field.row.type, f"{target}.{field.name}", name, field.nullable, True)
+                        if isinstance(field.row.type, StructType):
+                            self._inner_struct(
+                                field.row.type, f"{target}.{field.name}", name, field.nullable, True, "not buf[pos - 1]"
+                            )
+                        else:
+                            self._value(field.row.type, f"{target}.{field.name}", name, field.nullable, True)
                         self._flush()
                     word = "elif"
                 with self._source.block("else:"):
@@ -189,16 +194,24 @@ class _Decoder:
         else:
             self._sized(kind, target, path, nullable, flexible)
 
-    def _inner_struct(self, kind: StructType, target: str, path: str, nullable: bool, flexible: bool) -> None:
+    def _inner_struct(
+        self,
+        kind: StructType,
+        target: str,
+        path: str,
+        nullable: bool,
+        flexible: bool,
+        is_null: str = "buf[pos - 1] > 127",
+    ) -> None:
         inner = self._source.variable("v")
         self._flush()
         if not nullable:
             self._struct(kind, inner, path, flexible)
             self._source.emit(f"{target} = {inner}")
             return
-        # KIP-893: an int8 before the struct, negative for null.
+        # KIP-893: an int8 before the struct, negative for null; in a tagged field a varint, 0 for null.
         self._source.emit("pos += 1")
-        with self._source.block("if buf[pos - 1] > 127:"):
+        with self._source.block(f"if {is_null}:"):
             self._source.emit(f"{target} = None")
         with self._source.block("else:"):
             self._struct(kind, inner, path, flexible)

@@ -26,6 +26,8 @@ CLASSIC_NULL = b"\xff\xff\xff\xff"
 # The byte before a nullable struct (KIP-893).
 STRUCT_ABSENT = b"\xff"
 STRUCT_PRESENT = b"\1"
+# In a tagged field, the byte is an unsigned varint.
+TAGGED_STRUCT_ABSENT = b"\0"
 
 ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 
@@ -137,7 +139,10 @@ class _Encoder:
                 parts = self._source.variable("parts")
                 self._source.emit(f"{parts} = []")
                 self._append = f"{parts}.append"
-                self._value(field.row.type, f"{value}.{field.name}", field.nullable, True)
+                if field.nullable and isinstance(field.row.type, StructType):
+                    self._nullable_struct(field.row.type, f"{value}.{field.name}", True, TAGGED_STRUCT_ABSENT)
+                else:
+                    self._value(field.row.type, f"{value}.{field.name}", field.nullable, True)
                 self._flush()
                 self._source.emit(f"{parts} = b''.join({parts})")
                 head = repr(encode_uvarint(field.row.tag))
@@ -157,10 +162,10 @@ class _Encoder:
         else:
             self._classic(kind, value, nullable)
 
-    def _nullable_struct(self, kind: StructType, value: str, flexible: bool) -> None:
+    def _nullable_struct(self, kind: StructType, value: str, flexible: bool, absent: bytes = STRUCT_ABSENT) -> None:
         self._flush()
         with self._source.block(f"if {value} is None:"):
-            self._source.emit(f"{self._append}({STRUCT_ABSENT!r})")
+            self._source.emit(f"{self._append}({absent!r})")
         with self._source.block("else:"):
             inner = self._source.variable("v")
             self._source.emit(f"{inner} = {value}")

@@ -224,22 +224,24 @@ class _Array(construct.Construct):  # type: ignore[misc]
 
 
 class _Nullable(construct.Construct):  # type: ignore[misc]
-    """A struct after a byte that is negative for null (KIP-893)."""
+    """A struct after a byte that is negative for null (KIP-893); 0 for null in a tagged field."""
 
-    def __init__(self, struct: construct.Construct) -> None:
+    def __init__(self, struct: construct.Construct, is_tagged: bool) -> None:
         super().__init__()
         self._struct = struct
+        self._is_tagged = is_tagged
 
     def _parse(self, stream: Any, context: Any, path: str) -> Any:
         start = stream.tell()
         [byte] = _read(stream, 1, path)
-        if byte < 0x80:
+        if byte != 0 if self._is_tagged else byte < 0x80:
             return self._struct._parsereport(stream, context, path)
         _report(context, path, "struct", None, start, stream)
         return None
 
     def _build(self, value: Any, stream: Any, context: Any, path: str) -> Any:
-        construct.Int8sb._build(-1 if value is None else 1, stream, context, path)
+        null = 0 if self._is_tagged else -1
+        construct.Int8sb._build(null if value is None else 1, stream, context, path)
         if value is not None:
             self._struct._build(value, stream, context, path)
         return value
@@ -307,7 +309,7 @@ def _value(row: Row, version: int, flexible: bool) -> construct.Construct:
     if isinstance(row.type, list):
         return _Array(_element(row.type[0], version, flexible, False), flexible, nullable)
     if isinstance(row.type, StructType) and nullable:
-        return _Nullable(_struct(row.type, version, flexible))
+        return _Nullable(_struct(row.type, version, flexible), row.tag >= 0)
     return _element(row.type, version, flexible, nullable)
 
 

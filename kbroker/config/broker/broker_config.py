@@ -9,6 +9,7 @@ from kbroker.config.broker.listeners import WILDCARDS, Endpoint, parse_listeners
 from kbroker.config.config_def import ConfigKey, NoEffect, broker_defaults
 from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY, strip_listener_prefix
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
+from kbroker.config.group_config import GroupConfig
 from kbroker.config.validators import parse_host_port
 from kbroker.config.values import ConfigError, Value, format_value
 
@@ -24,7 +25,7 @@ class BrokerConfig:
 
     `static_configs` are the configs that the broker was started with. `dynamic_default_configs` are the dynamic configs
     of all brokers, `dynamic_broker_configs` those of this broker; they take precedence in this order.
-    `topic_defaults` are the values of a topic without overrides.
+    `topic_defaults` are the values of a topic without overrides, `group_defaults` those of a group.
     """
 
     static_configs: ConfigTexts
@@ -32,6 +33,7 @@ class BrokerConfig:
     dynamic_broker_configs: ConfigTexts
     values: Mapping[str, Value] = field(repr=False, compare=False)
     topic_defaults: Mapping[str, Value] = field(repr=False, compare=False)
+    group_defaults: GroupConfig = field(repr=False, compare=False)
 
     listeners: tuple[Endpoint, ...]
     advertised_listeners: tuple[Endpoint, ...]
@@ -48,12 +50,23 @@ class BrokerConfig:
     controlled_shutdown_enable: bool
     default_replication_factor: int
     delete_topic_enable: bool
+    errors_deadletterqueue_auto_create_topics_enable: bool
+    errors_deadletterqueue_topic_name_prefix: str
     fetch_max_bytes: int
+    group_consumer_assignors: tuple[str, ...]
+    group_consumer_max_size: int
+    group_consumer_migration_policy: str
     group_coordinator_append_linger_ms: int
+    group_coordinator_rebalance_protocols: tuple[str, ...]
     group_initial_rebalance_delay_ms: int
     group_max_session_timeout_ms: int
     group_max_size: int
     group_min_session_timeout_ms: int
+    group_share_assignors: tuple[str, ...]
+    group_share_max_share_sessions: int
+    group_share_max_size: int
+    group_streams_assignors: tuple[str, ...]
+    group_streams_max_size: int
     kbroker_inter_broker_listener: str
     kbroker_log_format: str
     kbroker_metrics_listener: str
@@ -106,6 +119,15 @@ class BrokerConfig:
     replication_quota_window_num: int
     replication_quota_window_size_seconds: int
     request_timeout_ms: int
+    share_coordinator_append_linger_ms: int
+    share_coordinator_load_buffer_size: int
+    share_coordinator_snapshot_update_records_per_snapshot: int
+    share_coordinator_state_topic_compression_codec: int
+    share_coordinator_state_topic_min_isr: int
+    share_coordinator_state_topic_num_partitions: int
+    share_coordinator_state_topic_replication_factor: int
+    share_coordinator_state_topic_segment_bytes: int
+    share_coordinator_write_timeout_ms: int
     socket_listen_backlog_size: int
     socket_receive_buffer_bytes: int
     socket_request_max_bytes: int
@@ -188,6 +210,10 @@ class BrokerConfig:
         assert isinstance(value, int)
         return value
 
+    def group_config(self, overrides: ConfigTexts) -> GroupConfig:
+        """Return the configuration of a group with these overrides, which are valid."""
+        return GroupConfig.of(overrides, self.values) if overrides else self.group_defaults
+
     def listener_limit(self, listener: str, name: str) -> int:
         """Return a limit of a listener (listener.name.<listener>.<name>), the broker's if the listener has none."""
         limit = self.values.get(f"listener.name.{listener.lower()}.{name}", self.values[name])
@@ -203,12 +229,14 @@ INTER_BROKER = "INTERBROKER"
 # Defaults of a broker whose cluster can have others: Kafka's own. A lone broker could not create these topics.
 CLUSTER_DEFAULTS: Mapping[str, Value] = {
     "offsets.topic.replication.factor": 3,
+    "share.coordinator.state.topic.min.isr": 2,
+    "share.coordinator.state.topic.replication.factor": 3,
     "transaction.state.log.replication.factor": 3,
     "transaction.state.log.min.isr": 2,
 }
 
 _INPUTS = {"static_configs", "dynamic_default_configs", "dynamic_broker_configs", "values", "topic_defaults"}
-_COMPUTED = {"listeners", "advertised_listeners", "inter_broker_listener_name", "log_dirs"}
+_COMPUTED = {"group_defaults", "listeners", "advertised_listeners", "inter_broker_listener_name", "log_dirs"}
 _ATTRIBUTES = tuple(
     (f.name, f.name.replace("_", ".")) for f in fields(BrokerConfig) if f.name not in _INPUTS | _COMPUTED
 )
@@ -256,6 +284,7 @@ def _build(
         dynamic_broker_configs=broker_configs,
         values=values,
         topic_defaults=broker_defaults(ALL_TOPIC_CONFIGS, values),
+        group_defaults=GroupConfig.of({}, values),
         listeners=listeners,
         advertised_listeners=advertised_listeners,
         inter_broker_listener_name=inter_broker_listener_name,
@@ -272,7 +301,10 @@ def _with_both_ids(static_configs: ConfigTexts) -> ConfigTexts:
     if not names:
         return static_configs
     if len({broker_config_key(name).parse(static_configs[name]) for name in names}) > 1:
-        raise ConfigError("You must set `node.id` to the same value as `broker.id`.")
+        raise ConfigError(
+            "`node.id` and `broker.id` must be set to the same value. `broker.id` is deprecated, please use `node.id` "
+            "instead."
+        )
     node_id = static_configs[names[-1]].strip()
     return {**static_configs, "node.id": node_id, "broker.id": node_id}
 

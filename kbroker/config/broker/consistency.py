@@ -3,23 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from kbroker.config.definitions.broker import strip_listener_prefix
+from kbroker.config.definitions.group import KINDS, LIMITED
 from kbroker.config.values import ConfigError, Value, format_value
 
 Values = Mapping[str, Value]
-
-# Configs that groups may set between group.<protocol>.min.<suffix> and group.<protocol>.max.<suffix>.
-_GROUP_RANGES = {
-    "consumer": ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms"),
-    "share": (
-        "heartbeat.interval.ms",
-        "session.timeout.ms",
-        "assignment.interval.ms",
-        "record.lock.duration.ms",
-        "delivery.count.limit",
-        "partition.max.record.locks",
-    ),
-    "streams": ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms"),
-}
 
 # (smaller, larger, error message): the value of the first must not exceed that of the second.
 _ORDERED = (
@@ -60,16 +47,14 @@ _NEVER_ZERO = ("max.connections", "max.connection.creation.rate")
 def _ordered_pairs() -> Iterator[tuple[str, str, str]]:
     """Return (smaller, larger, error message) for each pair, as in _ORDERED."""
     yield from _ORDERED
-    for protocol, suffixes in _GROUP_RANGES.items():
-        for suffix in suffixes:
-            low, value = f"group.{protocol}.min.{suffix}", f"group.{protocol}.{suffix}"
-            high = f"group.{protocol}.max.{suffix}"
-            yield low, high, f"{high} must be greater than or equal to {low}"
-            yield low, value, f"{value} must be greater than or equal to {low}"
-            if value in _LIMIT_FIRST:
-                yield value, high, f"{high} must be greater than or equal to {value}"
-            else:
-                yield value, high, f"{value} must be less than or equal to {high}"
+    for row in LIMITED:
+        low, value, high = (f"group.{row.kind}{part}.{row.suffix}" for part in (".min", "", ".max"))
+        yield low, high, f"{high} must be greater than or equal to {low}"
+        yield low, value, f"{value} must be greater than or equal to {low}"
+        if value in _LIMIT_FIRST:
+            yield value, high, f"{high} must be greater than or equal to {value}"
+        else:
+            yield value, high, f"{value} must be less than or equal to {high}"
 
 
 def validate_broker_configs(values: Values) -> None:
@@ -77,8 +62,8 @@ def validate_broker_configs(values: Values) -> None:
     for smaller, larger, message in _ordered_pairs():
         if _number(values, smaller) > _number(values, larger):
             raise ConfigError(message)
-    for protocol in _GROUP_RANGES:
-        heartbeat, session = f"group.{protocol}.heartbeat.interval.ms", f"group.{protocol}.session.timeout.ms"
+    for kind in KINDS:
+        heartbeat, session = f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms"
         if _number(values, heartbeat) >= _number(values, session):
             raise ConfigError(f"{heartbeat} must be less than {session}")
     if next((values[name] for name in _RETENTION if values[name] is not None), None) == 0:

@@ -4,6 +4,9 @@ from kbroker.config.config_def import CLUSTER_WIDE, HIGH, MEDIUM, PER_BROKER, RE
 from kbroker.config.validators import at_least, between, gzip_level, list_of, non_empty_list_of, one_of
 from kbroker.config.values import BOOLEAN, DOUBLE, DOUBLE_MAX, INT, LIST, LONG, LONG_MAX, STRING
 
+# The largest array of a Java virtual machine.
+MAX_ARRAY_BYTES = 2**31 - 9
+
 # fmt: off
 KEYS = (
     # Logs.
@@ -100,6 +103,9 @@ KEYS = (
         "Size at which a segment is rolled."),
     ConfigKey("log.segment.delete.delay.ms", LONG, 60_000, at_least(0), HIGH, CLUSTER_WIDE,
         "How long the files of a deleted segment stay on disk, renamed, before they are removed."),
+    ConfigKey("max.decompressed.message.bytes", INT, MAX_ARRAY_BYTES, between(1, MAX_ARRAY_BYTES), MEDIUM, CLUSTER_WIDE,
+        "Maximum size of a record in a compressed batch, when it is decompressed. With another value than the default, "
+        "the records of all compressed batches are checked."),
     ConfigKey("message.max.bytes", INT, 1_048_588, at_least(0), HIGH, CLUSTER_WIDE,
         "Maximum size of a record batch as it is sent. A topic's max.message.bytes takes precedence."),
     ConfigKey("min.insync.replicas", INT, 1, at_least(1), HIGH, CLUSTER_WIDE,

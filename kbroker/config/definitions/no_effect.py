@@ -66,6 +66,5 @@ def _validator(spec: str | list[object] | None) -> Validator | None:
     return made
 
 
-# Group configs (KIP-848, KIP-932, KIP-1071), and those of client metrics subscriptions (KIP-714).
-GROUP_CONFIGS = config_def(keys_without_effect("group"))
+# The configs of client metrics subscriptions (KIP-714).
 CLIENT_METRICS_CONFIGS = config_def(keys_without_effect("client metrics"))

@@ -36,6 +36,7 @@ _AS_BROKER_CONFIG = {
     "file.delete.delay.ms": "log.segment.delete.delay.ms",
     "kbroker.record.validation": "kbroker.record.validation",
     "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.decompressed.message.bytes": "max.decompressed.message.bytes",
     "message.timestamp.type": "log.message.timestamp.type",
     "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
     "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",

@@ -138,6 +138,10 @@ class GroupCoordinator:
         """Run an operation when no other write of the group is in flight. Returns a future of its response."""
         return self.runtime.context(group_id).schedule_write(operation, group_id, LockMode.EXCLUSIVE)
 
+    def write_in_order(self, group_id: str, operation: Callable[[GroupShard], CoordinatorResult[T]]) -> Future[T]:
+        """Run an operation after those before it, which need not be committed. Returns a future of its response."""
+        return self.runtime.context(group_id).schedule_write(operation, group_id, LockMode.ORDERED)
+
     def call(
         self,
         group_id: str,

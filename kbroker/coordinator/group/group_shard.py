@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.group import Committer, Group, Now
+from kbroker.coordinator.group.modern.subscribed_topics import TopicMetadata
 from kbroker.coordinator.group.offset_metadata_manager import (
     FetchedOffsets,
     OffsetMetadataManager,
@@ -48,6 +49,8 @@ class GroupKind(ABC, Generic[G]):
     type_name: ClassVar[str]
     state_names: ClassVar[tuple[str, ...]]
     codec: ClassVar[RecordCodec]
+    # How the operations of the groups wait for each other.
+    mode: ClassVar[LockMode] = LockMode.EXCLUSIVE
 
     def __init__(self, shard: GroupShard) -> None:
         self.shard = shard
@@ -96,6 +99,7 @@ class GroupShard:
         self.config = config
         self.context = context
         self.is_loaded = False
+        self.environment = environment
         self._clock = environment.clock
         # The earliest deadline of each group that has one.
         self._timer: DeadlineTimer[str] = DeadlineTimer(environment, self._on_deadline)
@@ -118,8 +122,24 @@ class GroupShard:
         group = self.groups.get(group_id)
         return group if isinstance(group, group_type) else None
 
+    def mode_of(self, group_id: str) -> LockMode:
+        group = self.groups.get(group_id)
+        return LockMode.EXCLUSIVE if group is None else self.kind_of(group).mode
+
     def kind_of(self, group: Group) -> GroupKind[Any]:
         return self._kinds_by_name[group.type_name]
+
+    def topic(self, name: str) -> TopicMetadata | None:
+        """Return a topic as clients see it; None if it does not exist."""
+        image = self.metadata.topics.get(name)
+        if image is None:
+            return None
+        brokers = self.metadata.brokers
+        racks = [
+            [broker.rack for replica in partition.replicas if (broker := brokers.get(replica)) and broker.rack]
+            for partition in self.metadata.resolve(image).partitions
+        ]
+        return TopicMetadata(image.topic_id, len(racks), racks)
 
     def delete_group(self, group_id: str) -> CoordinatorResult[None]:
         """Delete a group. As in Kafka, this includes pending offsets, which their transactions no longer commit."""
@@ -302,7 +322,8 @@ class GroupShard:
             self._timer.set(group.group_id, time_ms)
 
     def _on_deadline(self, group_id: str) -> None:
-        self.context.post(lambda shard: shard.expire_deadline(group_id), group_id, LockMode.EXCLUSIVE)
+        mode = self.mode_of(group_id)
+        self.context.post(lambda shard: shard.expire_deadline(group_id), group_id, mode)
 
     def expire_deadline(self, group_id: str) -> CoordinatorResult[None]:
         group = self.groups.get(group_id)

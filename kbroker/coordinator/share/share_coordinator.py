@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.common import KafkaError
+from kbroker.coordinator.internal_log import InternalLog, coordinator_error
 from kbroker.coordinator.runtime.coordinator_context import ACTIVE, CoordinatorContext, RuntimeConfig
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from kbroker.coordinator.runtime.operation import ORDERED, CoordinatorResult
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from asyncio import Future
 
     from kbroker.config import BrokerConfig
-    from kbroker.coordinator.internal_log import InternalLog
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.runtime.environment import Environment
 
@@ -74,7 +74,10 @@ class ShareCoordinator:
         return ShareShard(self._environment, self._metadata, self._config, context, partial(self._end_offset, context))
 
     def _end_offset(self, context: CoordinatorContext[ShareShard]) -> int:
-        return self._log.leader_end_offset(context.tp, context.epoch)
+        try:
+            return self._log.leader_end_offset(context.tp, context.epoch)
+        except KafkaError as error:
+            raise KafkaError(coordinator_error(error.code)) from error
 
     async def start(self) -> None:
         """Load the partitions that this broker leads."""

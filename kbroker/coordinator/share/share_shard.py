@@ -47,7 +47,7 @@ NEGATIVE_PARTITION = "The partition id cannot be a negative number."
 NEGATIVE_LEADER_EPOCH = "The leader epoch cannot be a negative number."
 NEGATIVE_STATE_EPOCH = "The state epoch cannot be a negative number."
 FENCED_LEADER_EPOCH = "The leader epoch in the request is older than the epoch on the broker."
-FENCED_STATE_EPOCH = "The share coordinator rejected the request because the share-group state epoch did not match."
+FENCED_STATE_EPOCH = "The coordinator rejected the request because the state epoch did not match."
 UNKNOWN_PARTITION = "This server does not host this topic-partition."
 # Kafka's share.coordinator.cold.partition.snapshot.interval.ms, which is internal.
 COLD_PARTITION_SNAPSHOT_INTERVAL_MS = 300_000

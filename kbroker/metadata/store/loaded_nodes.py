@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kbroker.common import TopicPartition
 from kbroker.config.config_def import ConfigResource, ConfigResourceType
-from kbroker.metadata.features import INITIAL_FEATURES
+from kbroker.metadata.features import FORMER_FINALIZED
 from kbroker.metadata.image import (
     KnownBroker,
     MetadataDelta,
@@ -81,7 +81,7 @@ class LoadedNodes:
                 number = znodes.number_of(path)
                 self._update_broker(number, None if data is None else znodes.decode_registration(number, data))
             elif path == znodes.FEATURES:
-                features = INITIAL_FEATURES if data is None else znodes.decode_features(data)
+                features = FORMER_FINALIZED if data is None else znodes.decode_features(data)
                 if features != self.image.features:
                     delta.features = features
             elif parent in znodes.CONFIG_ROOTS:

@@ -32,6 +32,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, TypeVar, get_type_hints
 from urllib.parse import quote, unquote
@@ -332,6 +333,12 @@ def decode_chunk(number: int, data: bytes) -> Chunk:
         }
 
 
+@lru_cache(4096)
+def _shared(broker_ids: tuple[int, ...]) -> list[int]:
+    """Return a list that partitions share. Lists of their own would take half of what a registration takes."""
+    return list(broker_ids)
+
+
 def decode_partition(
     leader: int,
     leader_epoch: int,
@@ -348,13 +355,13 @@ def decode_partition(
     return PartitionRegistration(
         leader,
         leader_epoch,
-        replicas,
-        isr,
-        elr or [],
-        last_known_elr or [],
+        _shared(tuple(replicas)),
+        _shared(tuple(isr)),
+        _shared(tuple(elr or ())),
+        _shared(tuple(last_known_elr or ())),
         partition_epoch,
-        adding_replicas or [],
-        removing_replicas or [],
+        _shared(tuple(adding_replicas or ())),
+        _shared(tuple(removing_replicas or ())),
         bool(is_closing),
         None if forwarding is None else decode_row(Forwarding, forwarding),
     )

@@ -172,6 +172,10 @@ class LogManager:
         elif not self._startup.checkpoints.is_complete:
             # With these, the next start has the recovery points even if the broker crashes soon.
             self._background.spawn(self._checkpoints.write_if_possible())
+        if not self._unopened:
+            # With many partitions what was read is large, and it is needed only for logs that are opened later.
+            self._unopened = {}
+            self._startup = self._startup._replace(checkpoints=NEW_LOG.checkpoints)
         return logs
 
     async def open_or_create(self, assigned: Sequence[AssignedPartition]) -> list[Log]:

@@ -2,14 +2,16 @@
 
 On an ordinary topic only the header is parsed and the CRC computed. The records are decompressed and walked
 (slow_validation.py) only if necessary: on compacted topics (no null keys), for a compression.type of the topic, for
-timestamps in the header that contradict each other or the limits, and with kbroker.record.validation=full. The error
-codes, and the order of the checks, are those of Apache Kafka 4.3.1.
+timestamps in the header that contradict each other or the limits, and with kbroker.record.validation=full or
+max.decompressed.message.bytes. The error
+codes, and the order of the checks, are those of Apache Kafka 4.4.0.
 """
 
 from struct import Struct
 from typing import TYPE_CHECKING, NoReturn
 
 from kbroker.common import KafkaError
+from kbroker.config.definitions.log import MAX_ARRAY_BYTES
 from kbroker.replica.produce.record_rules import ValidatedBatch, WritableBatch, invalid_record, too_large
 from kbroker.replica.produce.slow_validation import MAX_DECOMPRESSED, validate_small
 from protocol.errors import ErrorCode, MalformedError
@@ -105,6 +107,7 @@ def validate_batch(
         (compression_type != "producer" and compression_type != CODEC_NAMES[codec])
         or "compact" in config.cleanup_policy
         or config.kbroker_record_validation == "full"
+        or (codec and config.max_decompressed_message_bytes < MAX_ARRAY_BYTES)
     ):
         return validate_small(batch, header, config, now_ms)
     if config.message_timestamp_type == "LogAppendTime":

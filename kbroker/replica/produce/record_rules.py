@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, KafkaError
+from kbroker.config.definitions.log import MAX_ARRAY_BYTES
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import (
     CODEC_MASK,
@@ -135,7 +136,7 @@ def _walk_records(body: Buffer, header: BatchHeader, rules: "RecordRules", pause
     count, end = header.count, len(body)
     if not 0 <= count <= end // MIN_RECORD_BYTES:
         raise MalformedError(f"{count} records in {end} bytes")
-    check = rules.check
+    check, max_record_bytes = rules.check, rules.max_record_bytes
     pos, left = 0, SLICE
     try:
         for index in range(count):
@@ -147,6 +148,8 @@ def _walk_records(body: Buffer, header: BatchHeader, rules: "RecordRules", pause
             pos = start + size
             if size < MIN_RECORD_BYTES - 1 or pos > end:
                 raise MalformedError(f"record of {size} bytes in {end - start} bytes")
+            if size > max_record_bytes:
+                raise invalid_record(f"Record {index} has {size} bytes; at most {max_record_bytes} are allowed.")
             timestamp_delta, at = decode_varint(body, start + 1, 10)
             offset_delta, at = decode_varint(body, at)
             key_size, at = decode_varint(body, at)
@@ -194,7 +197,7 @@ class RecordRules:
 
     __slots__ = (
         "_base_timestamp", "_code", "_errors", "_has_create_time", "_is_compressed", "_log_append_time",
-        "_max_allowed_timestamp", "_max_timestamp", "_min_allowed_timestamp", "_requires_key",
+        "_max_allowed_timestamp", "_max_timestamp", "_min_allowed_timestamp", "_requires_key", "max_record_bytes",
     )  # fmt: skip
 
     def __init__(self, header: BatchHeader, config: "TopicConfig", now_ms: int) -> None:
@@ -202,6 +205,7 @@ class RecordRules:
         # The timestamp of all records, if the batch claims to have LogAppendTime.
         self._log_append_time = header.max_timestamp if header.is_log_append_time else None
         self._is_compressed = bool(header.codec)
+        self.max_record_bytes = config.max_decompressed_message_bytes if header.codec else MAX_ARRAY_BYTES
         self._requires_key = config.is_compacted
         self._has_create_time = config.message_timestamp_type != "LogAppendTime"
         self._min_allowed_timestamp = now_ms - config.message_timestamp_before_max_ms

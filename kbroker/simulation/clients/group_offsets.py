@@ -377,7 +377,7 @@ def _transactional_commit(
         group_id=group,
         producer_id=producer.identity[0],
         producer_epoch=producer.identity[1],
-        generation_id=membership.generation,
+        generation_id_or_member_epoch=membership.generation,
         member_id=membership.member_id,
         group_instance_id=membership.instance_id,
         topics=list(topics.values()),

@@ -122,6 +122,8 @@ class OffsetIndex:
         """Read a file's content; raises ValueError if it cannot be an offset index."""
         if len(data) % OFFSET_ENTRY_BYTES:
             raise ValueError("its size is not a multiple of 8")
+        if not data:
+            return cls()
         entries = _decode(data)
         checked = sample(entries)
         if not is_ascending(checked) or not is_ascending([position_of(entry) for entry in checked]):
@@ -243,6 +245,8 @@ class TimeIndex:
         """Read a file's content; raises ValueError if it cannot be a time index."""
         if len(data) % TIME_ENTRY_BYTES:
             raise ValueError("its size is not a multiple of 12")
+        if not data:
+            return cls()
         # Decoded as 32-bit words, three per entry: a loop over the entries would take many times as long.
         words = array("i")
         words.frombytes(data)

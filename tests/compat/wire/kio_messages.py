@@ -19,6 +19,8 @@ import kio.schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
+from tests.unit.support import newer_messages
+
 # The value of a required field that a request does not set, by wire type; 0 for all others.
 EMPTY = {"string": "", "bytes": b"", "records": b"", "bool": False, "uuid": UUID(int=0)}
 MS = timedelta(milliseconds=1)
@@ -32,12 +34,15 @@ def folder(api: str) -> str:
 def known_versions(api: str) -> list[int]:
     """Return the versions of an API that kio has."""
     path = Path(next(iter(kio.schema.__path__)), folder(api))
-    return sorted(int(path.name[1:]) for path in path.glob("v*"))
+    return sorted({*(int(path.name[1:]) for path in path.glob("v*")), *newer_messages.versions(f"{api}Request")})
 
 
 @cache
 def entity(api: str, kind: str, version: int) -> Any:
     """Return kio's class of a "request" or "response"."""
+    newer = newer_messages.message_class(api + kind.capitalize(), version)
+    if newer is not None:
+        return newer
     module = import_module(f"kio.schema.{folder(api)}.v{version}.{kind}")
     if (api, kind) == ("DescribeTransactions", "response"):
         _read_as_number(module.TransactionState, "transaction_start_time")

@@ -1,4 +1,4 @@
-"""DescribeConfigs, against recorded responses of Apache Kafka 4.3.1; documentation and loggers, which differ."""
+"""DescribeConfigs, against recorded responses of Apache Kafka 4.4.0; documentation and loggers, which differ."""
 
 import logging
 from typing import Any

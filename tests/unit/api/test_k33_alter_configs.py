@@ -1,4 +1,4 @@
-"""AlterConfigs, against recorded responses of Apache Kafka 4.3.1."""
+"""AlterConfigs, against recorded responses of Apache Kafka 4.4.0."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs, against recorded responses of Apache Kafka 4.3.1, and where kbroker is stricter."""
+"""IncrementalAlterConfigs, against recorded responses of Apache Kafka 4.4.0, and where kbroker is stricter."""
 
 import asyncio
 import logging

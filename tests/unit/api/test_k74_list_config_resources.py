@@ -1,4 +1,4 @@
-"""ListConfigResources, against recorded responses of Apache Kafka 4.3.1."""
+"""ListConfigResources, against recorded responses of Apache Kafka 4.4.0."""
 
 from protocol.apis import ApiKey
 from tests.unit.support.async_test import async_test

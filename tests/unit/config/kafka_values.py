@@ -1,4 +1,4 @@
-"""Recorded outcomes of valid, invalid and boundary values of every config in Apache Kafka 4.3.1. To record them:
+"""Recorded outcomes of valid, invalid and boundary values of every config in Apache Kafka 4.4.0. To record them:
 
     python -m tests.unit.config.kafka_values HOST:PORT CLASSPATH
 
@@ -6,7 +6,7 @@ HOST:PORT is a fresh Kafka node; CLASSPATH names its jars. Each value is tried b
 IncrementalAlterConfigs (validate_only) for each kind of resource, and in a KafkaConfig (in a JVM) for the configs that
 a broker can be started with.
 
-kafka_4_3_values.jsonl has a line for each method and config: [method, name, {value: outcome}]. An outcome is null or
+kafka_4_4_values.jsonl has a line for each method and config: [method, name, {value: outcome}]. An outcome is null or
 the index of an error in the first line; an error is [code, message], where code is null for exceptions of KafkaConfig.
 """
 
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-OUTCOMES = HERE / "kafka_4_3_values.jsonl"
-KAFKA = [json.loads(line) for line in (HERE / "kafka_4_3_configs.jsonl").open()]
+OUTCOMES = HERE / "kafka_4_4_values.jsonl"
+KAFKA = [json.loads(line) for line in (HERE / "kafka_4_4_configs.jsonl").open()]
 # Configs that Kafka does not describe until they are set: [resource, name, type, default, range, update mode].
 UNLISTED = [
     ["topic", "internal.segment.bytes", "INT", None, "[1,...]", "cluster-wide"],

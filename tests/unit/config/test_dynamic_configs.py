@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from kbroker.config import BrokerConfig
 from kbroker.config.alter import MIN_ISR
 from kbroker.config.config_def import READ_ONLY, ConfigKey, ConfigResourceType
 from kbroker.config.definitions.broker import BROKER_CONFIGS
@@ -262,3 +263,20 @@ async def test_a_combined_broker_and_controller_starts_as_a_broker(
     assert f"controller.quorum.bootstrap.servers={HOST}:9093 is accepted, but has no effect" in messages
     with pytest.raises(OSError, match="nothing listens"):
         await m.loop.create_connection(lambda: Client(m.loop), HOST, 9093, local_addr=("client", 0))
+
+
+def test_the_limits_of_the_broker_apply_to_configs_that_were_set_before():
+    config = BrokerConfig.load(
+        {"group.consumer.max.session.timeout.ms": "50000", "group.streams.max.standby.replicas": "1"}
+    )
+    group = config.group_config({"consumer.session.timeout.ms": "60000", "streams.num.standby.replicas": "2"})
+    assert (group.consumer_session_timeout_ms, group.streams_num_standby_replicas) == (50_000, 1)
+    assert config.group_config({}) is config.group_defaults
+
+
+def test_a_groups_default_is_the_brokers_dynamic_value():
+    config = BrokerConfig.load({"group.share.record.lock.duration.ms": "20000"})
+    config = config.with_dynamic({"group.consumer.assignment.interval.ms": "7"}, {})
+    group = config.group_config({"share.isolation.level": "read_committed"})
+    assert (group.consumer_assignment_interval_ms, group.share_record_lock_duration_ms) == (7, 20_000)
+    assert (group.share_isolation_level, group.streams_assignor_name) == ("read_committed", "sticky")

@@ -1,4 +1,4 @@
-"""Every config accepts and rejects the same values as Apache Kafka 4.3.1, with the same error codes and messages.
+"""Every config accepts and rejects the same values as Apache Kafka 4.4.0, with the same error codes and messages.
 
 7,000 values are compared (see kafka_values.py). DIFFERENCES has those where kbroker differs, with the reason.
 """
@@ -51,7 +51,7 @@ DIFFERENCES = [
     ),
     Difference(r"start node\.id", REJECTS, REJECTS, "Kafka's message names broker.id"),
     Difference(
-        r".* (.*\.class(\.name)?|group\.(consumer|share)\.assignors|metric\.reporters)",
+        r".* (.*\.class(\.name)?|group\.(consumer|share|streams)\.assignors|metric\.reporters)",
         REJECTS,
         ACCEPTS,
         "kbroker does not load Java classes, so it accepts any name",
@@ -65,16 +65,17 @@ DIFFERENCES = [
         rf".* ({PROTECTION})", REJECTS, REJECTS, "kbroker does not load Java classes", r"x|no\.such\.Class|java.*"
     ),
     Difference(r".*", ACCEPTS, REJECTS, "kbroker rejects NaN", "NaN"),
-    Difference(r"brokers .*", REJECTS, REJECTS, "kbroker rejects NaN before it checks the update mode", "NaN"),
     Difference(
-        r"brokers? config\.providers", ACCEPTS, REJECTS, "Kafka itself rejects the value when it starts", ",|a,,b"
+        r"group streams\.rack\.aware\.assignment\.tags", REJECTS, REJECTS, "Kafka first looks for duplicates", ","
     ),
+    Difference(r"brokers .*", REJECTS, REJECTS, "kbroker rejects NaN before it checks the update mode", "NaN"),
+    Difference(r"brokers? config\.providers", ACCEPTS, REJECTS, "kbroker validates it like other lists", ",|a,,b|a,a"),
     Difference(
         r"topic internal\.segment\.bytes", ACCEPTS, REJECTS, "no log could have segments of this size", "-2|-1|0"
     ),
     Difference(r".* log\.cleaner\.threads", REJECTS, ACCEPTS, "Kafka divides by the number of threads", "0"),
     Difference(
-        r"brokers? log\.local\.retention\.ms",
+        r"brokers? log\.(local\.retention|remote\.copy\.lag)\.ms",
         REJECTS,
         ACCEPTS,
         "kbroker has no tiered storage whose retention the value could contradict",

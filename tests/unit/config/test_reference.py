@@ -4,7 +4,7 @@ from pathlib import Path
 
 import kbroker
 from kbroker.config.definitions.broker import BROKER_CONFIGS
-from kbroker.config.definitions.no_effect import GROUP_CONFIGS
+from kbroker.config.definitions.group import GROUP_CONFIGS
 from kbroker.config.definitions.topic import TOPIC_CONFIGS
 from kbroker.config.reference import page
 

@@ -12,6 +12,7 @@ from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember
+from kbroker.metadata.features import OWN_FEATURES
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
 from kbroker.metadata.registration import BrokerIdInUse, WrongSecret
 from kbroker.metadata.store import znodes
@@ -80,7 +81,7 @@ async def test_a_single_broker_is_the_controller_of_a_new_cluster():
     assert broker.controller.is_elected
     assert broker.image.controller_id == 1
     assert len(broker.image.cluster_id) == 22
-    assert broker.image.brokers == {1: BrokerRegistration(1, "127.0.0.1", 9092, None, 1)}
+    assert broker.image.brokers == {1: BrokerRegistration(1, "127.0.0.1", 9092, None, 1, features=OWN_FEATURES)}
     restarted = await start(disk)
     assert restarted.image.cluster_id == broker.image.cluster_id
     assert restarted.image.brokers[1].epoch == 2

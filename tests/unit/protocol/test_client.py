@@ -279,7 +279,7 @@ def test_no_common_version() -> None:
 def test_a_broker_that_does_not_know_the_version_of_api_versions() -> None:
     """KIP-511: it responds in version 0 with the versions that it supports."""
     connection = ClientConnection("me")
-    assert requested_version(connection.start_negotiation()) == 4
+    assert requested_version(connection.start_negotiation()) == 5
     rows = {ApiKey.API_VERSIONS: (0, 2)}
     rejected = received(connection, api_versions_frame(1, 0, rows, ErrorCode.UNSUPPORTED_VERSION))
     assert rejected.version == 0
@@ -303,7 +303,7 @@ def test_negotiation_ends_with_a_broker_that_rejects_every_version() -> None:
     connection = ClientConnection("me")
     request: EncodedRequest | None = connection.start_negotiation()
     rows = {ApiKey.API_VERSIONS: (0, 99)}
-    for number, version in enumerate((4, 3, 2, 1, 0), start=1):
+    for number, version in enumerate((5, 4, 3, 2, 1, 0), start=1):
         assert requested_version(request) == version
         rejected = received(connection, api_versions_frame(number, 0, rows, ErrorCode.UNSUPPORTED_VERSION))
         if version:

@@ -7,7 +7,12 @@ from protocol.errors import ErrorCode, error_name
 
 
 def test_names_and_codes_are_those_of_kio() -> None:
-    kio = {code.value: code.name.upper() for code in KioErrorCode}
+    kio = {code.value: code.name.upper() for code in KioErrorCode} | {
+        # Those of Kafka 4.4.
+        134: "GROUP_DELETION_FAILED",
+        135: "STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED",
+        136: "CONTROLLER_ID_NOT_REGISTERED",
+    }
     assert {int(code): code.name for code in ErrorCode} == kio
 
 

@@ -1,10 +1,15 @@
-"""Replays recorded requests of the config APIs and compares the responses with those of Apache Kafka 4.3.1.
+"""Replays recorded requests of the config APIs and compares the responses with those of Apache Kafka 4.4.0.
 
-kafka_4_3_config_responses.jsonl has one step per line, in order, with the response of a single node that was started
-with PROPERTIES. Configs that depend on its machine are omitted. `expected` has the intended differences.
+kafka_4_4_config_responses.jsonl has one step per line, in order, with the response of a single node that was started
+with RECORDED_PROPERTIES. Configs that depend on its machine are omitted. `expected` has the intended differences. To
+record them again:
+
+    python -m tests.unit.support.config_recording HOST:PORT
 """
 
 import json
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +33,9 @@ PROPERTIES = {
     "log.segment.bytes": "2000000",
     "listener.name.plaintext.max.connections": "77",
 }
+
+RECORDED_PROPERTIES = {**PROPERTIES, "ssl.keystore.password": "secret", "num.partitions": "4"}
+RESPONSES = Path(__file__).with_name("kafka_4_4_config_responses.jsonl")
 
 # Configs that Kafka does not have.
 OWN = {"flush.before.ack", "replica.lag.max.messages"} | {
@@ -96,7 +104,7 @@ async def replay(api: str) -> tuple[int, list[str]]:
     handlers.member.add_listener(use_dynamic_configs)
     api_differences: list[str] = []
     steps = 0
-    for line in Path(__file__).with_name("kafka_4_3_config_responses.jsonl").open():
+    for line in RESPONSES.open():
         step = json.loads(line)
         differences = await globals()[f"_{step['api']}"](handlers, step)
         if step["api"] == api:
@@ -183,3 +191,72 @@ async def _list(handlers: Handlers, step: dict[str, Any]) -> list[str]:
     # Kafka's order is arbitrary.
     recorded = [step["error"], sorted(step["answer"], key=lambda resource: (-resource[0], resource[1]))]
     return [] if listed == recorded else [f"{listed}, not {recorded}"]
+
+
+def record(bootstrap: str) -> None:
+    """Send the requests of all steps to a new node of Kafka, and store its responses."""
+    from tests.compat.wire.client import Client  # which needs kio
+
+    client = Client(bootstrap)
+    topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in ("t", "u")]
+    client.request("CreateTopics", 7, topics=topics, timeout=10_000)
+    lines = []
+    for line in RESPONSES.read_text().splitlines():
+        step = json.loads(line)
+        match step["api"]:
+            case "incremental" | "replace" as api:
+                rows = [
+                    {
+                        "resource_type": resource_type,
+                        "resource_name": name,
+                        "configs": [_config_fields(*config) for config in configs],
+                    }
+                    for resource_type, name, configs in step["resources"]
+                ]
+                name, version = ("IncrementalAlterConfigs", 1) if api == "incremental" else ("AlterConfigs", 2)
+                response = client.request(name, version, resources=rows, validate_only=step["validate_only"])
+                by_name = {(row.resource_type, row.resource_name): row for row in response.responses}
+                rows_in_order = [by_name[int(row["resource_type"]), row["resource_name"]] for row in rows]
+                step["answers"] = [[int(row.error_code), row.error_message] for row in rows_in_order]
+                # Kafka describes the new configs a moment after its response.
+                time.sleep(0.5)
+            case "describe":
+                resource_type, name = step["resource"]
+                row = {"resource_type": resource_type, "resource_name": name, "configuration_keys": step["keys"]}
+                response = client.request(
+                    "DescribeConfigs", step["version"], resources=[row], include_synonyms=step["synonyms"]
+                )
+                [result] = response.results
+                configs = [_fields_of_kio(config) for config in result.configs if config.name not in MACHINE]
+                step["answer"] = [int(result.error_code), result.error_message, sorted(configs)]
+            case "list":
+                types = {"resource_types": step["types"]} if step["version"] else {}
+                response = client.request("ListConfigResources", step["version"], **types)
+                step["error"] = int(response.error_code)
+                step["answer"] = [
+                    [getattr(row, "resource_type", 16), row.resource_name] for row in response.config_resources
+                ]
+        lines.append(json.dumps(step))
+    RESPONSES.write_text("\n".join(lines) + "\n")
+
+
+def _config_fields(name: str, *rest: Any) -> dict[str, Any]:
+    """Return a config of a request, whose row has its operation only if that is not to replace all configs."""
+    *operation, value = rest
+    return {"name": name, "value": value, **({"config_operation": operation[0]} if operation else {})}
+
+
+def _fields_of_kio(config: Any) -> list[Any]:
+    return [
+        config.name,
+        config.value,
+        config.read_only,
+        int(config.config_source),
+        config.is_sensitive,
+        [[synonym.name, synonym.value, int(synonym.source)] for synonym in config.synonyms],
+        int(getattr(config, "config_type", 0)),
+    ]
+
+
+if __name__ == "__main__":
+    record(sys.argv[1])

@@ -13,7 +13,10 @@ from kio.serial import entity_writer
 
 from protocol.schema.message import Message, Struct, message_info
 from protocol.schema.primitives import ZERO_UUID
+from tests.unit.support import newer_messages
 
+# Fields of TxnOffsetCommit before Kafka 4.4.
+_FORMER_NAMES = {"generation_id_or_member_epoch": "generation_id"}
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -25,7 +28,7 @@ def kio_class(name: str, kind: str, version: int) -> Any:
     try:
         module = import_module(f"kio.schema.{folder}.v{version}.{kind}")
     except ModuleNotFoundError:
-        return None
+        return newer_messages.message_class(name, version)
     return getattr(module, name)
 
 
@@ -45,7 +48,8 @@ def _to_kio(value: Struct, foreign_class: Any) -> Any:
     for field in fields(foreign_class):
         # kio drops the unit from the names of times, which it keeps as timedelta. It has "id_" for "id".
         plain = field.name.removesuffix("_")
-        name = plain if plain in value.__class__.__rows__ else f"{plain}_ms"
+        names = (plain, f"{plain}_ms", *(name for name, former in _FORMER_NAMES.items() if former == plain))
+        name = next(name for name in names if name in value.__class__.__rows__)
         arguments[field.name] = _kio_value(getattr(value, name), field)
     return foreign_class(**arguments)
 
@@ -114,7 +118,9 @@ def _to_kafka_python(value: Struct, foreign_class: Any, version: int) -> Any:
         if not row.is_in(version) or (row.tag >= 0 and item == row.new_default()):
             continue
         # kafka-python shortens topic_authorized_operations and cluster_authorized_operations.
-        short = name if name in foreign_class._struct.fields else name[name.index("_") + 1 :]
+        short = name
+        if name not in foreign_class._struct.fields:
+            short = _FORMER_NAMES.get(name, name[name.index("_") + 1 :])
         arguments[short] = _kafka_python_value(item, foreign_class, foreign_class._struct.fields[short], version)
     return foreign_class(version=version, **arguments)
 

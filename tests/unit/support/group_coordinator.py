@@ -16,7 +16,7 @@ from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, Offs
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
-from kbroker.metadata.features import TRANSACTION_VERSION, FinalizedFeatures
+from kbroker.metadata.features import GROUP_VERSION, TRANSACTION_VERSION, FinalizedFeatures
 from kbroker.metadata.image import (
     BrokerRegistration,
     MetadataDelta,
@@ -41,7 +41,13 @@ Response = tuple[str, str, int, dict[str, Any]]
 
 DEFAULTS = {
     "node_id": NODE,
+    "group_consumer_assignment_interval_ms": 0,
+    "group_consumer_assignors": ("uniform", "range"),
+    "group_consumer_heartbeat_interval_ms": 500,
+    "group_consumer_max_size": 2**31 - 1,
+    "group_consumer_session_timeout_ms": 3000,
     "group_coordinator_append_linger_ms": -1,
+    "group_coordinator_rebalance_protocols": ("classic", "consumer"),
     "group_initial_rebalance_delay_ms": 0,
     "group_min_session_timeout_ms": 100,
     "group_max_session_timeout_ms": 60_000,
@@ -105,9 +111,10 @@ class Harness:
         self.environment = virtual_environment(self.loop)
         self.log = log or MemoryLog()
         self.config: Any = SimpleNamespace(**{**DEFAULTS, **config})
+        self.config.group_config = self._group_config
         self.metadata = MetadataImage()
         self.metadata.brokers[NODE] = BrokerRegistration(NODE, "127.0.0.1", 9092)
-        self.metadata.features = FinalizedFeatures(1, {TRANSACTION_VERSION: 2})
+        self.metadata.features = FinalizedFeatures(1, {TRANSACTION_VERSION: 2, GROUP_VERSION: 1})
         self.groups = GroupCoordinator(self.environment, self.log, self.metadata, lambda: self.config, kinds)
         producer_ids: Any = FakeProducerIds()
         self.transactions = TransactionCoordinator(
@@ -143,6 +150,11 @@ class Harness:
             self.run(self.add_topic(GROUP_METADATA_TOPIC, self.config.offsets_topic_num_partitions))
             self.run(self.add_topic(TRANSACTION_STATE_TOPIC, self.config.transaction_state_log_num_partitions))
             self.loop.run_ready()
+
+    def _group_config(self, overrides: dict[str, str]) -> SimpleNamespace:
+        """Return the configs of a group, without overrides."""
+        values = {name.removeprefix("group_"): value for name, value in vars(self.config).items()}
+        return SimpleNamespace(**{name: value for name, value in values.items() if name.startswith("consumer_")})
 
     def close(self) -> None:
         self.run(self.transactions.stop())

@@ -21,6 +21,8 @@ from protocol.errors import ErrorCode
 
 Body = dict[str, Any]
 UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+# The second form is that of Kafka's Uuid, in consumer groups.
+MEMBER_ID = rf"{UUID}|^[-_A-Za-z0-9]{{22}}$"
 
 
 class Target(Protocol):
@@ -43,8 +45,8 @@ class Names:
     # The last producer id and epoch of each transactional id.
     producers: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def learn_member(self, client: str, member_id: str) -> None:
-        if member_id and member_id not in self.by_id and re.search(UUID, member_id):
+    def learn_member(self, client: str, member_id: str | None) -> None:
+        if member_id and member_id not in self.by_id and re.search(MEMBER_ID, member_id):
             name = client + str(1 + sum(known.rstrip("0123456789") == client for known in self.by_name))
             self.by_name[name], self.by_id[member_id] = member_id, name
 
@@ -182,8 +184,42 @@ class Builder:
                     self._topic(topic, version, 10) | {"partition_indexes": [int(row[0]) for row in rows]}
                     for topic, rows in self._topics(rest).items()
                 ]
-            groups.append({"group_id": value(name), "topics": topics})
+            identity: Body = {}
+            if "member" in a:
+                identity = {"member_id": value(a["member"]), "member_epoch": int(a.get("memberepoch", -1))}
+            groups.append({"group_id": value(name), "topics": topics} | identity)
         return "OffsetFetch", body | (groups[0] if version < 8 else {"groups": groups})
+
+    def beat(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        """A heartbeat of the consumer protocol: `topics=t,u`, `owned=t:0,t:1`; what is not named is null.
+
+        A member that joins has a rebalance timeout and no partitions, unless it says something else.
+        """
+        epoch = int(a.get("epoch", 0))
+        joins = epoch == 0
+        owned = a.get("owned", "" if joins else "null")
+        topics = a.get("topics", "null")
+        body: Body = {
+            "group_id": value(a.get("group", "g")),
+            "member_id": self.names.member_id(value(a.get("member", "''"))),
+            "member_epoch": epoch,
+            "instance_id": value(a.get("instance")),
+            "rack_id": value(a.get("rack")),
+            "rebalance_timeout_ms": int(a.get("rebalance", 5000 if joins else -1)),
+            "server_assignor": value(a.get("assignor")),
+            "subscribed_topic_names": None if topics == "null" else items(topics),
+            "topic_partitions": None
+            if owned == "null"
+            else [
+                {"topic_id": self.names.topics[name], "partitions": [int(row[0]) for row in rows]}
+                for name, rows in self._topics(owned).items()
+            ],
+        }
+        return "ConsumerGroupHeartbeat", body | ({"subscribed_topic_regex": value(a.get("regex"))} if version else {})
+
+    def cdescribe(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        body: Body = {"group_ids": [value(g) for g in a.get("groups", "g").split(",")]}
+        return "ConsumerGroupDescribe", body | {"include_authorized_operations": "ops" in a}
 
     def init(self, a: dict[str, str], version: int) -> tuple[str, Body]:
         return "InitProducerId", {"transactional_id": value(a["id"]), "transaction_timeout_ms": 60_000}
@@ -286,7 +322,7 @@ def _short(name: str) -> str:
 
 def _shown(names: Names, name: str, item: Any) -> str:
     if name in ("member_id", "leader"):
-        return names.shown(item)
+        return "null" if item is None else names.shown(item)
     if name == "topic_id":
         return names.topic_name(item)
     if name == "producer_id":
@@ -295,12 +331,14 @@ def _shown(names: Names, name: str, item: Any) -> str:
         return "PORT"
     if item is None:
         return "null"
+    if isinstance(item, dict):
+        return "{" + render(names, item) + "}"
     if isinstance(item, (bytes, memoryview)):
         raw = bytes(item)
         return repr(raw.decode()) if raw.isascii() and raw.decode().isprintable() else "x" + raw.hex()
     if isinstance(item, list):
         rows = [render(names, value) if isinstance(value, dict) else str(value) for value in item]
-        if name in ("members", "groups", "topics", "partitions"):
+        if name in ("members", "groups", "topics", "partitions", "topic_partitions", "subscribed_topic_names"):
             rows.sort(key=lambda row: row.partition(" ")[2] if row.split(" ")[0].isupper() else row)
         return "[" + ", ".join(rows) + "]"
     return (

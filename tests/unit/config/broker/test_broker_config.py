@@ -41,6 +41,7 @@ def test_attributes_have_the_types_of_their_configs(config_class: type, definiti
         "inter_broker_listener_name",
         "throttled_leaders",
         "throttled_followers",
+        "group_defaults",
     }
     for attribute, hint in get_type_hints(config_class).items():
         if attribute not in others:
@@ -95,7 +96,8 @@ def test_node_id_and_broker_id_are_the_same_config():
         ({"num.partitions": "0"}, "Invalid value 0 for configuration num.partitions: Value must be at least 1"),
         (
             {"node.id": "1", "broker.id": "2"},
-            "You must set `node.id` to the same value as `broker.id`.",
+            "`node.id` and `broker.id` must be set to the same value. `broker.id` is deprecated, please use `node.id` "
+            "instead.",
         ),
         ({"log.retention.ms": "0"}, "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"),
         ({"log.roll.ms": "0"}, "log.roll.ms must be greater than or equal to 1"),

@@ -165,8 +165,8 @@ def test_the_session_timeout_of_version_0_is_the_rebalance_timeout_too() -> None
 
 
 def test_records_of_newer_group_types_are_ignored() -> None:
-    assert RECORD_CODEC.decode(b"\0\3\0\4newg", b"\0\0\0\0\0\1") is None
-    assert RECORD_CODEC.decode(b"\0\x13whatever", None) is None
+    assert RECORD_CODEC.decode(b"\0\4\0\4newg", b"\0\0\0\0\0\1") is None
+    assert RECORD_CODEC.decode(b"\0\x7fwhatever", None) is None
     assert RECORD_CODEC.decode(None, b"x") is None
 
 

@@ -1,0 +1,305 @@
+"""The consumer groups of one partition: heartbeats, members that leave or fail, and the replay of their records.
+
+The decisions are in heartbeat.py, membership.py and current_assignment.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kbroker.common import KafkaError
+from kbroker.config.config_def import ConfigResourceType
+from kbroker.coordinator.group.consumer.consumer_group import REVOCATION, ConsumerGroup, ConsumerGroupState
+from kbroker.coordinator.group.consumer.consumer_group_member import ConsumerGroupMember, MemberState
+from kbroker.coordinator.group.consumer.description import describe
+from kbroker.coordinator.group.consumer.heartbeat import (
+    HeartbeatRequest,
+    HeartbeatSettings,
+    MemberHeartbeat,
+    preferred_assignor,
+)
+from kbroker.coordinator.group.consumer.membership import existing_static_member, leave_temporarily, remove_members
+from kbroker.coordinator.group.consumer.records import (
+    CODEC,
+    ConsumerGroupRecord,
+    CurrentAssignment,
+    GroupEpoch,
+    MemberMetadata,
+    RegularExpression,
+    TargetAssignment,
+    TargetEpoch,
+    group_epoch_record,
+    regex_record,
+)
+from kbroker.coordinator.group.consumer.regex import RegexResolver, ResolvedRegex
+from kbroker.coordinator.group.group_shard import GroupKind, GroupShard
+from kbroker.coordinator.group.modern.modern_group import SESSION
+from kbroker.coordinator.group.modern.modern_member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, assignment_of
+from kbroker.coordinator.group.modern.subscribed_topics import SubscribedTopics
+from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode
+from kbroker.metadata.image import MetadataDelta
+from kbroker.runtime.deadlines import Deadlines
+from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.turns import paced
+from protocol.errors import ErrorCode
+from protocol.messages.k68_consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DescribedConsumerGroup,
+)
+
+if TYPE_CHECKING:
+    from kbroker.config.group_config import GroupConfig
+
+log = EventLogger("kbroker.groups")
+
+
+class ConsumerGroups(GroupKind[ConsumerGroup]):
+    """The groups of the consumer protocol (KIP-848)."""
+
+    type_name = ConsumerGroup.type_name
+    state_names = tuple(state.value for state in ConsumerGroupState)
+    codec = CODEC
+    mode = LockMode.ORDERED
+
+    def __init__(self, shard: GroupShard) -> None:
+        super().__init__(shard)
+        self._topics = SubscribedTopics(shard.topic)
+        self._resolver = RegexResolver(shard.environment, self._post_regexes)
+        # Rises with each new topic, which a regular expression may match.
+        self._topics_version = 0
+        self._replays: dict[type[Any], Callable[[Any], None]] = {
+            GroupEpoch: self._replay_group_epoch,
+            MemberMetadata: self._replay_member,
+            TargetEpoch: self._replay_target_epoch,
+            TargetAssignment: self._replay_target,
+            CurrentAssignment: self._replay_current_assignment,
+            RegularExpression: self._replay_regex,
+        }
+
+    def new_group(self, group_id: str) -> ConsumerGroup:
+        return ConsumerGroup(group_id)
+
+    def _config(self, group_id: str) -> GroupConfig:
+        return self.shard.config().group_config(self.shard.metadata.overrides(ConfigResourceType.GROUP, group_id))
+
+    # Operations.
+
+    def heartbeat(self, request: HeartbeatRequest) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
+        """Handle a ConsumerGroupHeartbeat of a member that joins, stays or leaves. Raises KafkaError."""
+        message, config = request.message, self.shard.config()
+        if message.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
+            return self._leave(message)
+        group_id, group_config = message.group_id, self._config(message.group_id)
+        group, tombstones = self._find_or_create(group_id, may_create=message.member_epoch == JOIN_EPOCH)
+        settings = HeartbeatSettings(
+            assignors=config.group_consumer_assignors,
+            max_size=config.group_consumer_max_size,
+            heartbeat_interval_ms=group_config.consumer_heartbeat_interval_ms,
+            assignment_interval_ms=group_config.consumer_assignment_interval_ms,
+            wall_ms=self.shard.now().wall_ms,
+        )
+        records, response = MemberHeartbeat(group, request, self._topics, settings).run()
+        if response.member_id in group.members:
+            session_ms = group_config.consumer_session_timeout_ms
+            group.deadlines.set((SESSION, response.member_id), self.shard.now().mono_ms + session_ms)
+            self.shard.update_timer(group)
+        self._resolve_regexes(group)
+        return CoordinatorResult(response, [*tombstones, *records])
+
+    def _find_or_create(self, group_id: str, *, may_create: bool) -> tuple[ConsumerGroup, list[object]]:
+        """Return the group, and the records that delete an empty one of the classic protocol, which it replaces.
+
+        A new group is not in the shard before its records are replayed.
+        """
+        group = self.shard.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group, []
+        if group is None and not may_create:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
+        if group is not None and not (may_create and group.is_unused):
+            raise _not_a_consumer_group(group_id)
+        return ConsumerGroup(group_id), [] if group is None else list(group.tombstones())
+
+    def existing_group(self, group_id: str) -> ConsumerGroup:
+        """Return a group. Raises GROUP_ID_NOT_FOUND."""
+        group = self.shard.groups.get(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        if not isinstance(group, ConsumerGroup):
+            raise _not_a_consumer_group(group_id)
+        return group
+
+    def _leave(self, message: ConsumerGroupHeartbeatRequest) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
+        group = self.existing_group(message.group_id)
+        if message.instance_id is None:
+            member = group.existing_member(message.member_id)
+        else:
+            member = existing_static_member(group, message.member_id, message.instance_id)
+        response = ConsumerGroupHeartbeatResponse(member_id=message.member_id, member_epoch=message.member_epoch)
+        if message.instance_id is not None and message.member_epoch == LEAVE_STATIC_EPOCH:
+            return CoordinatorResult(response, leave_temporarily(group, member))
+        return CoordinatorResult(response, remove_members(group, [member], self._topics.hash))
+
+    def describe(self, group_id: str) -> CoordinatorResult[DescribedConsumerGroup]:
+        """Return the description of a group. Raises GROUP_ID_NOT_FOUND."""
+        group, topics = self.existing_group(group_id), self.shard.metadata.topics_by_id
+
+        def topic_name(topic_id: bytes) -> str | None:
+            topic = topics.get(topic_id)
+            return None if topic is None else topic.name
+
+        assignor = preferred_assignor(group.assignor_votes, self.shard.config().group_consumer_assignors)
+        return CoordinatorResult(describe(group, assignor, topic_name))
+
+    def expire_deadline(self, group: ConsumerGroup) -> CoordinatorResult[None]:
+        """Remove the members whose session has ended, or that have not revoked their partitions in time."""
+        expired: dict[str, ConsumerGroupMember] = {}
+        now_ms = self.shard.now().mono_ms
+        while (due := group.deadlines.pop_due(now_ms)) is not None:
+            reason, member_id = due
+            log.info("member removed", group=group.group_id, member=member_id, expired=reason)
+            expired[member_id] = group.existing_member(member_id)
+        self.shard.update_timer(group)
+        if not expired:
+            return CoordinatorResult(None)
+        return CoordinatorResult(None, remove_members(group, list(expired.values()), self._topics.hash))
+
+    # Regular expressions.
+
+    def _resolve_regexes(self, group: ConsumerGroup) -> None:
+        """Start to resolve the regular expressions that have to be, in a thread."""
+        if not group.regexes.members:
+            return
+        due = group.regexes.due(self._topics_version, self.shard.now().wall_ms)
+        if due:
+            names = list(self.shard.metadata.topics)
+            self._resolver.start(group.group_id, group.regexes, due, names, self._topics_version)
+
+    def _post_regexes(self, group_id: str, resolved: Mapping[str, ResolvedRegex]) -> None:
+        self.shard.context.post(lambda _: self._update_regexes(group_id, resolved), group_id, self.mode)
+
+    def _update_regexes(self, group_id: str, resolved: Mapping[str, ResolvedRegex]) -> CoordinatorResult[None]:
+        """Store the topics that match. Others than before begin a group epoch."""
+        group = self.shard.find(ConsumerGroup, group_id)
+        if group is None:
+            return CoordinatorResult(None)
+        wanted = {regex: found for regex, found in resolved.items() if regex in group.regexes.members}
+        records: list[ConsumerGroupRecord] = [regex_record(group_id, regex, found) for regex, found in wanted.items()]
+        is_changed = any(found.topics != group.regexes.topics(regex) for regex, found in wanted.items())
+        names = group.subscribed_topics_with((), (), wanted).union(*(found.topics for found in wanted.values()))
+        metadata_hash = self._topics.hash(names)
+        if is_changed or metadata_hash != group.metadata_hash:
+            group.is_metadata_current = True
+            records.append(group_epoch_record(group_id, group.group_epoch + 1, metadata_hash))
+        return CoordinatorResult(None, records)
+
+    # Topics.
+
+    def on_delta(self, delta: MetadataDelta) -> None:
+        """Compare the topics of groups with their hashes again, at the next heartbeat."""
+        self._topics.forget()
+        if delta.created:
+            self._topics_version += 1
+        for group in paced(list(self.shard.groups.values())):
+            if isinstance(group, ConsumerGroup):
+                group.is_metadata_current = False
+
+    # Replay.
+
+    def replay(self, record: ConsumerGroupRecord) -> None:
+        self._replays[type(record)](record)
+
+    def _persisted(self, group_id: str) -> ConsumerGroup:
+        """Return the group of a record, which may precede that of the group after compaction."""
+        group = self.shard.find(ConsumerGroup, group_id)
+        if group is None:
+            group = self.shard.groups[group_id] = ConsumerGroup(group_id)
+        return group
+
+    def _replay_group_epoch(self, record: GroupEpoch) -> None:
+        if record.value is not None:
+            group = self._persisted(record.group_id)
+            group.group_epoch = record.value.epoch
+            group.metadata_hash = record.value.metadata_hash
+        elif (existing := self.shard.find(ConsumerGroup, record.group_id)) is not None:
+            del self.shard.groups[record.group_id]
+            self.close(existing, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _replay_member(self, record: MemberMetadata) -> None:
+        group_id, member_id, value = record
+        if value is not None:
+            group = self._persisted(group_id)
+            member = group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
+            group.put_member(member.with_metadata(value))
+            if self.shard.is_loaded:
+                self._start_session(group, member_id)
+                self._resolve_regexes(group)
+        elif (existing := self.shard.find(ConsumerGroup, group_id)) is not None:
+            existing.remove_member(member_id)
+
+    def _replay_target_epoch(self, record: TargetEpoch) -> None:
+        if record.value is not None:
+            group = self._persisted(record.group_id)
+            group.assignment_epoch = record.value.assignment_epoch
+            group.assignment_timestamp_ms = record.value.assignment_timestamp
+
+    def _replay_target(self, record: TargetAssignment) -> None:
+        group_id, member_id, value = record
+        if value is not None:
+            self._persisted(group_id).target[member_id] = assignment_of(value.topic_partitions)
+        elif (existing := self.shard.find(ConsumerGroup, group_id)) is not None:
+            existing.target.pop(member_id, None)
+
+    def _replay_current_assignment(self, record: CurrentAssignment) -> None:
+        group_id, member_id, value = record
+        if value is not None:
+            group = self._persisted(group_id)
+            member = group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
+            member = member.with_current_assignment(value)
+            group.put_member(member)
+            if self.shard.is_loaded:
+                self._restart_revocation(group, member)
+            return
+        existing = self.shard.find(ConsumerGroup, group_id)
+        if existing is not None and member_id in existing.members:
+            existing.put_member(existing.members[member_id].with_current_assignment(None))
+
+    def _replay_regex(self, record: RegularExpression) -> None:
+        group_id, regex, value = record
+        if value is not None:
+            resolved = ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
+            self._persisted(group_id).regexes.resolved[regex] = resolved
+        elif (existing := self.shard.find(ConsumerGroup, group_id)) is not None:
+            existing.regexes.resolved.pop(regex, None)
+
+    # Timeouts.
+
+    def on_loaded(self, group: ConsumerGroup) -> None:
+        for member in paced(list(group.members.values())):
+            self._start_session(group, member.member_id)
+            self._restart_revocation(group, member)
+
+    def _start_session(self, group: ConsumerGroup, member_id: str) -> None:
+        if (SESSION, member_id) not in group.deadlines:
+            session_ms = self._config(group.group_id).consumer_session_timeout_ms
+            group.deadlines.set((SESSION, member_id), self.shard.now().mono_ms + session_ms)
+            self.shard.update_timer(group)
+
+    def _restart_revocation(self, group: ConsumerGroup, member: ConsumerGroupMember) -> None:
+        """Restart the time in which a member has to revoke partitions, which ends when it has."""
+        key = (REVOCATION, member.member_id)
+        if member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch != LEAVE_STATIC_EPOCH:
+            group.deadlines.set(key, self.shard.now().mono_ms + member.rebalance_timeout_ms)
+            self.shard.update_timer(group)
+        else:
+            group.deadlines.cancel(key)
+
+    def close(self, group: ConsumerGroup, error: ErrorCode) -> None:
+        group.deadlines = Deadlines()
+        self.shard.update_timer(group)
+
+
+def _not_a_consumer_group(group_id: str) -> KafkaError:
+    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")

@@ -1,0 +1,158 @@
+"""Members that join, return, leave and are removed: which requests are theirs, and the records of it (pure)."""
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from kbroker.common import KafkaError
+from kbroker.coordinator.group.consumer.consumer_group import ConsumerGroup
+from kbroker.coordinator.group.consumer.consumer_group_member import (
+    NO_PARTITIONS,
+    AssignedPartitions,
+    ConsumerGroupMember,
+)
+from kbroker.coordinator.group.consumer.current_assignment import OwnedPartitions
+from kbroker.coordinator.group.consumer.records import (
+    ConsumerGroupRecord,
+    RegularExpression,
+    group_epoch_record,
+    member_tombstones,
+    target_epoch_record,
+    target_record,
+)
+from kbroker.coordinator.group.modern.modern_member import JOIN_EPOCH, LEAVE_STATIC_EPOCH
+from kbroker.runtime.turns import paced
+from protocol.errors import ErrorCode
+
+_REJOIN = "The member must abandon all its partitions and rejoin."
+
+# Returns the hash of topics by their names.
+HashTopics = Callable[[Collection[str]], int]
+
+
+def validate_size(group: ConsumerGroup, member_id: str, instance_id: str | None, max_size: int) -> None:
+    """Raise GROUP_MAX_SIZE_REACHED if a new member would be one too many."""
+    is_known = member_id in group.members or (instance_id is not None and instance_id in group.static_members)
+    if not is_known and len(group.members) >= max_size:
+        message = f"The consumer group has reached its maximum capacity of {max_size} members."
+        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
+
+
+def find_member(
+    group: ConsumerGroup, member_id: str, instance_id: str | None, epoch: int, owned: OwnedPartitions
+) -> ConsumerGroupMember:
+    """Return the member that sends a heartbeat; one that joins is new, and not in the group yet.
+
+    Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID.
+    """
+    if instance_id is None:
+        if epoch == JOIN_EPOCH:
+            # A known member joins again after it was fenced, or if the response to its first request was lost.
+            return group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
+        member = group.existing_member(member_id)
+    elif epoch == JOIN_EPOCH:
+        return _joining_static_member(group, member_id, instance_id)
+    else:
+        member = existing_static_member(group, member_id, instance_id)
+    _validate_epoch(member, epoch, owned)
+    return member
+
+
+def _joining_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerGroupMember:
+    """Return a new static member, or the one that takes over the partitions of a member that left with epoch -2."""
+    existing = group.static_member(instance_id)
+    if existing is None:
+        return group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
+    if existing.classic is None and existing.epoch != LEAVE_STATIC_EPOCH:
+        message = (
+            f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id "
+            f"is owned by {existing.member_id} member."
+        )
+        raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, message)
+    return replace(existing, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
+
+
+def existing_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerGroupMember:
+    member = group.static_member(instance_id)
+    if member is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+    if member.member_id != member_id:
+        message = f"Static member {member_id} with instance id {instance_id} was fenced by member {member.member_id}."
+        raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, message)
+    return member
+
+
+def _validate_epoch(member: ConsumerGroupMember, epoch: int, owned: OwnedPartitions) -> None:
+    """Raise FENCED_MEMBER_EPOCH unless the epoch is that of the member, or the one before.
+
+    The member may have lost the response with its epoch. It then has at most what it was assigned before.
+    """
+    if epoch == member.epoch:
+        return
+    if epoch > member.epoch:
+        comparison = "greater"
+    elif epoch == member.previous_epoch and _is_subset(owned, member.assigned):
+        return
+    else:
+        comparison = "smaller"
+    message = (
+        f"The consumer group member has a {comparison} member epoch ({epoch}) than the one known by the group "
+        f"coordinator ({member.epoch}). {_REJOIN}"
+    )
+    raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, message)
+
+
+def _is_subset(owned: OwnedPartitions, assigned: AssignedPartitions) -> bool:
+    if owned is None:
+        return False
+    return all(
+        topic_id in assigned and assigned[topic_id].keys() >= set(indexes) for topic_id, indexes in owned.items()
+    )
+
+
+def replacement_records(
+    group: ConsumerGroup, existing: ConsumerGroupMember, member: ConsumerGroupMember
+) -> list[ConsumerGroupRecord]:
+    """Return the records of a static member that takes over the partitions of another one."""
+    group_id = group.group_id
+    return [
+        *member_tombstones(group_id, existing.member_id),
+        member.metadata_record(group_id),
+        target_record(group_id, member.member_id, group.target_of(existing)),
+        member.current_assignment_record(group_id),
+    ]
+
+
+def leave_temporarily(group: ConsumerGroup, member: ConsumerGroupMember) -> list[ConsumerGroupRecord]:
+    """Return the record of a static member that leaves, and keeps its partitions until its session ends."""
+    left = replace(
+        member,
+        epoch=LEAVE_STATIC_EPOCH,
+        assigned={topic_id: dict.fromkeys(epochs, 0) for topic_id, epochs in member.assigned.items()},
+        pending_revocation=NO_PARTITIONS,
+    )
+    return [left.current_assignment_record(group.group_id)]
+
+
+def remove_members(
+    group: ConsumerGroup, members: Collection[ConsumerGroupMember], hash_topics: HashTopics
+) -> list[ConsumerGroupRecord]:
+    """Return the records that remove members, and begin a group epoch."""
+    group_id, epoch = group.group_id, group.group_epoch + 1
+    records: list[ConsumerGroupRecord] = []
+    for member in paced(members):
+        records += member_tombstones(group_id, member.member_id)
+    unused = unused_regexes(group, members)
+    records += [RegularExpression(group_id, regex, None) for regex in unused]
+    metadata_hash = hash_topics(group.subscribed_topics_with(members, (), unused))
+    records.append(group_epoch_record(group_id, epoch, metadata_hash))
+    if len(members) == len(group.members):
+        # Nothing is left to assign: the target of the empty group is that of its epoch.
+        records.append(target_epoch_record(group_id, epoch, 0))
+    return records
+
+
+def unused_regexes(group: ConsumerGroup, removed: Collection[ConsumerGroupMember]) -> list[str]:
+    """Return the regular expressions that no member has after these are removed."""
+    counts = Counter(member.subscribed_regex for member in removed if member.subscribed_regex)
+    return [regex for regex, count in counts.items() if group.regexes.members[regex] == count]

@@ -1,0 +1,121 @@
+"""The regular expressions to which members of a consumer group subscribe (SubscribedTopicRegex), and their topics.
+
+Each is resolved once for all its members, in a thread, over the names of all topics: as in Kafka, internal ones too.
+The result is a record of the group (key 16). A new one is resolved at once, and all of them again, at most every 10 s,
+when there are new topics. Deleted topics need no resolution: a name without a topic has no partitions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.common import KafkaError
+from kbroker.coordinator.re2_pattern import Re2Pattern
+
+if TYPE_CHECKING:
+    from asyncio import Task
+
+    from kbroker.runtime.environment import Environment
+
+REFRESH_INTERVAL_MS = 10_000
+NO_TOPICS: frozenset[str] = frozenset()
+
+
+class ResolvedRegex(NamedTuple):
+    """The topics that match an expression. `version`: that of the metadata image, which each broker counts for itself;
+    `timestamp_ms`: wall clock.
+    """
+
+    topics: frozenset[str]
+    version: int
+    timestamp_ms: int
+
+
+class GroupRegexes:
+    """The expressions of one group. Replay changes `members` and `resolved`, the others are soft.
+
+    `members`: the number of members that subscribe to each expression. `refreshed_version`: the image version for which
+    this coordinator last resolved all of them, -1 if it has not.
+    """
+
+    __slots__ = ("is_resolving", "members", "refreshed_version", "resolved")
+
+    def __init__(self) -> None:
+        self.members: Counter[str] = Counter()
+        self.resolved: dict[str, ResolvedRegex] = {}
+        self.is_resolving = False
+        self.refreshed_version = -1
+
+    def topics(self, regex: str | None) -> frozenset[str]:
+        """Return the topics to which a member subscribes by its expression; none as long as it is not resolved."""
+        resolved = self.resolved.get(regex) if regex else None
+        return NO_TOPICS if resolved is None else resolved.topics
+
+    def replace(self, old: str | None, new: str | None) -> None:
+        """Count a member that had the expression `old`, and has `new`; None and "" for none."""
+        if old:
+            self.members[old] -= 1
+            if not self.members[old]:
+                del self.members[old]
+        if new:
+            self.members[new] += 1
+
+    def due(self, topics_version: int, now_ms: int) -> list[str]:
+        """Return the expressions that have to be resolved. `topics_version`: that in which a topic was last created."""
+        if self.is_resolving or not self.members:
+            return []
+        unresolved = [regex for regex in self.members if regex not in self.resolved]
+        if unresolved:
+            return unresolved
+        refreshed_ms = max(self.resolved[regex].timestamp_ms for regex in self.members)
+        is_stale = self.refreshed_version < topics_version and now_ms >= refreshed_ms + REFRESH_INTERVAL_MS
+        return list(self.members) if is_stale else []
+
+
+def validate_regex(regex: str) -> None:
+    """Raise INVALID_REGULAR_EXPRESSION if a member must not subscribe to an expression."""
+    Re2Pattern(regex)
+
+
+def match_blocking(regexes: Sequence[str], topics: Sequence[str]) -> list[frozenset[str]]:
+    """Return the topics that each expression matches, none for one that another version of RE2 has accepted."""
+    matches = []
+    for regex in regexes:
+        try:
+            matches.append(frozenset(Re2Pattern(regex).select_blocking(topics)))
+        except KafkaError:
+            matches.append(NO_TOPICS)
+    return matches
+
+
+class RegexResolver:
+    """Resolves the expressions of groups in threads. `on_resolved` is called with the group's id and the results."""
+
+    def __init__(
+        self, environment: Environment, on_resolved: Callable[[str, Mapping[str, ResolvedRegex]], None]
+    ) -> None:
+        self._environment = environment
+        self._on_resolved = on_resolved
+        self._tasks: set[Task[None]] = set()
+
+    def start(self, group_id: str, group: GroupRegexes, due: list[str], topics: list[str], version: int) -> None:
+        """Resolve the expressions that are due over the names of the topics of an image version."""
+        group.is_resolving = True
+        task = self._environment.loop.create_task(self._resolve(group_id, group, due, topics, version))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _resolve(
+        self, group_id: str, group: GroupRegexes, due: list[str], topics: list[str], version: int
+    ) -> None:
+        timestamp_ms, is_refresh = self._environment.clock.now_ms(), len(due) == len(group.members)
+        try:
+            matches = await self._environment.offload(match_blocking, due, topics)
+        finally:
+            group.is_resolving = False
+        if is_refresh:
+            group.refreshed_version = version
+        resolved = [ResolvedRegex(matched, version, timestamp_ms) for matched in matches]
+        self._on_resolved(group_id, dict(zip(due, resolved, strict=True)))

@@ -1,0 +1,140 @@
+"""A group of the newer protocols: its members, its epochs and the target assignment. Each kind has a subclass.
+
+    group epoch         rises when a member, a subscription or a topic changes
+    assignment epoch    the group epoch for which the target assignment was computed
+    member epoch        the assignment epoch that a member has reached
+
+Member epoch <= assignment epoch <= group epoch, and in an empty group the last two are equal.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Generic, TypeVar
+
+from kbroker.common import KafkaError
+from kbroker.coordinator.group.assignors.members import Assignment
+from kbroker.coordinator.group.group import Group
+from kbroker.coordinator.group.modern.modern_member import NO_ASSIGNMENT, ModernMember
+from kbroker.coordinator.group.records import NO_TIMESTAMP
+from protocol.errors import ErrorCode
+
+M = TypeVar("M", bound=ModernMember)
+
+# A group begins with an epoch above that of its target, so that there is a target for its first member.
+INITIAL_EPOCH = 1
+# The key of a deadline: the session of a member ends.
+SESSION = "session"
+
+
+class ModernGroup(Group, Generic[M]):
+    """The replay of records changes a group, apart from its deadlines and `is_metadata_current`.
+
+    `metadata_hash` is that of the topics for which the group epoch was set. `is_metadata_current`: no topic that the
+    group subscribes to has changed since they were last compared with the hash.
+    """
+
+    __slots__ = (
+        "_name_subscribers",
+        "assignment_epoch",
+        "assignment_timestamp_ms",
+        "group_epoch",
+        "is_metadata_current",
+        "members",
+        "metadata_hash",
+        "static_members",
+        "target",
+    )
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__(group_id)
+        self.group_epoch = INITIAL_EPOCH
+        self.metadata_hash = 0
+        self.assignment_epoch = 0
+        # Wall clock; 0 if a target may be computed at once.
+        self.assignment_timestamp_ms = 0
+        self.members: dict[str, M] = {}
+        # Member ids by instance id.
+        self.static_members: dict[str, str] = {}
+        self.target: dict[str, Assignment] = {}
+        self.is_metadata_current = False
+        self._name_subscribers: Counter[str] = Counter()
+
+    # Members.
+
+    @property
+    def member_count(self) -> int:
+        return len(self.members)
+
+    def existing_member(self, member_id: str) -> M:
+        member = self.members.get(member_id)
+        if member is None:
+            message = f"Member {member_id} is not a member of group {self.group_id}."
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, message)
+        return member
+
+    def static_member(self, instance_id: str) -> M | None:
+        return self.members.get(self.static_members.get(instance_id, ""))
+
+    def put_member(self, member: M) -> None:
+        """Add a member, or replace one with the same id."""
+        old = self.members.get(member.member_id)
+        self.members[member.member_id] = member
+        if old is None or old.subscribed_names != member.subscribed_names:
+            if old is not None:
+                self._name_subscribers.subtract(old.subscribed_names)
+            self._name_subscribers.update(member.subscribed_names)
+            self._name_subscribers = +self._name_subscribers
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.member_id
+
+    def remove_member(self, member_id: str) -> M | None:
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self._name_subscribers.subtract(member.subscribed_names)
+            self._name_subscribers = +self._name_subscribers
+            # The instance id may belong to the member that has replaced this one.
+            if member.instance_id is not None and self.static_members.get(member.instance_id) == member_id:
+                del self.static_members[member.instance_id]
+        self.deadlines.cancel((SESSION, member_id))
+        return member
+
+    def target_of(self, member: M) -> Assignment:
+        """Return the target of a member, or of the static member that it replaces."""
+        member_id = member.member_id
+        if member.instance_id is not None:
+            member_id = self.static_members.get(member.instance_id, member_id)
+        return self.target.get(member_id, NO_ASSIGNMENT)
+
+    # Subscriptions.
+
+    def subscribed_topics(self) -> Collection[str]:
+        """Return the names of the topics to which the group subscribes."""
+        return self._name_subscribers.keys()
+
+    def subscribed_topics_with(self, removed: Iterable[M], added: Iterable[M]) -> set[str]:
+        """Return `subscribed_topics` as they are after members have left and joined."""
+        subscribers = Counter(self._name_subscribers)
+        for member in removed:
+            subscribers.subtract(member.subscribed_names)
+        for member in added:
+            subscribers.update(member.subscribed_names)
+        return {name for name, count in subscribers.items() if count > 0}
+
+    # The interface of groups.
+
+    def validate_offset_delete(self) -> None:
+        """Do nothing: the offsets of topics without subscribers may be deleted."""
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return topic in self._name_subscribers
+
+    def offsets_expire_since_ms(self) -> int | None:
+        return NO_TIMESTAMP
+
+    @property
+    def is_unused(self) -> bool:
+        return not self.members
+
+    def validate_delete(self) -> None:
+        if self.members:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
+from kbroker.metadata.features import SHARE_VERSION
 from kbroker.runtime.turns import paced
 from kbroker.share.delivery import Acknowledgement, AcknowledgeType
-from kbroker.share.group_settings import SHARE_VERSION
 from kbroker.share.leader import AcquiredRecords, AcquireRequest
 from kbroker.share.session import FINAL_EPOCH, INITIAL_EPOCH, TopicIdPartition
 from protocol.apis import ApiKey
@@ -142,7 +142,7 @@ def _check(request: ShareFetchRequest, acknowledgements: Acknowledgements) -> No
 
 def _identity(services: Services, group_id: str | None, member_id: str | None) -> tuple[str, str]:
     """Return the group and the member of a request. Raises KafkaError: UNSUPPORTED_VERSION, INVALID_REQUEST."""
-    if not services.metadata.features.levels.get(SHARE_VERSION, 0):
+    if not services.metadata.features.level(SHARE_VERSION):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     if not group_id or not member_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST)

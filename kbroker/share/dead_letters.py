@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 log = EventLogger("kbroker.share")
 
 PRODUCE_VERSION = 13
-# The records of one attempt.
+# The records of one attempt, and the size of the reads of the originals.
 MAX_RECORDS = 100
+READ_BYTES = 1 << 16
 # The pauses between attempts, in seconds.
 MIN_BACKOFF_S, MAX_BACKOFF_S = 1.0, 30.0
 # As in Kafka.
@@ -103,7 +104,7 @@ class DeadLetterWriter:
         topic = await self._topic(settings.dead_letter_topic)
         config = TopicConfig.of(topic.configs, self._config().topic_defaults)
         originals: dict[int, Record] = {}
-        if settings.copies_dead_letters:
+        if settings.config.errors_deadletterqueue_copy_record_enable:
             originals = await self._environment.offload(_read_blocking, leader, span)
         source = self._image.topics_by_id.get(leader.key.topic_id)
         origin = leader.partition.tp.topic if source is None else source.name
@@ -127,12 +128,12 @@ class DeadLetterWriter:
     async def _topic(self, name: str) -> TopicImage:
         """Return the dead-letter topic. Raises KafkaError if it cannot be one."""
         config = self._config()
-        prefix = str(config.values.get("errors.deadletterqueue.topic.name.prefix", ""))
+        prefix = config.errors_deadletterqueue_topic_name_prefix
         if name.startswith("__") or not name.startswith(prefix):
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The name {name} does not begin with '{prefix}'.")
         topic = self._image.topics.get(name)
         if topic is None:
-            if not config.values.get("errors.deadletterqueue.auto.create.topics.enable"):
+            if not config.errors_deadletterqueue_auto_create_topics_enable:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic {name} does not exist.")
             return await self._topics.ensure_topic(NewTopic(name, configs=[(DEAD_LETTER_ENABLE, "true")]))
         if topic.configs.get(DEAD_LETTER_ENABLE) != "true":
@@ -194,9 +195,10 @@ def _batches(letters: Sequence[NewRecord], max_bytes: int) -> Iterator[bytes]:
 def _read_blocking(leader: SharePartitionLeader, span: Span) -> dict[int, Record]:
     """Read the records of a span that are still there. Called in a thread."""
     records: dict[int, Record] = {}
-    partition_log, position = leader.partition.log, max(span.first, leader.partition.log.log_start_offset)
+    partition_log, end = leader.partition.log, leader.partition.high_watermark
+    position = max(span.first, partition_log.log_start_offset)
     while position <= span.last:
-        data = bytes(read_blocking(partition_log, position, 1 << 20, span.last + 1))
+        data = bytes(read_blocking(partition_log, position, READ_BYTES, end))
         if not data:
             break
         for pos, header in iter_headers(data):

@@ -168,7 +168,11 @@ class SharePartitionLeader:
         clock = self._environment.clock
         if stored.start_offset == UNINITIALIZED_START_OFFSET:
             start = await self._environment.offload(
-                find_start_offset, self.partition, self.settings.auto_offset_reset, self._end_offset(), clock.now_ms()
+                find_start_offset,
+                self.partition,
+                self.settings.config.share_auto_offset_reset,
+                self._end_offset(),
+                clock.now_ms(),
             )
             stored = stored._replace(start_offset=start)
             # A start at the latest offset must be the same for the next leader.
@@ -200,7 +204,9 @@ class SharePartitionLeader:
             raise self.failure
         if self.state is None:
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE)
-        if not self.settings.renewal_enabled and any(each.type == AcknowledgeType.RENEW for each in acknowledgements):
+        if not self.settings.config.share_renew_acknowledge_enable and any(
+            each.type == AcknowledgeType.RENEW for each in acknowledgements
+        ):
             message = "Renewing acquisition locks is not enabled for the group."
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE, message)
         now_ms = self._environment.clock.mono_ms()

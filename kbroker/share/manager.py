@@ -113,8 +113,7 @@ class SharePartitionManager:
             if former is not None:
                 # Its locks stay: the member has them.
                 self.sessions.close(former)
-            max_sessions = self._config().values["group.share.max.share.sessions"]
-            assert isinstance(max_sessions, int)
+            max_sessions = self._config().group_share_max_share_sessions
             session = self.sessions.open(group_id, member_id, connection, max_sessions)
         else:
             session = self.sessions.resume(group_id, member_id, epoch)

@@ -106,6 +106,7 @@ def install(machine: Machine, coordinator: StateCoordinator, share_version: int 
         config,
         letters.start,
     )
+    machine.broker._started.append(services.share.stop)
 
 
 class ShareConsumer:

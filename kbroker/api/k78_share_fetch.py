@@ -74,7 +74,8 @@ async def share_fetch(services: Services, context: RequestContext, request: Shar
             max(request.max_records, 0),
             request.batch_size,
             request.share_acquire_mode == RECORD_LIMIT,
-            services.fetching.max_consumer_bytes(request.max_bytes),
+            # At least one batch, even if other clients do not read their responses.
+            max(services.fetching.max_consumer_bytes(request.max_bytes), min(request.max_bytes, 1)),
             lambda: session.is_closed,
         )
         results = await sharing.fetch(session, wanted, request.max_wait_ms)

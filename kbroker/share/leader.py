@@ -63,14 +63,17 @@ def client_error(code: int) -> ErrorCode:
 
 
 class AcquireRequest(NamedTuple):
-    """What a member asks for. `is_strict`: not more than `max_records` (record_limit, KIP-1206)."""
+    """What a member asks for. `is_strict`: not more than `max_records` (record_limit, KIP-1206).
+
+    `is_over`: whether the session was closed, or the request has waited long enough.
+    """
 
     member_id: str
     max_records: int
     batch_size: int
     is_strict: bool
     max_bytes: int
-    is_abandoned: Callable[[], bool]
+    is_over: Callable[[], bool]
 
 
 class AcquiredRecords(NamedTuple):
@@ -89,7 +92,8 @@ NOTHING = AcquiredRecords(b"", [])
 
 class ShareGroupParts(NamedTuple):
     """What all leaders of a broker share. `timer`: of the locks. `large_batch`: one thread at a time may decompress a
-    large batch. `on_dead_letters`: called when there are records that need a dead letter."""
+    large batch. `on_dead_letters`: called when there are records that need a dead letter. `on_idle`: called when no
+    session fetches the partition any more, and all of its state is stored."""
 
     environment: Environment
     persister: ShareStatePersister
@@ -97,11 +101,12 @@ class ShareGroupParts(NamedTuple):
     timer: DeadlineTimer[SharePartitionLeader]
     large_batch: Lock
     on_dead_letters: Callable[[SharePartitionLeader], None]
+    on_idle: Callable[[SharePartitionLeader], None]
 
 
 class SharePartitionLeader:
-    """`state`: None until it is read. `failure`: why this object cannot be used any more. `waiters`: the sessions
-    whose requests look again when there may be something to acquire."""
+    """`state`: None until it is read. `failure`: why this object cannot be used any more. `sessions`: those that fetch
+    the partition. Their requests that wait look again when there may be something to acquire."""
 
     def __init__(
         self, parts: ShareGroupParts, key: SharePartitionKey, partition: Partition, view: ReadView | None
@@ -111,11 +116,13 @@ class SharePartitionLeader:
         self.view = view
         self.state: SharePartition | None = None
         self.failure: KafkaError | None = None
-        self.waiters: dict[ShareSession, None] = {}
+        self.sessions: dict[ShareSession, None] = {}
         self.leader_epoch = partition.leader_epoch
         self._parts = parts
         self._environment = parts.environment
+        # Those that wait to be stored, and those that are being stored.
         self._changes: list[tuple[Change, Future[ErrorCode]]] = []
+        self._submitted: list[tuple[Change, Future[ErrorCode]]] = []
         self._must_write = self._is_reading = self._is_contended = self._is_watching = False
         self._tasks: dict[Task[None], None] = {}
         self._writing: Task[None] | None = None
@@ -186,9 +193,9 @@ class SharePartitionLeader:
         if self.failure is None:
             self.failure = error
             self._parts.timer.cancel(self)
-            changes, self._changes = self._changes, []
-            for _, done in changes:
+            for _, done in (*self._submitted, *self._changes):
                 _finish(done, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._changes = []
             self.wake()
 
     def stop(self) -> None:
@@ -250,18 +257,18 @@ class SharePartitionLeader:
         await self._environment.yield_to_loop()
         while self.state is not None and self.failure is None and (self._changes or self._must_write):
             submitted, self._changes, self._must_write = self._changes, [], False
+            self._submitted = submitted
             write, undo = self.state.begin_write([change for change, _ in submitted])
             try:
                 await self._parts.persister.write(self.key, write)
-                code = ErrorCode.NONE
+                code, fenced = ErrorCode.NONE, None
             except KafkaError as error:
                 code = client_error(error.code)
                 undo()
-                if error.code in FENCED:
-                    self.close(KafkaError(code, error.message))
+                fenced = error if error.code in FENCED else None
             except Exception as error:
                 log.failure("storing a share partition failed", error, partition=self.partition.tp)
-                code = ErrorCode.UNKNOWN_SERVER_ERROR
+                code, fenced = ErrorCode.UNKNOWN_SERVER_ERROR, None
                 undo()
             for change, done in submitted:
                 if code:
@@ -269,8 +276,18 @@ class SharePartitionLeader:
                 else:
                     self.state.commit(change)
                 _finish(done, code)
+            self._submitted = []
+            if fenced is not None:
+                self.close(KafkaError(code, fenced.message))
             self._after_change()
         self._writing = None
+        self.check_idle()
+
+    def check_idle(self) -> None:
+        """Report if this object is not needed any more: the next one reads the state, which may be another one then."""
+        is_busy = self.sessions or self._writing or self._changes or self.failure is not None
+        if not is_busy and self.state is not None and self.state.is_idle:
+            self._parts.on_idle(self)
 
     def _after_change(self) -> None:
         """Called when records may have become available, or need a dead letter."""
@@ -289,8 +306,8 @@ class SharePartitionLeader:
                 self._parts.timer.set(self, deadline_ms)
 
     def wake(self) -> None:
-        for waiter in list(self.waiters):
-            waiter.wake()
+        for session in list(self.sessions):
+            session.wake()
 
     # Reading.
 
@@ -315,7 +332,7 @@ class SharePartitionLeader:
                     self._watch()
                     return NOTHING
                 read = await self._read(offset, request.max_bytes)
-                if self.failure is not None or request.is_abandoned():
+                if self.failure is not None or request.is_over():
                     return NOTHING
                 found = self._acquire(read, request)
                 if found.acquired or read.scanned.last < offset:

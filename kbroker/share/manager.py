@@ -48,7 +48,9 @@ class SharePartitionManager:
         self._settings = settings
         self._config = config
         self._timer = DeadlineTimer[SharePartitionLeader](environment, SharePartitionLeader.on_deadline)
-        self._parts = ShareGroupParts(environment, persister, settings.of, self._timer, Lock(), on_dead_letters)
+        self._parts = ShareGroupParts(
+            environment, persister, settings.of, self._timer, Lock(), on_dead_letters, self._drop
+        )
 
     def settings(self, group_id: str) -> GroupSettings:
         return self._settings.of(group_id)
@@ -79,7 +81,8 @@ class SharePartitionManager:
 
     def _drop(self, leader: SharePartitionLeader) -> None:
         leader.stop()
-        self.leaders.pop(leader.key, None)
+        if self.leaders.get(leader.key) is leader:
+            del self.leaders[leader.key]
 
     def on_delta(self, delta: MetadataDelta) -> None:
         """End what this broker does not lead any more."""
@@ -112,12 +115,16 @@ class SharePartitionManager:
             former = self.sessions.find(group_id, member_id)
             if former is not None:
                 # Its locks stay: the member has them.
-                self.sessions.close(former)
+                self._close(former)
             max_sessions = self._config().group_share_max_share_sessions
             session = self.sessions.open(group_id, member_id, connection, max_sessions)
         else:
             session = self.sessions.resume(group_id, member_id, epoch)
         session.update(added, forgotten)
+        for topic_id, index in paced(forgotten):
+            leader = self.leaders.get(SharePartitionKey(group_id, topic_id, index))
+            if leader is not None:
+                leader.sessions.pop(session, None)
         return session
 
     def begin_acknowledgement(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
@@ -130,24 +137,29 @@ class SharePartitionManager:
 
     async def release(self, session: ShareSession) -> None:
         """Release what the member of a closed session has."""
-        for done in [*self._release(session)]:
+        for done in self._close(session, releases=True):
             await done
 
-    def _release(self, session: ShareSession) -> list[Future[ErrorCode]]:
-        session.close()
+    def _close(self, session: ShareSession, *, releases: bool = False) -> list[Future[ErrorCode]]:
+        """End a session. Returns the outcomes of the changes that release what its member has."""
+        self.sessions.close(session)
         released = []
         for topic_id, index in paced(session.partitions):
             leader = self.leaders.get(SharePartitionKey(session.group_id, topic_id, index))
-            done = None if leader is None else leader.release(session.member_id)
-            if done is not None:
+            if leader is None:
+                continue
+            leader.sessions.pop(session, None)
+            done = leader.release(session.member_id) if releases else None
+            if done is None:
+                leader.check_idle()
+            else:
                 released.append(done)
         return released
 
     def on_connection_closed(self, connection: object) -> None:
         """End the sessions of a connection, whose members will not acknowledge over it any more."""
         for session in self.sessions.of_connection(connection):
-            self.sessions.close(session)
-            self._release(session)
+            self._close(session, releases=True)
 
     # Requests.
 
@@ -170,34 +182,28 @@ class SharePartitionManager:
         """
         loop = self._environment.loop
         deadline_s = loop.time() + max_wait_ms / 1000
-        watched: dict[SharePartitionLeader, None] = {}
-        try:
-            while True:
-                session.is_woken = False
-                results = await self._acquire(session, request, watched)
-                wait_s = deadline_s - loop.time()
-                is_impossible = request.max_records <= 0 or request.max_bytes <= 0 or not session.partitions
-                if results or is_impossible or wait_s <= 0 or session.is_closed:
-                    return results
-                if not session.is_woken:
-                    await self._wait(session, wait_s)
-        finally:
-            for leader in watched:
-                leader.waiters.pop(session, None)
+        request = request._replace(is_over=lambda: session.is_closed or loop.time() > deadline_s)
+        is_impossible = request.max_records <= 0 or request.max_bytes <= 0 or not session.partitions
+        while True:
+            session.is_woken = False
+            results = await self._acquire(session, request)
+            wait_s = deadline_s - loop.time()
+            if results or is_impossible or wait_s <= 0 or session.is_closed:
+                return results
+            if not session.is_woken:
+                await self._wait(session, wait_s)
 
-    async def _acquire(
-        self, session: ShareSession, request: AcquireRequest, watched: dict[SharePartitionLeader, None]
-    ) -> FetchResults:
+    async def _acquire(self, session: ShareSession, request: AcquireRequest) -> FetchResults:
         results: FetchResults = {}
         leaders: list[tuple[TopicIdPartition, SharePartitionLeader]] = []
-        for key in paced(session.partitions):
+        for key in paced(list(session.partitions)):
             try:
                 leader = self.leader(session.group_id, key)
             except KafkaError as error:
                 results[key] = error
                 continue
             leaders.append((key, leader))
-            watched[leader] = leader.waiters[session] = None
+            leader.sessions[session] = None
         records_left, bytes_left = request.max_records, request.max_bytes
         for number, (key, leader) in enumerate(leaders):
             if records_left <= 0 or bytes_left <= 0 or session.is_closed:

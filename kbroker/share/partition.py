@@ -90,6 +90,11 @@ class SharePartition:
     def ranges(self) -> Sequence[InFlightRange]:
         return list(self._ranges)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is lost with this object: no locks, and no dead letters to write."""
+        return all(each.state in (DeliveryState.AVAILABLE, *FINISHED) and not each.is_pending for each in self._ranges)
+
     def _append(self, added: InFlightRange) -> None:
         self._ranges.append(added)
         self.end = added.last

@@ -18,7 +18,7 @@ from kbroker.replica.fetch.filter_scan import LookBudget
 from kbroker.replica.fetch.read_filter import combine
 from kbroker.runtime.event_log import EventLogger
 from kbroker.share.delivery import Acknowledgement, AcknowledgeType, Acquired, DeliveryPolicy
-from kbroker.share.partition import Change, SharePartition
+from kbroker.share.partition import SharePartition, StateChange
 from kbroker.share.record_scan import ShareRead, ShareReadRequest, scan
 from kbroker.share.start_offset import find_start_offset
 from protocol.errors import ErrorCode
@@ -121,8 +121,8 @@ class SharePartitionLeader:
         self._parts = parts
         self._environment = parts.environment
         # Those that wait to be stored, and those that are being stored.
-        self._changes: list[tuple[Change, Future[ErrorCode]]] = []
-        self._submitted: list[tuple[Change, Future[ErrorCode]]] = []
+        self._changes: list[tuple[StateChange, Future[ErrorCode]]] = []
+        self._submitted: list[tuple[StateChange, Future[ErrorCode]]] = []
         self._must_write = self._is_reading = self._is_contended = self._is_watching = False
         self._tasks: dict[Task[None], None] = {}
         self._writing: Task[None] | None = None
@@ -234,7 +234,7 @@ class SharePartitionLeader:
                 self.submit(change)
             self._after_change()
 
-    def submit(self, change: Change) -> Future[ErrorCode]:
+    def submit(self, change: StateChange) -> Future[ErrorCode]:
         """Store a change. The future is done when it is committed or rolled back."""
         done: Future[ErrorCode] = self._environment.loop.create_future()
         if not change.updates:

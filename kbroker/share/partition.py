@@ -1,7 +1,8 @@
 """A share partition: the records of one partition that a share group has in flight, in one leader epoch (KIP-932).
 
-All is decided here, without I/O. What changes the stored state is a `Change`: its ranges are pending from the decision
-until it is persisted (`commit`), or not (`roll_back`), and meanwhile nobody can acquire, acknowledge or release them.
+All is decided here, without I/O. What changes the stored state is a `StateChange`: its ranges are pending from the
+decision until it is persisted (`commit`), or not (`roll_back`), and meanwhile nobody can acquire, acknowledge or
+release them.
 Acquiring stores nothing: a new leader forgets all locks, and the deliveries since the last change of a record.
 
     AVAILABLE --acquire--> ACQUIRED --accept--> ACKNOWLEDGED
@@ -42,7 +43,7 @@ class _Update:
 
 
 @dataclass(slots=True, eq=False)
-class Change:
+class StateChange:
     """Changes of ranges that are pending until they are persisted. `is_retried`: nobody waits for the outcome, and
     what cannot be persisted is tried again."""
 
@@ -212,7 +213,7 @@ class SharePartition:
 
     def acknowledge(
         self, member_id: str, acknowledgements: Sequence[Acknowledgement], policy: DeliveryPolicy, now_ms: int
-    ) -> Change:
+    ) -> StateChange:
         """Return the change, all or nothing. Raises KafkaError: INVALID_RECORD_STATE, INVALID_REQUEST.
 
         What is below the start is ignored, since it is finished.
@@ -224,7 +225,7 @@ class SharePartition:
         ]
         for span, _ in spans:
             self._check_acquired(span, member_id)
-        change = Change()
+        change = StateChange()
         for span, kind in spans:
             for each in self._ranges.cut(span):
                 if each.is_hole:
@@ -258,7 +259,9 @@ class SharePartition:
             if each.member_id != member_id:
                 raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "Member is not the owner of batch record")
 
-    def _acknowledge(self, change: Change, each: InFlightRange, kind: int, policy: DeliveryPolicy, now_ms: int) -> None:
+    def _acknowledge(
+        self, change: StateChange, each: InFlightRange, kind: int, policy: DeliveryPolicy, now_ms: int
+    ) -> None:
         if kind == AcknowledgeType.ACCEPT:
             change.add(each, DeliveryState.ACKNOWLEDGED)
         elif kind == AcknowledgeType.GAP:
@@ -268,21 +271,21 @@ class SharePartition:
         elif kind == AcknowledgeType.RELEASE:
             self._release(change, each, policy, policy.due_ms(each.delivery_count, now_ms))
 
-    def _release(self, change: Change, each: InFlightRange, policy: DeliveryPolicy, due_ms: int) -> None:
+    def _release(self, change: StateChange, each: InFlightRange, policy: DeliveryPolicy, due_ms: int) -> None:
         state = policy.state_after_failure(each.delivery_count)
         change.add(each, state, due_ms if state is DeliveryState.AVAILABLE else 0)
 
-    def release_member(self, member_id: str, policy: DeliveryPolicy) -> Change:
+    def release_member(self, member_id: str, policy: DeliveryPolicy) -> StateChange:
         """Release what a member has, because its session has ended. It is available at once."""
-        change = Change(is_retried=True)
+        change = StateChange(is_retried=True)
         for each in self._ranges:
             if each.state is DeliveryState.ACQUIRED and each.member_id == member_id and not each.is_pending:
                 self._release(change, each, policy, 0)
         return change
 
-    def expire_locks(self, policy: DeliveryPolicy, now_ms: int) -> Change:
+    def expire_locks(self, policy: DeliveryPolicy, now_ms: int) -> StateChange:
         """Release the records whose lock has expired."""
-        change = Change(is_retried=True)
+        change = StateChange(is_retried=True)
         for each in self._ranges:
             if each.state is DeliveryState.ACQUIRED and each.lock_until_ms <= now_ms and not each.is_pending:
                 self._release(change, each, policy, policy.due_ms(each.delivery_count, now_ms))
@@ -292,9 +295,9 @@ class SharePartition:
         """Return the ranges that need a dead letter."""
         return [each for each in self._ranges if each.state is DeliveryState.ARCHIVING and not each.is_pending]
 
-    def archive_dead_letters(self, span: Span) -> Change:
+    def archive_dead_letters(self, span: Span) -> StateChange:
         """Return the change after the dead letters of a span were written."""
-        change = Change(is_retried=True)
+        change = StateChange(is_retried=True)
         for each in self._ranges.cut(span):
             if each.state is DeliveryState.ARCHIVING and not each.is_pending:
                 change.add(each, DeliveryState.ARCHIVED)
@@ -311,7 +314,7 @@ class SharePartition:
 
     # Persistence.
 
-    def begin_write(self, changes: Sequence[Change]) -> tuple[StateWrite, Callable[[], None]]:
+    def begin_write(self, changes: Sequence[StateChange]) -> tuple[StateWrite, Callable[[], None]]:
         """Return what to store for changes and for holes, and what to call if it was not stored."""
         target = {update.range: update for change in changes for update in change.updates}
         holes, self._unstored = self._unstored, []
@@ -337,7 +340,7 @@ class SharePartition:
         due_ms = update.due_ms + self._wall_ms_ahead if update.due_ms else NOT_DELAYED
         return StateBatch(max(each.first, start), each.last, update.state, each.delivery_count, due_ms)
 
-    def commit(self, change: Change) -> None:
+    def commit(self, change: StateChange) -> None:
         """Apply a change that was persisted."""
         for update in change.updates:
             each = update.range
@@ -345,7 +348,7 @@ class SharePartition:
             each.member_id, each.lock_until_ms = "", 0
         self._settle()
 
-    def roll_back(self, change: Change, now_ms: int) -> None:
+    def roll_back(self, change: StateChange, now_ms: int) -> None:
         """End a change that was not persisted. Its records have their former state; their locks may have expired."""
         for update in change.updates:
             update.range.is_pending = False

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
+from types import ModuleType
 
 import pytest
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.share.share_partition_state import DeliveryState, PersistedState, StateBatch, StateWrite
+from kbroker.share import partition
 from kbroker.share.delivery import Acknowledgement, AcknowledgeType, DeliveryPolicy, ScannedBatch
 from kbroker.share.in_flight import Span
-from kbroker.share.partition import Change, SharePartition
+from kbroker.share.partition import SharePartition, StateChange
 
 RECORDS = 60
 LOCK_MS = 1000
@@ -40,8 +44,8 @@ class History:
     start: int = 0
     stored: dict[int, StateBatch] = field(default_factory=dict)
     records: dict[int, Record] = field(default_factory=dict)
-    unsent: list[Change] = field(default_factory=list)
-    writing: tuple[list[Change], StateWrite, Callable[[], None]] | None = None
+    unsent: list[StateChange] = field(default_factory=list)
+    writing: tuple[list[StateChange], StateWrite, Callable[[], None]] | None = None
     acknowledged: set[int] = field(default_factory=set)
     letters: set[int] = field(default_factory=set)
     rejected: set[int] = field(default_factory=set)
@@ -133,7 +137,7 @@ class History:
             self.letters.update(range(each.first, each.last + 1))
             self._submit(self.partition.archive_dead_letters(Span(each.first, each.last)))
 
-    def _submit(self, change: Change) -> None:
+    def _submit(self, change: StateChange) -> None:
         if change.updates:
             self.unsent.append(change)
 
@@ -240,8 +244,7 @@ def _drain(history: History) -> None:
     raise AssertionError(f"records from {history.partition.start} on are never finished: {history.partition.ranges}")
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_each_record_has_one_holder_and_none_is_lost(seed: int) -> None:
+def run_history(seed: int) -> None:
     random = Random(seed)
     policy = DeliveryPolicy(
         delivery_count_limit=random.choice([2, 3, 5]),
@@ -261,3 +264,51 @@ def test_each_record_has_one_holder_and_none_is_lost(seed: int) -> None:
         finished = {n for n in history.stored if history.stored[n].state == DeliveryState.ARCHIVED} - holes
         gaps = finished - history.letters
         assert not gaps & history.rejected
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_each_record_has_one_holder_and_none_is_lost(seed: int) -> None:
+    run_history(seed)
+
+
+MISTAKES = {
+    "a lock never expires": ("each.lock_until_ms <= now_ms and not each.is_pending", "False"),
+    "expiry does not wait for a pending write": (
+        "lock_until_ms <= now_ms and not each.is_pending",
+        "lock_until_ms <= now_ms",
+    ),
+    "another member's acknowledgement is accepted": ("if each.member_id != member_id:", "if False:"),
+    "a record is acknowledged while its state is pending": (
+        "if each.state is not DeliveryState.ACQUIRED or each.is_pending:",
+        "if each.state is not DeliveryState.ACQUIRED:",
+    ),
+    "a hole is never archived": ("self._archive_hole(Span(position, scanned.last))", "pass"),
+    "archived without a dead letter": (
+        "change.add(each, policy.final_state)",
+        "change.add(each, DeliveryState.ARCHIVED)",
+    ),
+    "deliveries are not counted": ("taken.delivery_count += 1", "pass"),
+    "the start passes open records": ("is_finished = state in FINISHED and", "is_finished = True or"),
+    "exhausted records are delivered again": (
+        "change.add(each, state, due_ms if state is DeliveryState.AVAILABLE else 0)",
+        "change.add(each, DeliveryState.AVAILABLE)",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = MISTAKES[mistake]
+    source = inspect.getsource(partition)
+    assert old in source
+    planted = ModuleType("planted")
+    # The dataclasses look up their module.
+    monkeypatch.setitem(sys.modules, "planted", planted)
+    exec(compile(source.replace(old, new), partition.__file__, "exec"), planted.__dict__)
+    monkeypatch.setattr(sys.modules[__name__], "SharePartition", planted.SharePartition)
+    for seed in range(60):
+        try:
+            run_history(seed)
+        except (AssertionError, ValueError):
+            return
+    raise AssertionError("no history has found the mistake")

@@ -38,6 +38,7 @@ from kbroker.coordinator.runtime.operation import (
     ignore,
 )
 from kbroker.coordinator.runtime.write_event import (
+    NO_RESULT,
     WriteEvent,
     complete_or_fail,
     encode_batches,
@@ -166,6 +167,15 @@ class CoordinatorContext(Generic[S]):
     ) -> None:
         """Run an operation as `write` does, and ignore its response or error."""
         self.write(operation, ignore, key, mode)
+
+    async def wait_until_committed(self) -> None:
+        """Wait until everything that operations have seen so far is committed. Raises KafkaError if it cannot be."""
+        last = self._queue[-1] if self._queue else self._appended[-1][1][-1] if self._appended else None
+        if last is not None:
+            future: Future[None] = self._environment.loop.create_future()
+            read = WriteEvent(lambda _: NO_RESULT, partial(complete_or_fail, future), "", NO_LOCK, None, NO_PRODUCER)
+            last.reads.append(read)
+            await future
 
     def locked_keys(self) -> list[str]:
         """Return the keys that have records in flight or waiting operations."""

@@ -241,7 +241,7 @@ class Builder:
     def txncommit(self, a: dict[str, str], version: int) -> tuple[str, Body]:
         body = self._in_transaction(a) | {"group_id": value(a.get("group", "g"))}
         if version >= 3:
-            body["generation_id"] = int(a.get("gen", -1))
+            body["generation_id_or_member_epoch"] = int(a.get("gen", -1))
             body["member_id"] = self.names.member_id(a.get("member"))
             body["group_instance_id"] = value(a.get("instance"))
         body["topics"] = [

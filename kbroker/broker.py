@@ -22,6 +22,7 @@ from kbroker.config.no_effect_warnings import no_effect_warnings
 from kbroker.config.values import ConfigError
 from kbroker.coordination.interface import NodeExists
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.coordinator.group.share.share_group_states import ShareGroupStates
 from kbroker.coordinator.share.persister import ShareStatePersister
 from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
@@ -243,6 +244,9 @@ class Broker:
         topics = AutoTopicCreationManager(
             self.environment, member.image, member.controller, channel, lambda: self.config
         )
+        persister = ShareStatePersister(
+            self.environment, node_id, member.image, lambda: self.config.request_timeout_ms, share_states, topics, peers
+        )
         return Services(
             node_id=node_id,
             config=self.config,
@@ -259,15 +263,8 @@ class Broker:
                 self.environment, node_id, member.image, lambda: self.config.request_timeout_ms, transactions, peers
             ),
             share_states=share_states,
-            share_state_persister=ShareStatePersister(
-                self.environment,
-                node_id,
-                member.image,
-                lambda: self.config.request_timeout_ms,
-                share_states,
-                topics,
-                peers,
-            ),
+            share_state_persister=persister,
+            share_group_states=ShareGroupStates(self.environment, member.image, groups, persister),
             marker_writer=marker_writer,
             producer_ids=member.producer_ids,
             delayed=self._extensions.delayed,
@@ -304,7 +301,7 @@ class Broker:
         await self.services.share_states.start()
         self._started.append(self.services.share_states.stop)
         await groups.start()
-        self._started.append(groups.stop)
+        self._started += [groups.stop, self.services.share_group_states.stop]
         await transactions.start()
         # Stopped before the groups: transactions that it completes commit their offsets.
         self._started.append(transactions.stop)

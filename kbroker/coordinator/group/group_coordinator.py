@@ -65,8 +65,8 @@ class GroupCoordinator:
         self._environment = environment
         self._config = config
         self._metadata = metadata
+        self.kinds = tuple(kinds)
         self.type_names = frozenset(kind.type_name for kind in kinds)
-        self.state_names = tuple(dict.fromkeys(state for kind in kinds for state in kind.state_names))
         self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             environment,
             internal_log,

@@ -206,7 +206,7 @@ class GroupShard:
         if group is not None:
             group.validate_transactional_offset_commit(committer, offsets)
         elif committer.generation >= 0:
-            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         validate_commit_size(offsets, max_bytes)
         return CoordinatorResult(None, offsets)
 

@@ -22,6 +22,7 @@ from kbroker.config.no_effect_warnings import no_effect_warnings
 from kbroker.config.values import ConfigError
 from kbroker.coordination.interface import NodeExists
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.coordinator.group.share.share_group_states import ShareGroupStates
 from kbroker.coordinator.share.persister import ShareStatePersister
 from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
@@ -276,6 +277,7 @@ class Broker:
                 lambda: self.config,
                 dead_letters.start,
             ),
+            share_group_states=ShareGroupStates(self.environment, member.image, groups, persister),
             marker_writer=marker_writer,
             producer_ids=member.producer_ids,
             delayed=self._extensions.delayed,
@@ -313,7 +315,7 @@ class Broker:
         await self.services.share_states.start()
         self._started += [self.services.share_states.stop, self.services.share.stop]
         await groups.start()
-        self._started.append(groups.stop)
+        self._started += [groups.stop, self.services.share_group_states.stop]
         await transactions.start()
         # Stopped before the groups: transactions that it completes commit their offsets.
         self._started.append(transactions.stop)

@@ -44,6 +44,7 @@ from protocol.fast.fetch import Records
 if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
     from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+    from kbroker.coordinator.group.share.share_group_states import ShareGroupStates
     from kbroker.coordinator.share.persister import ShareStatePersister
     from kbroker.coordinator.share.share_coordinator import ShareCoordinator
     from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
@@ -89,6 +90,7 @@ class Services:
     share_states: ShareCoordinator
     share_state_persister: ShareStatePersister
     share: SharePartitionManager
+    share_group_states: ShareGroupStates
     add_partitions_to_txn: AddPartitionsToTxnManager
     marker_writer: TransactionMarkerWriter
     producer_ids: ProducerIdManager

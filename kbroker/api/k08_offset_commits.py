@@ -246,6 +246,9 @@ def transactional_commit_error(error: ErrorCode, version: int) -> ErrorCode:
     """Return the error code for clients of this version."""
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
+    newer = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH)
+    if error in newer and version < TRANSACTIONAL_TOPIC_ID_VERSION:
+        return ErrorCode.ILLEGAL_GENERATION
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_VERSION:
         return ErrorCode.INVALID_TXN_STATE
     is_unreachable = error is ErrorCode.NETWORK_EXCEPTION

@@ -16,6 +16,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from kbroker.coordinator.share.share_partition_state import is_coordinator_key
+from kbroker.metadata.features import SHARE_VERSION
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
@@ -24,7 +25,7 @@ from protocol.messages.k10_find_coordinator import Coordinator, FindCoordinatorR
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 TOPICS = {GROUP: GROUP_METADATA_TOPIC, TRANSACTION: TRANSACTION_STATE_TOPIC, SHARE: SHARE_GROUP_STATE_TOPIC}
 SEVERAL_KEYS_VERSION = 4
-SHARE_VERSION = 6
+SHARE_PARTITIONS_VERSION = 6
 NO_NODE = -1
 MALFORMED = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
@@ -42,7 +43,9 @@ def handle(
         message = f"This broker has no coordinators of key type {key_type}."
         find = partial(_error, ErrorCode.INVALID_REQUEST, message)
         return _response(context, find, keys)
-    if key_type == SHARE and not (context.version >= SHARE_VERSION and services.metadata.features.share_version):
+    if key_type == SHARE and not (
+        context.version >= SHARE_PARTITIONS_VERSION and services.metadata.features.levels.get(SHARE_VERSION)
+    ):
         message = "" if context.version >= SEVERAL_KEYS_VERSION else MALFORMED
         return _response(context, partial(_error, ErrorCode.INVALID_REQUEST, message), keys)
     if TOPICS[key_type] not in services.metadata.topics and any(_is_valid(key_type, key) for key in paced(keys)):

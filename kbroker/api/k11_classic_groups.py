@@ -116,7 +116,7 @@ async def leave_group(services: Services, context: RequestContext, request: Leav
     has_several = context.version >= SEVERAL_MEMBERS_VERSION
     members = request.members if has_several else [MemberIdentity(member_id=request.member_id)]
     errors = await services.groups.write(
-        request.group_id, lambda shard: shard.kind(ClassicGroups).leave_group(request.group_id, members)
+        request.group_id, ClassicGroups, lambda groups: groups.leave_group(request.group_id, members)
     )
     if not has_several:
         return LeaveGroupResponse(error_code=errors[0])

@@ -20,7 +20,6 @@ from protocol.messages.k15_groups import (
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
-    ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
 )
@@ -66,25 +65,18 @@ def _describe(services: Services, version: int, group_id: str) -> DescribedGroup
     return dead
 
 
-def list_groups(services: Services, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+async def list_groups(services: Services, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     # Names that are longer than that of any state or type are not converted as a whole.
     states = {name[:MAX_NAME].lower() for name in paced(request.states_filter)}
     types = {name[:MAX_NAME].lower() for name in paced(request.types_filter)}
     if types and types.isdisjoint(services.groups.type_names):
         return ListGroupsResponse()
-    groups = services.groups.list_groups()
-    return ListGroupsResponse(
-        groups=[
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type_name,
-                group_state=group.state_name,
-                group_type=group.type_name,
-            )
-            for group in paced(groups)
-            if (not states or group.state_name.lower() in states) and (not types or group.type_name in types)
-        ]
-    )
+    groups = [
+        group
+        for group in paced(await services.groups.list_groups())
+        if (not states or group.group_state.lower() in states) and (not types or group.group_type in types)
+    ]
+    return ListGroupsResponse(groups=groups)
 
 
 HANDLERS = {

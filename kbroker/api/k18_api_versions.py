@@ -3,8 +3,8 @@
 - From version 3 the client sends its software name and version; an invalid one gets INVALID_REQUEST (KIP-511).
 - The response to an unsupported version has version 0, UNSUPPORTED_VERSION and the versions of ApiVersions, so that
   the client can retry (KIP-511).
-- From version 5 on the client sends the cluster and the node that it means to be connected to. If this is another one,
-  it gets REBOOTSTRAP_REQUIRED, and begins again with its bootstrap servers (KIP-1242).
+- From version 5 on the client can send both the cluster and the node that it means to be connected to. If this is
+  another one, it gets REBOOTSTRAP_REQUIRED, and begins again with its bootstrap servers (KIP-1242).
 - Features (version 3, KIP-584), supported and finalized. A supported feature with the lowest level 0 is omitted before
   version 4, since older clients cannot parse it. A feature that is finalized at level 0 is always omitted.
 """
@@ -25,6 +25,7 @@ from protocol.messages.k18_api_versions import (
 
 FIRST_WITH_CLIENT_SOFTWARE = 3
 FIRST_WITH_LEVEL_0 = 4
+NO_NODE = -1
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?", re.ASCII)
 
 
@@ -33,7 +34,10 @@ def handle(services: Services, context: RequestContext, request: ApiVersionsRequ
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    if request.cluster_id not in (None, services.metadata.cluster_id) or request.node_id not in (-1, services.node_id):
+    if (request.cluster_id is None) != (request.node_id == NO_NODE):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    own = services.metadata.cluster_id, services.node_id
+    if request.cluster_id is not None and (request.cluster_id, request.node_id) != own:
         return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     features = services.metadata.features
     return ApiVersionsResponse(

@@ -15,7 +15,6 @@ from kbroker.api.k29_acls import GROUP_OPERATIONS
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.consumer.consumer_groups import ConsumerGroups
 from kbroker.coordinator.group.consumer.heartbeat import HeartbeatRequest, validate_request
-from kbroker.metadata.features import GROUP_VERSION
 from kbroker.runtime.turns import paced
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
@@ -30,26 +29,22 @@ from protocol.messages.k68_consumer_groups import (
 # A group may have thousands of members.
 RUNS_IN_TURNS = {ApiKey.CONSUMER_GROUP_DESCRIBE}
 
-CONSUMER = "consumer"
 
-
-def _is_enabled(services: Services) -> bool:
-    has_feature = services.metadata.features.levels.get(GROUP_VERSION, 0) >= 1
-    return has_feature and CONSUMER in services.config.group_coordinator_rebalance_protocols
+def _check_enabled(services: Services) -> None:
+    services.groups.check_enabled(ConsumerGroups)
+    if ConsumerGroups.type_name not in services.config.group_coordinator_rebalance_protocols:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
 
 
 async def heartbeat(
     services: Services, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
-    if not _is_enabled(services):
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    _check_enabled(services)
     validate_request(request, context.version, services.config.group_consumer_assignors)
     # Kafka's Uuid: its text is the URL-safe Base64 of the bytes.
     new_member_id = urlsafe_b64encode(services.environment.random.randbytes(16)).decode().rstrip("=")
     beat = HeartbeatRequest(request, new_member_id, context.client_id or "", context.client_host)
-    return await services.groups.write_in_order(
-        request.group_id, lambda shard: shard.kind(ConsumerGroups).heartbeat(beat)
-    )
+    return await services.groups.write(request.group_id, ConsumerGroups, lambda groups: groups.heartbeat(beat))
 
 
 async def describe(
@@ -67,13 +62,10 @@ async def describe(
 
 async def _describe(services: Services, group_id: str) -> DescribedConsumerGroup:
     try:
-        if not _is_enabled(services):
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        _check_enabled(services)
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-        return await services.groups.write_in_order(
-            group_id, lambda shard: shard.kind(ConsumerGroups).describe(group_id)
-        )
+        return await services.groups.write(group_id, ConsumerGroups, lambda groups: groups.describe(group_id))
     except KafkaError as error:
         return DescribedConsumerGroup(group_id=group_id, error_code=error.code, error_message=error.message)
 

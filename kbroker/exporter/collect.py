@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.config.broker.broker_config import INTER_BROKER
+from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.exporter.families import MetricsPage, labels
 from kbroker.exporter.replication import (
     ITEMS_PER_STEP,
@@ -43,6 +44,7 @@ _TOPICS = "kafka_server_brokertopicmetrics_"
 _REQUESTS = "kafka_network_requestmetrics_"
 _REPLICAS = "kafka_server_replicamanager_"
 _GROUPS = "kafka_coordinator_group_groupmetadatamanager_"
+_GROUP_COORDINATOR = "kafka_server_group_coordinator_metrics_"
 _SOCKETS = "kafka_server_socket_server_metrics_connection_"
 _SESSIONS = "kafka_server_fetchsessioncache_numincrementalfetch"
 
@@ -247,12 +249,13 @@ def _add_waiting_fetches(services: Services, page: MetricsPage) -> Iterator[None
 
 
 def _add_groups(services: Services, page: MetricsPage) -> Iterator[None]:
-    states: Counter[str] = Counter()
+    # By kind and state.
+    states: Counter[tuple[str, str]] = Counter()
     offsets = 0
     for context in services.groups.runtime.contexts():
         shard = context.shard
         for group_id, group in list(shard.groups.items()):
-            states[group.state_name] += 1
+            states[group.type_name, group.state_name] += 1
             page.add("kafka_consumergroup_members", group.member_count, labels(consumergroup=group_id))
             if states.total() % ITEMS_PER_STEP == 0:
                 yield
@@ -261,9 +264,18 @@ def _add_groups(services: Services, page: MetricsPage) -> Iterator[None]:
             for topic, by_partition in list(topics.items()):
                 offsets += len(by_partition)
                 yield from _add_offsets(services, page, group_id, topic, {p: o.offset for p, o in by_partition.items()})
-    page.add(_GROUPS + "numgroups", states.total())
-    for state in services.groups.state_names:
-        page.add(f"{_GROUPS}numgroups{state.lower()}", states[state])
+    for kind in services.groups.kinds:
+        type_name = kind.type_name
+        count = sum(states[type_name, state] for state in kind.state_names)
+        page.add(_GROUP_COORDINATOR + "group_count", count, labels(protocol=type_name))
+        if type_name == ClassicGroup.type_name:
+            page.add(_GROUPS + "numgroups", count)
+        for state in kind.state_names:
+            if type_name == ClassicGroup.type_name:
+                page.add(f"{_GROUPS}numgroups{state.lower()}", states[type_name, state])
+            else:
+                name = f"{_GROUP_COORDINATOR}{type_name}_group_count"
+                page.add(name, states[type_name, state], labels(state=state.lower()))
     page.add(_GROUPS + "numoffsets", offsets)
 
 

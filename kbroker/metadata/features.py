@@ -23,7 +23,6 @@ from protocol.errors import ErrorCode
 
 GROUP_VERSION = "group.version"
 TRANSACTION_VERSION = "transaction.version"
-GROUP_VERSION = "group.version"
 SHARE_VERSION = "share.version"
 STREAMS_VERSION = "streams.version"
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
@@ -40,7 +39,7 @@ class SupportedVersionRange(NamedTuple):
 SUPPORTED_FEATURES = {
     TRANSACTION_VERSION: SupportedVersionRange(0, 2, 2),
     # Kafka's are (0, 1, 1), (0, 2, 2) and (0, 1, 1). They rise when all APIs of the groups are served.
-    GROUP_VERSION: SupportedVersionRange(0, 0, 0),
+    GROUP_VERSION: SupportedVersionRange(0, 1, 1),
     SHARE_VERSION: SupportedVersionRange(0, 0, 0),
     STREAMS_VERSION: SupportedVersionRange(0, 0, 0),
     "eligible.leader.replicas.version": SupportedVersionRange(0, 1, 1),

@@ -1,4 +1,4 @@
-"""The keys and values of records in __consumer_offsets for share groups (KIP-932), each preceded by its version (int16).
+"""The keys and values of records in __consumer_offsets for share groups (KIP-932), each preceded by its version.
 
 The version of a key is its kind: 10 member, 11 group epoch, 12 epoch of the target assignment, 13 target of a member,
 14 current assignment of a member, 15 which partitions have a state at the share coordinator.

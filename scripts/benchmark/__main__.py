@@ -1,4 +1,4 @@
-"""Run kbroker and Apache Kafka 4.3.1 side by side and print a table of ratios.
+"""Run kbroker and Apache Kafka 4.4.0 side by side and print a table of ratios.
 
 Each round measures every server once, in turn: kbroker, Kafka, and Kafka again as the control. The control's ratio
 shows the noise of the machine. Figures are medians; the spread is (max - min) / median. The server's processor time is
@@ -77,7 +77,7 @@ def main() -> int:
             if owner is not None and hasattr(owner, "close"):
                 stack.callback(owner.close)
         stack.enter_context(running(ours, theirs))
-        print(footer("Apache Kafka 4.3.1", rounds_text(args.rounds)))
+        print(footer("Apache Kafka 4.4.0", rounds_text(args.rounds)))
         print(HEADING)
         for case in cases:
             result = measure(case, ours, theirs, min(args.rounds, case.rounds))
@@ -85,7 +85,7 @@ def main() -> int:
             line = row(result)
             print(line, flush=True)
             if args.write:
-                about = intro("--write", after=", Apache Kafka 4.3.1 with a heap of 1 GiB")
+                about = intro("--write", after=", Apache Kafka 4.4.0 with a heap of 1 GiB")
                 write_table(
                     "clients", about, HEADING, {line: f"{today()}, {rounds_text(min(args.rounds, case.rounds))}"}
                 )

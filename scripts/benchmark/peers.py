@@ -1,4 +1,4 @@
-"""The two servers that are compared: kbroker from this tree, and Apache Kafka 4.3.1 from Maven."""
+"""The two servers that are compared: kbroker from this tree, and Apache Kafka 4.4.0 from Maven."""
 
 import base64
 import fcntl
@@ -18,7 +18,7 @@ from scripts.ports import free_ports
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-CACHE = ROOT / ".cache" / "kafka-4.3.1"
+CACHE = ROOT / ".cache" / "kafka-4.4.0"
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 # The characters of a server's log that are shown when it does not start.
 LOG_TAIL = 4_000
@@ -37,20 +37,23 @@ class ProcessorTime(NamedTuple):
 
 
 def kafka_classpath() -> str:
-    """Return the classpath of Apache Kafka's jars, which are downloaded once with Maven."""
-    CACHE.parent.mkdir(parents=True, exist_ok=True)
-    with (CACHE.parent / f"{CACHE.name}.lock").open("w") as lock:
-        # Another process may be downloading them: it has some of the jars, Kafka's own among them, before all.
+    """Return the classpath of Apache Kafka's jars, which are downloaded once."""
+    return downloaded_classpath(HERE / "kafka-pom.xml", CACHE)
+
+
+def downloaded_classpath(pom: Path, directory: Path) -> str:
+    """Return the classpath of the dependencies in a file of Maven, which are downloaded once."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with (directory.parent / f"{directory.name}.lock").open("w") as lock:
+        # Another process may be downloading them: it has some of the jars before all.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Directories of earlier versions have no MirrorMaker.
-        if not list(CACHE.glob("connect-mirror-4*.jar")):
-            print("downloading Apache Kafka 4.3.1 with Maven ...", file=sys.stderr, flush=True)
+        if not list(directory.glob("*.jar")):
+            print(f"downloading {directory.name} with Maven ...", file=sys.stderr, flush=True)
             subprocess.run(
-                ["mvn", "-q", "-B", "-f", str(HERE / "kafka-pom.xml"), "dependency:copy-dependencies",
-                 f"-DoutputDirectory={CACHE}"],
+                ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={directory}"],
                 check=True,
-            )  # fmt: skip
-    return f"{CACHE}/*"
+            )
+    return f"{directory}/*"
 
 
 # How long a server may take until it listens, by default. One with thousands of logs reads them first.

@@ -36,9 +36,9 @@ from kbroker.config.values import BOOLEAN, INT, INT_MAX, LIST, SHORT, STRING, Co
 
 # The kinds of groups with configs of their own.
 KINDS = ("consumer", "share", "streams")
-# Those that the broker does not serve yet. A kind's configs take effect when its row is removed.
+# Those that the broker does not serve yet, and single configs. They take effect when their row is removed.
 NOT_SERVED = {
-    "consumer": NoEffect.NO_CONSUMER_GROUPS,
+    "group.consumer.migration.policy": NoEffect.NO_CONVERSION,
     "share": NoEffect.NO_SHARE_GROUPS,
     "streams": NoEffect.NO_STREAMS_GROUPS,
 }
@@ -111,7 +111,7 @@ def _broker(
     importance: Importance = MEDIUM,
     update_mode: UpdateMode = READ_ONLY,
 ) -> ConfigKey:
-    no_effect = NOT_SERVED.get(_kind_of(name))
+    no_effect = NOT_SERVED.get(name) or NOT_SERVED.get(_kind_of(name))
     return ConfigKey(name, config_type, default, validator, importance, update_mode, documentation, (), no_effect)
 
 
@@ -180,7 +180,7 @@ BROKER_KEYS = (
     _broker("group.coordinator.rebalance.protocols", LIST, ("classic", "consumer", "streams"),
         non_empty_list_of("consumer", "classic", "share", "streams"),
         "Enabled group protocols: classic, consumer, share, streams."),
-    _broker("group.consumer.assignors", LIST, ("uniform", "range"), non_empty_list_of(),
+    _broker("group.consumer.assignors", LIST, ("uniform", "range"), non_empty_list_of("uniform", "range"),
         "Server-side assignors for consumer groups (KIP-848); the first is the default."),
     _broker("group.consumer.max.size", INT, INT_MAX, at_least(1),
         "Maximum number of members of a consumer group (KIP-848)."),

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.coordinator.group.kinds import GROUP_KINDS
+from kbroker.coordinator.group.topics import changed_topics, removed_partitions
 from kbroker.coordinator.runtime.coordinator_context import RuntimeConfig
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from kbroker.coordinator.runtime.operation import SHARED, CoordinatorResult, LockMode, RecordProducer, Respond
 from kbroker.coordinator.runtime.write_event import complete
-from kbroker.metadata.image import is_retired
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from kbroker.runtime.periodic_task import PeriodicTask
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
+from protocol.messages.k15_groups import ListedGroup
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -64,8 +65,8 @@ class GroupCoordinator:
         self._environment = environment
         self._config = config
         self._metadata = metadata
+        self.kinds = tuple(kinds)
         self.type_names = frozenset(kind.type_name for kind in kinds)
-        self.state_names = tuple(dict.fromkeys(state for kind in kinds for state in kind.state_names))
         self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             environment,
             internal_log,
@@ -112,21 +113,14 @@ class GroupCoordinator:
         if topics:
             for context in self.runtime.contexts():
                 context.shard.on_topics_deleted(topics)
-        shrunk = {topic.topic_id: topic for topic in delta.updated if topic.removed_from is not None}
-        removed = {
-            (topic, tp.partition)
-            for tp, topic_id, old, new in delta.partitions
-            if (is_retired(new) and not is_retired(old))
-            or (new is None and topic_id in shrunk and shrunk[topic_id].is_removed(tp.partition))
-            # Groups of the topic's views have offsets of their own.
-            for topic in (tp.topic, *self._metadata.views.get(tp.topic, ()))
-        }
+        removed = removed_partitions(self._metadata, delta)
         if removed:
             for context in self.runtime.contexts():
                 context.shard.on_partitions_removed(removed)
         if delta.created or delta.updated or delta.deleted:
+            changed = changed_topics(self._metadata, delta)
             for context in self.runtime.contexts():
-                context.shard.on_delta(delta)
+                context.shard.on_delta(delta, changed)
 
     # Operations of a kind of group, which API handlers schedule.
 
@@ -134,13 +128,28 @@ class GroupCoordinator:
         """Return the loaded partition of a group. Raises NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS."""
         return self.runtime.context(group_id).shard
 
-    def write(self, group_id: str, operation: Callable[[GroupShard], CoordinatorResult[T]]) -> Future[T]:
-        """Run an operation when no other write of the group is in flight. Returns a future of its response."""
-        return self.runtime.context(group_id).schedule_write(operation, group_id, LockMode.EXCLUSIVE)
+    def write(self, group_id: str, kind: type[K], operation: Callable[[K], CoordinatorResult[T]]) -> Future[T]:
+        """Run an operation of a kind in the mode of the kind. Returns a future of its response.
 
-    def write_in_order(self, group_id: str, operation: Callable[[GroupShard], CoordinatorResult[T]]) -> Future[T]:
-        """Run an operation after those before it, which need not be committed. Returns a future of its response."""
-        return self.runtime.context(group_id).schedule_write(operation, group_id, LockMode.ORDERED)
+        An operation without records is a read: its response has nothing that is not committed.
+        """
+        self.check_enabled(kind)
+        return self.runtime.context(group_id).schedule_write(
+            lambda shard: operation(shard.kind(kind)),
+            group_id,
+            kind.mode,
+            self._config().offsets_commit_timeout_ms,
+        )
+
+    def check_enabled(self, kind: type[GroupKind[Any]]) -> None:
+        """Raise UNSUPPORTED_VERSION if the cluster has not finalized the feature that a kind needs.
+
+        Brokers that do not know the kind's records may be elected then, and would lose the groups.
+        """
+        if kind.feature is not None:
+            name, level = kind.feature
+            if self._metadata.features.levels.get(name, 0) < level:
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
 
     def call(
         self,
@@ -149,7 +158,7 @@ class GroupCoordinator:
         operation: Callable[[K, R, Callable[[T], None]], CoordinatorResult[None]],
         request: R,
     ) -> Future[T]:
-        """Run an operation of a kind as `write` does. It is passed the request, and the function that responds.
+        """Run an EXCLUSIVE operation of a kind. It is passed the request, and the function that responds.
 
         It may respond later, so a response may wait for other members of the group.
         """
@@ -242,9 +251,27 @@ class GroupCoordinator:
         """Return a group. The caller must not change it."""
         return self.runtime.context(group_id).shard.groups.get(group_id)
 
-    def list_groups(self) -> list[Group]:
+    async def list_groups(self) -> list[ListedGroup]:
         """Return this broker's groups. Raises COORDINATOR_LOAD_IN_PROGRESS while not all are loaded."""
-        return [group for shard in self.runtime.loaded_shards() for group in shard.groups.values()]
+        self.runtime.loaded_shards()
+        listed: list[ListedGroup] = []
+        for context in self.runtime.contexts():
+            groups = [
+                ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type_name,
+                    group_state=group.state_name,
+                    group_type=group.type_name,
+                )
+                for group in paced(list(context.shard.groups.values()))
+            ]
+            try:
+                await context.wait_until_committed()
+            except KafkaError:
+                # This broker has lost the partition: the new coordinator lists its groups.
+                continue
+            listed += groups
+        return listed
 
     def delete_group(self, group_id: str) -> Future[None]:
         """Delete a group without members, and its offsets."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.group import Committer, Group, Now
-from kbroker.coordinator.group.modern.subscribed_topics import TopicMetadata
 from kbroker.coordinator.group.offset_metadata_manager import (
     FetchedOffsets,
     OffsetMetadataManager,
@@ -21,6 +21,7 @@ from kbroker.coordinator.group.offset_metadata_manager import (
     validate_commit_size,
 )
 from kbroker.coordinator.group.records import GroupRecordCodec, OffsetRecord, RecordCodec
+from kbroker.coordinator.group.topics import GroupTopic, find_topic
 from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode
 from kbroker.runtime.timer import DeadlineTimer
 from kbroker.runtime.turns import paced
@@ -49,8 +50,10 @@ class GroupKind(ABC, Generic[G]):
     type_name: ClassVar[str]
     state_names: ClassVar[tuple[str, ...]]
     codec: ClassVar[RecordCodec]
-    # How the operations of the groups wait for each other.
+    # How the operations wait for each other, including those that deadlines and changes of topics cause.
     mode: ClassVar[LockMode] = LockMode.EXCLUSIVE
+    # The feature and the level of it without which the operations are refused. Records are replayed regardless.
+    feature: ClassVar[tuple[str, int] | None] = None
 
     def __init__(self, shard: GroupShard) -> None:
         self.shard = shard
@@ -61,7 +64,34 @@ class GroupKind(ABC, Generic[G]):
 
     @abstractmethod
     def replay(self, record: Any) -> None:
-        """Apply a committed record. In the log, a group of another kind may precede it, or one with offsets only."""
+        """Apply a record. `find_or_create` and `remove` know what may precede it in the log."""
+
+    def find_or_create(self, group_id: str) -> G:
+        """Return the group of a record that is replayed.
+
+        One that has been of another kind until now, or had offsets only, becomes a group of this kind. The offsets of a
+        group may precede its other records, since compaction keeps the last record of each key only.
+        """
+        group = self.shard.groups.get(group_id)
+        if group is None or group.type_name != self.type_name:
+            group = self.new_group(group_id)
+            self.put(group)
+        return cast(G, group)
+
+    def put(self, group: G) -> None:
+        """Add a group, or replace one. If that is of another kind, it is closed."""
+        old = self.shard.groups.get(group.group_id)
+        if old is not None and old.type_name != self.type_name:
+            self.shard.kind_of(old).close(old, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self.shard.groups[group.group_id] = group
+
+    def remove(self, group_id: str) -> None:
+        """Remove a group, whose tombstone is replayed, unless it does not exist or has become one of another kind."""
+        group = self.shard.groups.get(group_id)
+        if group is not None and group.type_name == self.type_name:
+            del self.shard.groups[group_id]
+            self.close(cast(G, group), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self.shard.keep_simple_group(group_id)
 
     @abstractmethod
     def on_loaded(self, group: G) -> None:
@@ -76,7 +106,15 @@ class GroupKind(ABC, Generic[G]):
         """Respond to the waiting requests of a group that no longer exists, and cancel its deadlines."""
 
     def on_delta(self, delta: MetadataDelta) -> None:
-        """Follow changes of topics (`shard.metadata` has them already): groups may subscribe to these topics."""
+        """Follow changes of topics, which `shard.metadata` has already."""
+
+    def topics_of(self, group: G) -> Collection[str]:
+        """Return the topics to which a group subscribes; none if it need not know when they change."""
+        return ()
+
+    def on_topics_changed(self, group: G, topics: Collection[str]) -> CoordinatorResult[None]:
+        """Act on the change of topics to which a group subscribes: their existence, id, partitions or replicas."""
+        return CoordinatorResult(None)
 
 
 class GroupShard:
@@ -122,24 +160,17 @@ class GroupShard:
         group = self.groups.get(group_id)
         return group if isinstance(group, group_type) else None
 
-    def mode_of(self, group_id: str) -> LockMode:
-        group = self.groups.get(group_id)
-        return LockMode.EXCLUSIVE if group is None else self.kind_of(group).mode
-
     def kind_of(self, group: Group) -> GroupKind[Any]:
         return self._kinds_by_name[group.type_name]
 
-    def topic(self, name: str) -> TopicMetadata | None:
-        """Return a topic as clients see it; None if it does not exist."""
-        image = self.metadata.topics.get(name)
-        if image is None:
-            return None
-        brokers = self.metadata.brokers
-        racks = [
-            [broker.rack for replica in partition.replicas if (broker := brokers.get(replica)) and broker.rack]
-            for partition in self.metadata.resolve(image).partitions
-        ]
-        return TopicMetadata(image.topic_id, len(racks), racks)
+    def topic(self, name: str) -> GroupTopic | None:
+        """Return a topic as its subscribers see it, None if it does not exist."""
+        return find_topic(self.metadata, name)
+
+    def keep_simple_group(self, group_id: str) -> None:
+        """Let a group that has only offsets be one of the first kind, like those of simple consumers."""
+        if group_id not in self.groups and self.offsets.has_offsets(group_id):
+            next(iter(self._kinds.values())).find_or_create(group_id)
 
     def delete_group(self, group_id: str) -> CoordinatorResult[None]:
         """Delete a group. As in Kafka, this includes pending offsets, which their transactions no longer commit."""
@@ -175,7 +206,7 @@ class GroupShard:
         if group is not None:
             group.validate_transactional_offset_commit(committer, offsets)
         elif committer.generation >= 0:
-            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         validate_commit_size(offsets, max_bytes)
         return CoordinatorResult(None, offsets)
 
@@ -263,11 +294,31 @@ class GroupShard:
         operation = partial(GroupShard.expire_offsets, group_id=group_id, retention_ms=retention_ms)
         self.context.post(operation, group_id, LockMode.EXCLUSIVE_AFTER_SHARED)
 
-    def on_delta(self, delta: MetadataDelta) -> None:
+    def on_delta(self, delta: MetadataDelta, changed: AbstractSet[str]) -> None:
         """Follow changes of topics. A partition that is loading finds them in the image when it is loaded."""
         if self.is_loaded:
             for kind in self._kinds.values():
                 kind.on_delta(delta)
+            if changed:
+                self.context.in_turns(self._on_topics_changed, changed)
+
+    def _on_topics_changed(self, topics: AbstractSet[str]) -> None:
+        # Topics change seldom: an index of their groups would cost each join more than the search costs.
+        for group in paced(list(self.groups.values())):
+            if not topics.isdisjoint(self.kind_of(group).topics_of(group)):
+                self._post(group, lambda kind, group: kind.on_topics_changed(group, topics))
+
+    def _post(self, group: Group, operation: Callable[[GroupKind[Any], Group], CoordinatorResult[None]]) -> None:
+        """Schedule an operation on a group in the mode of its kind, unless it becomes one of another kind before."""
+        group_id, kind = group.group_id, self.kind_of(group)
+
+        def run(shard: GroupShard) -> CoordinatorResult[None]:
+            group = self.groups.get(group_id)
+            if group is None or self.kind_of(group) is not kind:
+                return CoordinatorResult(None)
+            return operation(kind, group)
+
+        self.context.post(run, group_id, kind.mode)
 
     # Replay.
 
@@ -277,7 +328,7 @@ class GroupShard:
             group_id = record.key.group_id
             if record.value is not None and group_id not in self.groups:
                 # A simple group, which commits offsets and never has members, or one whose records follow.
-                self.groups[group_id] = next(iter(self._kinds.values())).new_group(group_id)
+                self.keep_simple_group(group_id)
         else:
             self._kinds_by_record[type(record)].replay(record)
 
@@ -290,14 +341,12 @@ class GroupShard:
         self.is_loaded = True
         if self._topics_deleted_while_loading:
             self.on_topics_deleted(self._topics_deleted_while_loading)
-        for group_id in paced(list(self.groups)):
-            self.context.post(partial(GroupShard._start_group, group_id=group_id), group_id, LockMode.EXCLUSIVE)
+        for group in paced(list(self.groups.values())):
+            self._post(group, self._start_group)
 
-    def _start_group(self, group_id: str) -> CoordinatorResult[None]:
-        group = self.groups.get(group_id)
-        if group is not None:
-            self.kind_of(group).on_loaded(group)
-            self.update_timer(group)
+    def _start_group(self, kind: GroupKind[Any], group: Group) -> CoordinatorResult[None]:
+        kind.on_loaded(group)
+        self.update_timer(group)
         return CoordinatorResult(None)
 
     def on_unloaded(self, error: ErrorCode) -> None:
@@ -322,9 +371,6 @@ class GroupShard:
             self._timer.set(group.group_id, time_ms)
 
     def _on_deadline(self, group_id: str) -> None:
-        mode = self.mode_of(group_id)
-        self.context.post(lambda shard: shard.expire_deadline(group_id), group_id, mode)
-
-    def expire_deadline(self, group_id: str) -> CoordinatorResult[None]:
         group = self.groups.get(group_id)
-        return CoordinatorResult(None) if group is None else self.kind_of(group).expire_deadline(group)
+        if group is not None:
+            self._post(group, lambda kind, group: kind.expire_deadline(group))

@@ -42,6 +42,10 @@ class OffsetMetadataManager:
         """Return the committed offsets of a group by topic and partition."""
         return self.by_group.get(group_id, {})
 
+    def has_offsets(self, group_id: str) -> bool:
+        """Return whether a group has offsets, committed or pending."""
+        return group_id in self.by_group or bool(self.pending.partitions(group_id))
+
     def partitions(self, group_id: str) -> list[tuple[str, int]]:
         """Return the (topic, partition)s of a group that have offsets, committed or pending."""
         committed = [(topic, index) for topic, offsets in self.topics(group_id).items() for index in offsets]

@@ -38,6 +38,7 @@ from kbroker.coordinator.runtime.operation import (
     ignore,
 )
 from kbroker.coordinator.runtime.write_event import (
+    NO_RESULT,
     WriteEvent,
     complete_or_fail,
     encode_batches,
@@ -141,8 +142,11 @@ class CoordinatorContext(Generic[S]):
         COORDINATOR_NOT_AVAILABLE if they are not committed within `timeout_ms` of the append, though they may be later.
         """
         event = WriteEvent(operation, respond, key, mode, timeout_ms, producer)
-        lock = None if mode is NO_LOCK else self._locks.get(key)
-        run = self._run if mode is NO_LOCK or mode is SHARED else self._run_alone
+        if mode is NO_LOCK:
+            self._run(event)
+            return
+        lock = self._locks.get(key)
+        run = self._run if mode is SHARED else self._run_alone
         if lock is not None and lock.must_wait(mode):
             lock.wait(partial(run, event), mode)
         else:
@@ -167,6 +171,15 @@ class CoordinatorContext(Generic[S]):
         """Run an operation as `write` does, and ignore its response or error."""
         self.write(operation, ignore, key, mode)
 
+    async def wait_until_committed(self) -> None:
+        """Wait until everything that operations have seen so far is committed. Raises KafkaError if it cannot be."""
+        last = self._queue[-1] if self._queue else self._appended[-1][1][-1] if self._appended else None
+        if last is not None:
+            future: Future[None] = self._environment.loop.create_future()
+            read = WriteEvent(lambda _: NO_RESULT, partial(complete_or_fail, future), "", NO_LOCK, None, NO_PRODUCER)
+            self._add_read(last, read)
+            await future
+
     def locked_keys(self) -> list[str]:
         """Return the keys that have records in flight or waiting operations."""
         return list(self._locks)
@@ -181,37 +194,37 @@ class CoordinatorContext(Generic[S]):
 
     def _run_alone(self, event: WriteEvent) -> None:
         """Run an operation in turns, so a large group does not delay others. No other one of its key runs meanwhile."""
-        self._lock(event.key).acquire(EXCLUSIVE)
-        self.in_turns(self._run_locked, event)
-
-    def _run_locked(self, event: WriteEvent) -> None:
-        try:
-            self._run(event)
-        finally:
-            if not event.encoded or event.mode is ORDERED:
-                self._release(event.key, EXCLUSIVE)
+        self._lock(event.key).is_held = True
+        self.in_turns(self._run, event)
 
     def _run(self, event: WriteEvent) -> None:
-        if self.state is not ACTIVE:
-            event.complete(None, KafkaError(ErrorCode.NOT_COORDINATOR))
-            return
+        """Run an operation, and queue its records. Without any, respond when all that it may have seen is committed."""
         try:
-            event.result = event.operation(self.shard)
-        except KafkaError as error:
-            event.error = error
-        if event.result.records:
-            self._enqueue(event)
-        else:
-            self._respond_without_records(event)
+            if self.state is not ACTIVE:
+                self._complete(event, ErrorCode.NOT_COORDINATOR)
+                return
+            try:
+                event.result = event.operation(self.shard)
+            except KafkaError as error:
+                event.error = error
+            if event.result.records:
+                self._enqueue(event)
+                return
+            lock = self._locks.get(event.key)
+            if lock is None or lock.last_write is None or event.mode is NO_LOCK:
+                self._complete(event, NO_ERROR)
+            else:
+                self._add_read(lock.last_write, event)
+        finally:
+            if event.mode is ORDERED or not (event.mode is NO_LOCK or event.mode is SHARED or event.encoded):
+                self._release(event.key, EXCLUSIVE)
 
-    def _respond_without_records(self, event: WriteEvent) -> None:
-        """Respond now, or when the ORDERED writes are committed whose records the operation may have seen."""
-        lock = None if event.mode is NO_LOCK else self._locks.get(event.key)
-        if lock is None or lock.last_write is None:
-            self._complete(event, NO_ERROR)
-        else:
-            lock.last_write.reads.append(event)
-            self._start_timeouts([event])
+    def _add_read(self, write: WriteEvent, read: WriteEvent) -> None:
+        """Respond to an operation without records when a write is committed."""
+        if write.reads is None:
+            write.reads = []
+        write.reads.append(read)
+        self._start_timeouts([read])
 
     def _lock(self, key: str) -> KeyLock:
         lock = self._locks.get(key)
@@ -220,9 +233,7 @@ class CoordinatorContext(Generic[S]):
         return lock
 
     def _release(self, key: str, mode: LockMode) -> None:
-        lock = self._locks[key]
-        lock.release(mode)
-        if lock.is_idle:
+        if self._locks[key].release(mode):
             del self._locks[key]
 
     # Appends.
@@ -233,10 +244,10 @@ class CoordinatorContext(Generic[S]):
             if not self._replay_uncommitted(event):
                 return
             lock = self._locks[event.key]
-            lock.acquire(ORDERED)
+            lock.ordered += 1
             lock.last_write = event
         elif event.mode is SHARED:
-            self._lock(event.key).acquire(SHARED)
+            self._lock(event.key).shared += 1
         if not self._queue:
             linger_ms = self._config().append_linger_ms
             if linger_ms > 0:
@@ -357,20 +368,23 @@ class CoordinatorContext(Generic[S]):
             # What it has replayed is committed: operations that the responses cause do not wait for it.
             self._locks[event.key].last_write = None
         self._complete(event, error)
-        for read in event.reads:
-            self._complete(read, error)
+        if event.reads is not None:
+            for read in event.reads:
+                self._complete(read, error)
         if event.mode is not NO_LOCK:
             self._release(event.key, event.mode)
 
     def _complete(self, event: WriteEvent, error: ErrorCode) -> None:
+        """Respond, unless the request has timed out."""
         if event.has_deadline:
             self._timeouts.cancel(event)
+        respond, event.respond = event.respond, ignore
         if error is NO_ERROR:
             event.result.on_committed()
-            event.complete(event.result.response, event.error)
+            respond(event.result.response, event.error)
         else:
             event.result.on_failed(error)
-            event.complete(None, KafkaError(error))
+            respond(None, KafkaError(error))
 
     def _fail_all(self, events: Sequence[WriteEvent], error: ErrorCode) -> None:
         for event in events:

@@ -16,23 +16,20 @@ if TYPE_CHECKING:
 class KeyLock:
     """It exists only while a write of its key is in flight, an operation runs, or one waits.
 
-    It is held by an EXCLUSIVE or ORDERED operation that runs, and by an EXCLUSIVE write in flight. SHARED and ORDERED
-    writes in flight are counted. `last_write`: the last of the ORDERED ones; what it has replayed is not committed yet.
+    `is_held`: by an EXCLUSIVE or ORDERED operation that runs, or an EXCLUSIVE write in flight. `shared` and `ordered`:
+    how many writes of these modes are in flight. `last_write`: the last of the ORDERED ones, which has replayed what is
+    not committed yet.
     """
 
-    __slots__ = ("_is_held", "_is_releasing", "_ordered", "_shared", "_waiting", "last_write")
+    __slots__ = ("_is_releasing", "_waiting", "is_held", "last_write", "ordered", "shared")
 
     def __init__(self) -> None:
-        self._is_held = False
-        self._shared = 0
-        self._ordered = 0
+        self.is_held = False
+        self.shared = 0
+        self.ordered = 0
+        self.last_write: WriteEvent | None = None
         self._is_releasing = False
         self._waiting: deque[tuple[LockMode, Callable[[], None]]] = deque()
-        self.last_write: WriteEvent | None = None
-
-    @property
-    def is_idle(self) -> bool:
-        return not (self._is_held or self._shared or self._ordered or self._waiting or self._is_releasing)
 
     def must_wait(self, mode: LockMode) -> bool:
         """Return whether an operation has to wait for others."""
@@ -42,26 +39,21 @@ class KeyLock:
         """Call an operation that has to wait after those that it waits for."""
         self._waiting.append((mode, operation))
 
-    def acquire(self, mode: LockMode) -> None:
-        """Hold the lock for an operation that runs next, or count a SHARED or ORDERED write that is queued."""
-        if mode is SHARED:
-            self._shared += 1
-        elif mode is ORDERED:
-            self._ordered += 1
-        else:
-            self._is_held = True
+    def release(self, mode: LockMode) -> bool:
+        """Run operations that waited, as far as possible. Returns whether the lock is not needed any more.
 
-    def release(self, mode: LockMode) -> None:
-        """Undo `acquire`: there are no records, or they are committed or have failed. Runs operations that waited."""
+        An operation without records has ended, or the records of a write are committed or have failed. An ORDERED
+        operation with records ends like an EXCLUSIVE one, before its write does.
+        """
         if mode is SHARED:
-            self._shared -= 1
+            self.shared -= 1
         elif mode is ORDERED:
-            self._ordered -= 1
+            self.ordered -= 1
         else:
-            self._is_held = False
+            self.is_held = False
         if self._is_releasing:
             # One of the operations below has released it again. Thousands may wait, so they do not call one another.
-            return
+            return False
         self._is_releasing = True
         try:
             while self._waiting and self._admits(self._waiting[0][0]):
@@ -71,10 +63,11 @@ class KeyLock:
                     yield_if_due()
         finally:
             self._is_releasing = False
+        return not (self.is_held or self.shared or self.ordered or self._waiting)
 
     def _admits(self, mode: LockMode) -> bool:
-        if self._is_held:
+        if self.is_held:
             return False
         if mode is SHARED or mode is ORDERED:
             return True
-        return not self._ordered and not (mode is EXCLUSIVE_AFTER_SHARED and self._shared)
+        return not self.ordered and not (mode is EXCLUSIVE_AFTER_SHARED and self.shared)

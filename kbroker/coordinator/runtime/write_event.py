@@ -77,12 +77,7 @@ class WriteEvent:
         self.result: CoordinatorResult[Any] = NO_RESULT
         self.error: KafkaError | None = None
         self.encoded: Sequence[EncodedRecord] = ()
-        self.reads: list[WriteEvent] = []
-
-    def complete(self, response: Any, error: KafkaError | None = None) -> None:
-        """Respond, unless the request has timed out."""
-        respond, self.respond = self.respond, ignore
-        respond(response, error)
+        self.reads: list[WriteEvent] | None = None
 
 
 def complete(future: Future[T], response: T) -> None:
@@ -101,7 +96,8 @@ def complete_or_fail(future: Future[T], response: T, error: KafkaError | None) -
 
 def time_out(event: WriteEvent) -> None:
     """Respond to a write that is not committed in time."""
-    event.complete(None, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    respond, event.respond = event.respond, ignore
+    respond(None, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
 
 def split_into_batches(writes: Sequence[WriteEvent], max_bytes: int) -> Iterator[list[WriteEvent]]:

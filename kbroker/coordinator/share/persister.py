@@ -138,13 +138,26 @@ class ShareStatePersister:
             for api in (_INITIALIZE, _READ, _WRITE, _DELETE, _READ_SUMMARY)
         }
 
-    async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
-        """Set the start offset and discard the ranges, in a new state epoch."""
+    async def initialize(
+        self,
+        key: SharePartitionKey,
+        state_epoch: int,
+        start_offset: int,
+        may_repeat: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Set the start offset and discard the ranges, in a new state epoch.
+
+        `may_repeat`: asked before the call is repeated, since that would discard what has been written since.
+        """
         partition = InitializeStatePartition(
             partition=key.partition, state_epoch=state_epoch, start_offset=start_offset
         )
         await self._call(
-            _INITIALIZE, key, partition, lambda: self._coordinator.initialize(key, state_epoch, start_offset)
+            _INITIALIZE,
+            key,
+            partition,
+            lambda: self._coordinator.initialize(key, state_epoch, start_offset),
+            may_repeat,
         )
 
     async def read(self, key: SharePartitionKey, leader_epoch: int) -> PersistedState:
@@ -175,7 +188,12 @@ class ShareStatePersister:
         return await self._call(_READ_SUMMARY, key, partition, lambda: self._coordinator.read_summary(key))
 
     async def _call(
-        self, api: _Api, key: SharePartitionKey, partition: Struct, call_locally: Callable[[], Future[T]]
+        self,
+        api: _Api,
+        key: SharePartitionKey,
+        partition: Struct,
+        call_locally: Callable[[], Future[T]],
+        may_repeat: Callable[[], bool] = lambda: True,
     ) -> T:
         """Call the coordinator; repeat that after errors that may pass, unless the topic is deleted."""
         loop = self._environment.loop
@@ -192,7 +210,10 @@ class ShareStatePersister:
                 is_final = error.code not in RETRIABLE or key.topic_id not in self._metadata.topics_by_id
                 if is_final or loop.time() + backoff_s > deadline_s:
                     raise
+                failure = error
             await self._environment.sleep(backoff_s)
+            if not may_repeat():
+                raise failure
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
 
     def _leader(self, key: SharePartitionKey) -> int:

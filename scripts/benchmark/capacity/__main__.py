@@ -1,6 +1,6 @@
 """Measure the capacity of a broker, with a client that uses almost no processor time.
 
-A client written in C sends prepared requests and counts the responses. kbroker and Apache Kafka 4.3.1 are measured in
+A client written in C sends prepared requests and counts the responses. kbroker and Apache Kafka 4.4.0 are measured in
 turn, and Kafka a second time as the control, whose ratio shows the noise of the machine. Figures are medians.
 
 With --kbroker, source trees of kbroker are measured instead: one alone, or two in turn, with ratios first / second.
@@ -123,7 +123,7 @@ def compare(args: argparse.Namespace, base: Path) -> int:
     if counts:
         print(f"\n{syscalls.table(counts)}")
     if args.write:
-        about = intro("--capacity --write", after=", kbroker / Apache Kafka 4.3.1")
+        about = intro("--capacity --write", after=", kbroker / Apache Kafka 4.4.0")
         write_table("capacity", about, heading([ours, theirs]), rows)
         if counts:
             lines = syscalls.table(counts).splitlines()

@@ -14,6 +14,11 @@ from protocol.messages.k08_offset_commits import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from protocol.messages.k09_offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest
 from protocol.messages.k11_classic_groups import (
     HeartbeatRequest,
@@ -121,6 +126,21 @@ def committing(server: Server) -> Iterator[Load]:
         server.find_coordinator(GROUP, key_type=0)
         request = offset_commit(GROUP, topic)
         with repeating(server, [request], lambda response: response.topics[0].partitions[0], 4, 5) as load:
+            yield load
+
+
+@contextmanager
+def fetching_offsets(server: Server) -> Iterator[Load]:
+    """OffsetFetch of one partition, with require_stable as the Java client sends it."""
+    with server.topic(PARTITIONS) as topic:
+        server.find_coordinator(GROUP, key_type=0)
+        commit = offset_commit(GROUP, topic)
+        server.request(commit, lambda response: response.topics[0].partitions[0].error_code)
+        topics = [OffsetFetchRequestTopics(name=topic[0], topic_id=topic[1], partition_indexes=[0])]
+        request = OffsetFetchRequest(
+            groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=topics)], require_stable=True
+        )
+        with repeating(server, [request], lambda response: response.groups[0], 4, 5) as load:
             yield load
 
 
@@ -389,6 +409,7 @@ def all_cases() -> list[Case]:
         Case("fetch 8 KiB, batches of 4 KiB", fetching(8 << 10, *batch, response_bytes=8_000)),
         Case("metadata", metadata, 1.1, 0.5),
         Case("offset commit", committing, 1.3, 0.5),
+        Case("offset fetch", fetching_offsets, 1.2, 0.5),
         Case("idempotent produce 16 KiB", idempotent(15, 1024)),
         Case("idempotent produce 1 record", idempotent(1, 100, connections=8)),
         Case("transactional produce 16 KiB", transactional(15, 1024)),

@@ -1,4 +1,4 @@
-"""Three brokers of kbroker and three nodes of Apache Kafka 4.3.1, side by side, with acks=all: medians of some rounds.
+"""Three brokers of kbroker and three nodes of Apache Kafka 4.4.0, side by side, with acks=all: medians of some rounds.
 
 With --scaling instead, kbroker alone: two brokers on two cores against one.
 """

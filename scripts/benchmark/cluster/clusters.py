@@ -1,4 +1,4 @@
-"""The two clusters that are compared: three brokers of kbroker, and three nodes of Apache Kafka 4.3.1.
+"""The two clusters that are compared: three brokers of kbroker, and three nodes of Apache Kafka 4.4.0.
 
 Both have replication factor 3, min.insync.replicas 2 and equal session timeouts, and else their defaults. kbroker is
 `kbroker start --brokers 3`, whose parent is counted too; Kafka's nodes are brokers and controllers.

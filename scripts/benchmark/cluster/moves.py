@@ -1,4 +1,4 @@
-"""Move replicas between three brokers of kbroker, and between three nodes of Apache Kafka 4.3.1: first as fast as
+"""Move replicas between three brokers of kbroker, and between three nodes of Apache Kafka 4.4.0: first as fast as
 possible, then with a throttle while clients produce and consume.
 
 A topic with replication factor 2 has its leaders and followers spread over three brokers. The first move takes the

@@ -1,4 +1,4 @@
-"""Apache Kafka 4.3.1 serves log files that kbroker has compacted, and the reverse."""
+"""Apache Kafka 4.4.0 serves log files that kbroker has compacted, and the reverse."""
 
 import shutil
 from collections.abc import Sequence

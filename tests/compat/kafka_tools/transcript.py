@@ -1,4 +1,4 @@
-"""Transcripts: commands of Kafka's tools with what they printed against Apache Kafka 4.3.1.
+"""Transcripts: commands of Kafka's tools with what they printed against Apache Kafka 4.4.0.
 
     $ kafka-topics --create --topic {orders} --partitions 2
     Created topic {orders}.

@@ -6,10 +6,12 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from scripts.benchmark.peers import Kafka, java, kafka_classpath
-from tests.compat.java_programs import kafka_jvm
+from scripts.benchmark.peers import CACHE, Kafka, downloaded_classpath, java
+from tests.compat.java_programs import QUICK_JVM, kafka_jvm
 from tests.compat.support import DEADLINE_S
 
+# Its version 4.4.0 is not published.
+POM, JARS = Path(__file__).with_name("mirror-maker-pom.xml"), CACHE.parent / "mirror-maker-4.3.1"
 MAIN_CLASS = "org.apache.kafka.connect.mirror.MirrorMaker"
 # slf4j-simple writes warnings, and what MirrorMaker itself does.
 LOGGING = (
@@ -80,7 +82,8 @@ class MirrorMaker:
     def start(self) -> None:
         """Start it without waiting for it: it needs some seconds before it copies the first record."""
         self._starts += 1
-        command = ["java", "-Xmx384m", *kafka_jvm(), *LOGGING, "-cp", kafka_classpath(), MAIN_CLASS]
+        classpath = downloaded_classpath(POM, JARS)
+        command = ["java", "-Xmx384m", *QUICK_JVM, *LOGGING, "-cp", classpath, MAIN_CLASS]
         with self._log(self._starts).open("wb") as log:
             self._process = subprocess.Popen(
                 [*command, str(self._directory / "mm2.properties")], stdin=subprocess.DEVNULL, stdout=log, stderr=log

@@ -25,7 +25,7 @@ ROUND = 200
 @pytest.fixture(scope="module")
 def word_count(jvm):
     """The command of the program."""
-    return java_command("WordCount", classpath_of(PROGRAMS / "WordCount.java", jar("kafka-streams", "4.3.1")))
+    return java_command("WordCount", classpath_of(PROGRAMS / "WordCount.java", jar("kafka-streams", "4.4.0")))
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
-"""The intended differences between the responses of kbroker and Apache Kafka 4.3.1, with their reasons.
+"""The intended differences between the responses of kbroker and Apache Kafka 4.4.0, with their reasons.
 
 A test fails if a row here is no difference any more.
 """
 
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
+
+from kbroker.metadata.features import SUPPORTED_FEATURES
 
 ANY = "*"
 ABSENT = "absent"  # the path is not in the response
@@ -29,7 +31,7 @@ class Difference(NamedTuple):
 
 
 NOT_SERVED = "kbroker does not have this API"
-NO_FEATURES = "features of KRaft, or of groups that kbroker does not have"
+LOWER_LEVEL = "kbroker does not serve these groups, or not at this level"
 RETENTION = "the default retention is two weeks instead of one"
 OWN_CONFIG = "a config that only kbroker has"
 NO_ELR = "Kafka sets min.insync.replicas where eligible leader replicas are on; kbroker does not have them"
@@ -42,15 +44,17 @@ NEVER_BELOW = "in Kafka the last stable offset can be below the log start offset
 CONTROLLER_LISTENER = "kbroker's controller has no listener of its own"
 INTERNAL_ERROR = "Kafka fails with an internal error; kbroker returns the error of the request"
 
-# The first version of ApiVersions in which Kafka lists each.
-FEATURES = {
-    "group.version": 3, "metadata.version": 3, "share.version": 3, "streams.version": 3, "kraft.version": 4,
-    "eligible.leader.replicas.version": 3,
-}  # fmt: skip
-OTHER_FEATURES = (
-    Difference(f"ApiVersions/all/*_features/{name}/*", NO_FEATURES, here=ABSENT, versions=(first, 99))
-    for name, first in FEATURES.items()
-)
+# Features of groups that kbroker does not serve yet, with Kafka's highest levels.
+GROUP_FEATURES = {"group.version": 1, "share.version": 2, "streams.version": 1}
+LOWER_FEATURES = [
+    row
+    for name, highest in GROUP_FEATURES.items()
+    if SUPPORTED_FEATURES[name].highest < highest
+    for row in (
+        Difference(f"ApiVersions/all/supported_features/{name}/max_version", LOWER_LEVEL, versions=(4, 99)),
+        Difference(f"ApiVersions/all/finalized_features/{name}/*", LOWER_LEVEL, versions=(3, 99)),
+    )
+]
 
 # The first offsets of aborted transactions that Kafka lists after the returned records.
 LATER_ABORTS = (
@@ -70,8 +74,7 @@ LATER_ABORTS = (
 
 DIFFERENCES = (
     Difference("ApiVersions/all/api_keys/*", NOT_SERVED, here=ABSENT),
-    *OTHER_FEATURES,
-    Difference("ApiVersions/all/supported_features", NO_FEATURES, ABSENT, [], (3, 3)),
+    *LOWER_FEATURES,
     Difference("CreateTopics/*/configs/retention.ms/value", RETENTION, "604800000", "1209600000", (5, 99)),
     Difference("CreateTopics/one/*/configs/flush.before.ack/*", OWN_CONFIG, ABSENT, versions=(5, 99)),
     Difference("CreateTopics/one/*/configs/replica.lag.max.messages/*", OWN_CONFIG, ABSENT, versions=(5, 99)),

@@ -39,11 +39,11 @@ def known_versions(api: str) -> list[int]:
 
 @cache
 def entity(api: str, kind: str, version: int) -> Any:
-    """Return kio's class of a "request" or "response"."""
-    newer = newer_messages.message_class(api + kind.capitalize(), version)
-    if newer is not None:
-        return newer
-    module = import_module(f"kio.schema.{folder(api)}.v{version}.{kind}")
+    """Return kio's class of a "request" or "response", or one like it if kio does not have the version."""
+    try:
+        module = import_module(f"kio.schema.{folder(api)}.v{version}.{kind}")
+    except ModuleNotFoundError:
+        return newer_messages.message_class(api + kind.capitalize(), version)
     if (api, kind) == ("DescribeTransactions", "response"):
         _read_as_number(module.TransactionState, "transaction_start_time")
     return getattr(module, api + kind.capitalize())

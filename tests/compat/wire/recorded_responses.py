@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-RESPONSES_FILE = Path(__file__).with_name("kafka-4.3.1-responses.json")
-FRAMES_FILE = Path(__file__).with_name("kafka-4.3.1-frames.json")
+RESPONSES_FILE = Path(__file__).with_name("kafka-4.4.0-responses.json")
+FRAMES_FILE = Path(__file__).with_name("kafka-4.4.0-frames.json")
 
 Steps = dict[str, dict[str, Any]]  # value by path by step, in one version
 

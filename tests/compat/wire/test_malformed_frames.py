@@ -1,6 +1,6 @@
 """Malformed frames close the connection or are rejected, as by Kafka, and do not affect other clients.
 
-Kafka's responses to the same frames are in kafka-4.3.1-frames.json, recorded by record.py.
+Kafka's responses to the same frames are in kafka-4.4.0-frames.json, recorded by record.py.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Random requests for transactional ids over the wire have the results of Apache Kafka 4.3.1."""
+"""Random requests for transactional ids over the wire have the results of Apache Kafka 4.4.0."""
 
 from collections.abc import Iterator
 

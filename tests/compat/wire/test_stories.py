@@ -1,6 +1,6 @@
-"""Every API in every version, encoded and decoded by kio, compared with Apache Kafka 4.3.1.
+"""Every API in every version, encoded and decoded by kio, compared with Apache Kafka 4.4.0.
 
-Kafka's responses are in kafka-4.3.1-responses.json, recorded by record.py.
+Kafka's responses are in kafka-4.4.0-responses.json, recorded by record.py.
 """
 
 from collections.abc import Iterator

@@ -68,10 +68,12 @@ def test_unsupported_apis_are_not_advertised():
     ("fields", "code"),
     [
         ({}, 0),
-        ({"cluster_id": None, "node_id": 1}, 0),
+        ({"cluster_id": None, "node_id": -1}, 0),
         ({"node_id": 2}, 129),
         ({"cluster_id": "another"}, 129),
         ({"cluster_id": ""}, 129),
+        ({"node_id": -1}, 42),
+        ({"cluster_id": None}, 42),
     ],
 )
 @async_test

@@ -114,7 +114,7 @@ def test_offsets_of_removed_partitions_are_accepted_from_members(group_broker: H
     group_broker.metadata.topics["t"].removed_from = 9
     request = request_for(0, 9, 8)
     assert codes(group_broker.call(request, 3))[1:] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
-    request.member_id, request.generation_id = member_id, 1
+    request.member_id, request.generation_id_or_member_epoch = member_id, 1
     assert codes(group_broker.call(request, 3)) == [
         ErrorCode.NONE,
         ErrorCode.NONE,

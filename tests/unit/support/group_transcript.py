@@ -1,6 +1,6 @@
 """Group scenarios as text: one command per line, with the responses that it caused indented below it.
 
-The recorded responses are Apache Kafka 4.3.1's. A transcript runs against any target that accepts requests as plain
+The recorded responses are Apache Kafka 4.4.0's. A transcript runs against any target that accepts requests as plain
 dicts (field names as in protocol/messages) and returns responses the same way, such as the handlers in virtual time.
 
     a join@9 group=g session=1000 rebalance=1000 protocols=range:x
@@ -241,7 +241,7 @@ class Builder:
     def txncommit(self, a: dict[str, str], version: int) -> tuple[str, Body]:
         body = self._in_transaction(a) | {"group_id": value(a.get("group", "g"))}
         if version >= 3:
-            body["generation_id"] = int(a.get("gen", -1))
+            body["generation_id_or_member_epoch"] = int(a.get("gen", -1))
             body["member_id"] = self.names.member_id(a.get("member"))
             body["group_instance_id"] = value(a.get("instance"))
         body["topics"] = [

@@ -22,7 +22,9 @@ def assign_simple(members: Mapping[str, MemberSpec], partitions: Mapping[bytes, 
         for topic_id in members[member_id].subscribed & partitions.keys():
             subscribers.setdefault(topic_id, []).append(member_id)
     if is_homogeneous(members):
-        shares = [(sorted(members), [pair for topic_id in sorted(subscribers) for pair in _pairs(topic_id, partitions)])]
+        shares = [
+            (sorted(members), [pair for topic_id in sorted(subscribers) for pair in _pairs(topic_id, partitions)])
+        ]
     else:
         shares = [(ids, _pairs(topic_id, partitions)) for topic_id, ids in sorted(subscribers.items())]
     totals = dict.fromkeys(members, 0)

@@ -64,6 +64,7 @@ class ClassicGroups(GroupKind[ClassicGroup]):
         def on_failed(error: ErrorCode, now: Now) -> None:
             if self.shard.groups.get(group.group_id) is group:
                 del self.shard.groups[group.group_id]
+                self.shard.keep_simple_group(group.group_id)
             self.close(group, error)
 
         record = ClassicGroup(group.group_id).record(self.shard.now().wall_ms, {})
@@ -119,14 +120,11 @@ class ClassicGroups(GroupKind[ClassicGroup]):
         group_id, value = record
         group = self.shard.find(ClassicGroup, group_id)
         if value is None:
-            # A group that has become one of another kind stays.
-            if group is not None:
-                del self.shard.groups[group_id]
-                self.close(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self.remove(group_id)
         elif group is None or not self.shard.is_loaded:
             # Only while the partition is loading nothing else is replayed before the end of a pause.
             members = value.members if self.shard.is_loaded else paced(value.members)
-            self.shard.groups[group_id] = group_from_record(group_id, value, members)
+            self.put(group_from_record(group_id, value, members))
         else:
             replay_group_record(group, value)
 

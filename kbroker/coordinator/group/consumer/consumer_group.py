@@ -122,10 +122,11 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
     # Subscriptions.
 
     def _count_choices(self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None) -> None:
-        self.regexes.replace(old and old.subscribed_regex, new and new.subscribed_regex)
-        before, after = old and old.server_assignor, new and new.server_assignor
-        if before != after:
-            self.assignor_votes = votes_after(self.assignor_votes, before, after)
+        old_regex, old_assignor = (None, None) if old is None else (old.subscribed_regex, old.server_assignor)
+        new_regex, new_assignor = (None, None) if new is None else (new.subscribed_regex, new.server_assignor)
+        self.regexes.replace(old_regex, new_regex)
+        if old_assignor != new_assignor:
+            self.assignor_votes = votes_after(self.assignor_votes, old_assignor, new_assignor)
 
     def subscribed_topics(self) -> Collection[str]:
         return self.subscribed_topics_with((), ())

@@ -5,7 +5,7 @@ The decisions are in heartbeat.py, membership.py and current_assignment.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError
@@ -38,6 +38,7 @@ from kbroker.coordinator.group.modern.modern_group import SESSION
 from kbroker.coordinator.group.modern.modern_member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, assignment_of
 from kbroker.coordinator.group.modern.subscribed_topics import SubscribedTopics
 from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode
+from kbroker.metadata.features import GROUP_VERSION
 from kbroker.metadata.image import MetadataDelta
 from kbroker.runtime.deadlines import Deadlines
 from kbroker.runtime.event_log import EventLogger
@@ -62,6 +63,7 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
     state_names = tuple(state.value for state in ConsumerGroupState)
     codec = CODEC
     mode = LockMode.ORDERED
+    feature = (GROUP_VERSION, 1)
 
     def __init__(self, shard: GroupShard) -> None:
         super().__init__(shard)
@@ -198,39 +200,35 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
     # Topics.
 
     def on_delta(self, delta: MetadataDelta) -> None:
-        """Compare the topics of groups with their hashes again, at the next heartbeat."""
         self._topics.forget()
         if delta.created:
             self._topics_version += 1
-        for group in paced(list(self.shard.groups.values())):
-            if isinstance(group, ConsumerGroup):
-                group.is_metadata_current = False
+
+    def topics_of(self, group: ConsumerGroup) -> Collection[str]:
+        return group.subscribed_topics()
+
+    def on_topics_changed(self, group: ConsumerGroup, topics: Collection[str]) -> CoordinatorResult[None]:
+        """Let the next heartbeat compare the topics with their hash."""
+        group.is_metadata_current = False
+        return CoordinatorResult(None)
 
     # Replay.
 
     def replay(self, record: ConsumerGroupRecord) -> None:
         self._replays[type(record)](record)
 
-    def _persisted(self, group_id: str) -> ConsumerGroup:
-        """Return the group of a record, which may precede that of the group after compaction."""
-        group = self.shard.find(ConsumerGroup, group_id)
-        if group is None:
-            group = self.shard.groups[group_id] = ConsumerGroup(group_id)
-        return group
-
     def _replay_group_epoch(self, record: GroupEpoch) -> None:
         if record.value is not None:
-            group = self._persisted(record.group_id)
+            group = self.find_or_create(record.group_id)
             group.group_epoch = record.value.epoch
             group.metadata_hash = record.value.metadata_hash
-        elif (existing := self.shard.find(ConsumerGroup, record.group_id)) is not None:
-            del self.shard.groups[record.group_id]
-            self.close(existing, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            self.remove(record.group_id)
 
     def _replay_member(self, record: MemberMetadata) -> None:
         group_id, member_id, value = record
         if value is not None:
-            group = self._persisted(group_id)
+            group = self.find_or_create(group_id)
             member = group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
             group.put_member(member.with_metadata(value))
             if self.shard.is_loaded:
@@ -241,21 +239,21 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
 
     def _replay_target_epoch(self, record: TargetEpoch) -> None:
         if record.value is not None:
-            group = self._persisted(record.group_id)
+            group = self.find_or_create(record.group_id)
             group.assignment_epoch = record.value.assignment_epoch
             group.assignment_timestamp_ms = record.value.assignment_timestamp
 
     def _replay_target(self, record: TargetAssignment) -> None:
         group_id, member_id, value = record
         if value is not None:
-            self._persisted(group_id).target[member_id] = assignment_of(value.topic_partitions)
+            self.find_or_create(group_id).target[member_id] = assignment_of(value.topic_partitions)
         elif (existing := self.shard.find(ConsumerGroup, group_id)) is not None:
             existing.target.pop(member_id, None)
 
     def _replay_current_assignment(self, record: CurrentAssignment) -> None:
         group_id, member_id, value = record
         if value is not None:
-            group = self._persisted(group_id)
+            group = self.find_or_create(group_id)
             member = group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
             member = member.with_current_assignment(value)
             group.put_member(member)
@@ -270,7 +268,7 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
         group_id, regex, value = record
         if value is not None:
             resolved = ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
-            self._persisted(group_id).regexes.resolved[regex] = resolved
+            self.find_or_create(group_id).regexes.resolved[regex] = resolved
         elif (existing := self.shard.find(ConsumerGroup, group_id)) is not None:
             existing.regexes.resolved.pop(regex, None)
 

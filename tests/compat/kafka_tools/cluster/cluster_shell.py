@@ -5,7 +5,7 @@ until it is in sync everywhere. `await TOPIC-PARTITION isr=1,2 leader=1 replicas
 says so. `fill TOPIC BYTES` writes to partition 0. Broker ids are compared, addresses are shown as `BROKER1` and so on.
 
 `python -m tests.compat.kafka_tools.cluster.cluster_shell [NAME...]` records the transcripts again, with three nodes of
-Apache Kafka 4.3.1.
+Apache Kafka 4.4.0.
 """
 
 import os

@@ -16,6 +16,19 @@ def api_versions(story: Story) -> None:
         story.request("no version", client_software_name="wire", client_software_version="")
         story.request("a bad name", client_software_name="-wire", client_software_version="1")
         story.request("a name with a space", client_software_name="wi re", client_software_version="1")
+    if story.version >= 5:
+        node_id, cluster_id = story.cluster.node[0], story.cluster.cluster_id
+        for title, cluster, node in (
+            ("its cluster and node", cluster_id, node_id),
+            ("its cluster", cluster_id, -1),
+            ("another cluster", "another", node_id),
+            ("an empty cluster id", "", -1),
+            ("another node", cluster_id, node_id + 1),
+            ("a negative node", None, -2),
+        ):
+            fields = story.try_call("ApiVersions", **name, cluster_id=cluster, node_id=node)
+            story.record(title, error_code=fields["error_code"])
+        story.request("another cluster and no name", client_software_name="", cluster_id="another", node_id=node_id)
     if story.version == 0:
         unsupported(story)
 

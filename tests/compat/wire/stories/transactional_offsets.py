@@ -10,9 +10,18 @@ FIRST_VERSION_2 = 5  # the version of TxnOffsetCommit that adds the group's part
 FIRST_VERSION_WITH_MEMBERS = 3
 
 
-def row(topic: str, offset: int = 5, partition: int = 0, metadata: str | None = "m") -> dict[str, object]:
+def row(story: Story, topic: str, offset: int = 5, partition: int = 0, metadata: str | None = "m") -> dict[str, object]:
     partition = {"partition_index": partition, "committed_offset": offset, "committed_metadata": metadata}
-    return {"name": topic, "partitions": [{**partition, "committed_leader_epoch": -1}]}
+    topic_id = story.topic_id(topic) if story.has_topic(topic) else groups.UNKNOWN_ID
+    return {"name": topic, "topic_id": topic_id, "partitions": [{**partition, "committed_leader_epoch": -1}]}
+
+
+def generation(number: int) -> dict[str, int]:
+    """Return the field, which has another name from version 6 on."""
+    return {"generation_id": number, "generation_id_or_member_epoch": number}
+
+
+NOBODY = {**generation(-1), "member_id": ""}
 
 
 def add_group(story: Story, producer: Producer, group: str) -> None:
@@ -27,19 +36,19 @@ def txn_offset_commit(story: Story) -> None:
     producer = Producer(story, "p", v2).init()
 
     def request(step: str, *rows: dict[str, object], **more: object) -> None:
-        fields = {**producer.identity(group_id=group, generation_id=-1, member_id=""), **more}
-        story.request(step, **fields, topics=list(rows) if rows else [row(topic)])
+        fields = {**producer.identity(group_id=group, **NOBODY), **more}
+        story.request(step, **fields, topics=list(rows) if rows else [row(story, topic)])
 
     request("the group's partition is not in the transaction")
     producer.record("was it added?")
     add_group(story, producer, group)
-    request("offsets", row(topic, 5), row(topic, 6, 1, None))
+    request("offsets", row(story, topic, 5), row(story, topic, 6, 1, None))
     record_offsets(story, "pending", group, topic)
-    request("unknown topic and another one", row(story.name("unknown")), row(topic, 7))
-    request("unknown partition", row(topic, 5, 9))
-    request("too much metadata", row(topic, metadata="m" * 4097))
-    request("a negative offset", row(topic, -3, 1))
-    story.request("no topics", **producer.identity(group_id=group, generation_id=-1, member_id=""), topics=[])
+    request("unknown topic and another one", row(story, story.name("unknown")), row(story, topic, 7))
+    request("unknown partition", row(story, topic, 5, 9))
+    request("too much metadata", row(story, topic, metadata="m" * 4097))
+    request("a negative offset", row(story, topic, -3, 1))
+    story.request("no topics", **producer.identity(group_id=group, **NOBODY), topics=[])
     request("an empty group id", group_id="")
     wrong_identities = {
         "an unknown transactional id": {"transactional_id": story.name("unknown")},
@@ -56,7 +65,7 @@ def txn_offset_commit(story: Story) -> None:
     record_offsets(story, "committed", group, topic)
     request("after the end", producer_epoch=previous_epoch)
     add_group(story, producer, group)
-    request("offsets that are aborted", row(topic, 99))
+    request("offsets that are aborted", row(story, topic, 99))
     record_offsets(story, "pending again", group, topic)
     commit(story, group, topic, 8)
     record_offsets(story, "pending, and committed otherwise", group, topic)
@@ -85,32 +94,26 @@ def order_of_commits(story: Story, topic: str) -> None:
     first, second = Producer(story, "first").init(), Producer(story, "second").init()
     for producer, offset in ((first, 10), (second, 20)):
         add_group(story, producer, group)
-        fields = producer.identity(group_id=group, generation_id=-1, member_id="", topics=[row(topic, offset)])
+        fields = producer.identity(group_id=group, **NOBODY, topics=[row(story, topic, offset)])
         story.request(f"{offset} of two transactions", **fields)
     second.end()
     record_offsets(story, "the second is committed", group, topic)
     first.end()
     record_offsets(story, "both are committed", group, topic)
     add_group(story, first, group)
-    story.call(
-        "TxnOffsetCommit", **first.identity(group_id=group, generation_id=-1, member_id="", topics=[row(topic, 30)])
-    )
+    story.call("TxnOffsetCommit", **first.identity(group_id=group, **NOBODY, topics=[row(story, topic, 30)]))
     commit(story, group, topic, 40)
     first.end()
     record_offsets(story, "an ordinary commit came later", group, topic)
     add_group(story, first, group)
-    story.call(
-        "TxnOffsetCommit", **first.identity(group_id=group, generation_id=-1, member_id="", topics=[row(topic, 50)])
-    )
+    story.call("TxnOffsetCommit", **first.identity(group_id=group, **NOBODY, topics=[row(story, topic, 50)]))
     partitions = [{"partition_index": 0}]
     story.call("OffsetDelete", group_id=group, topics=[{"name": topic, "partitions": partitions}])
     record_offsets(story, "deleted while it was pending", group, topic)
     first.end()
     record_offsets(story, "committed after it was deleted", group, topic)
     add_group(story, first, group)
-    story.call(
-        "TxnOffsetCommit", **first.identity(group_id=group, generation_id=-1, member_id="", topics=[row(topic, 60)])
-    )
+    story.call("TxnOffsetCommit", **first.identity(group_id=group, **NOBODY, topics=[row(story, topic, 60)]))
     story.record("the group, while an offset is pending", **story.try_call("DescribeGroups", groups=[group]))
     story.record("it is deleted", **story.try_call("DeleteGroups", groups_names=[group]))
     record_offsets(story, "the group was deleted while it was pending", group, topic)
@@ -123,31 +126,31 @@ def group_members(story: Story, topic: str) -> None:
     member = Member(story, story.group("full")).join()
     producer = Producer(story, "member").init()
     add_group(story, producer, member.group)
-    member_fields = {"group_id": member.group, "member_id": member.id, "generation_id": member.generation}
+    member_fields = {"group_id": member.group, "member_id": member.id, **generation(member.generation)}
 
     def request(step: str, **more: object) -> None:
-        story.request(f"member: {step}", **producer.identity(), **{**member_fields, **more}, topics=[row(topic)])
+        story.request(f"member: {step}", **producer.identity(), **{**member_fields, **more}, topics=[row(story, topic)])
 
     request("before the assignment")
     member.sync()
     request("stable")
-    request("an old generation", generation_id=member.generation - 1)
-    request("a later generation", generation_id=member.generation + 1)
+    request("an old generation", **generation(member.generation - 1))
+    request("a later generation", **generation(member.generation + 1))
     request("an unknown member", member_id="nobody")
-    request("nobody", member_id="", generation_id=-1)
+    request("nobody", **NOBODY)
     request("a generation and nobody", member_id="")
-    request("a member without a generation", generation_id=-1)
+    request("a member without a generation", **generation(-1))
     request("an unknown instance", group_instance_id="two")
     add_group(story, producer, story.group("unknown"))
     request("an unknown group", group_id=story.name("unknown"))
     static = Member(story, story.group("static"), "one").stable()
-    member_fields = {"group_id": static.group, "member_id": static.id, "generation_id": static.generation}
+    member_fields = {"group_id": static.group, "member_id": static.id, **generation(static.generation)}
     add_group(story, producer, static.group)
     request("static", group_instance_id="one")
     request("static without its instance")
     request("static with another instance", group_instance_id="two")
     request("an instance and another member", member_id="nobody", group_instance_id="one")
-    member_fields = {"group_id": member.group, "member_id": member.id, "generation_id": member.generation}
+    member_fields = {"group_id": member.group, "member_id": member.id, **generation(member.generation)}
     rebalancing(story, member)
     request("while the group rebalances")
     producer.end()
@@ -159,7 +162,7 @@ def fenced(story: Story, topic: str) -> None:
     old = Producer(story, "fenced").init()
     add_group(story, old, group)
     Producer(story, "fenced").init()
-    fields = old.identity(group_id=group, generation_id=-1, member_id="", topics=[row(topic)])
+    fields = old.identity(group_id=group, **NOBODY, topics=[row(story, topic)])
     story.request("a fenced producer", **fields)
     record_offsets(story, "of a fenced producer", group, topic)
 
@@ -172,8 +175,8 @@ def offset_fetch(story: Story) -> None:
     producer = Producer(story, "p").init()
     commit(story, group, topic, 3)
     for name in (group, other):
-        rows = [row(topic, 5), row(topic, 6, 1)]
-        fields = producer.identity(group_id=name, generation_id=-1, member_id="")
+        rows = [row(story, topic, 5), row(story, topic, 6, 1)]
+        fields = producer.identity(group_id=name, **NOBODY)
         story.call("TxnOffsetCommit", **fields, topics=rows)
 
     def request(step: str, *groups: str, everything: bool = False, stable: bool = True) -> None:

@@ -141,7 +141,7 @@ def test_a_log_of_apache_kafka_is_loaded(make: Make) -> None:
         data = (Path(__file__).parents[1] / "data" / f"kafka-4.3.1-{name}.log").read_bytes()
         log.batches[TopicPartition(GROUP_METADATA_TOPIC, index)] = [bytearray(data)]
     broker = make(log, offsets_topic_num_partitions=2)
-    groups = {group.group_id: group for group in broker.groups.list_groups()}
+    groups = {id: group for shard in broker.groups.runtime.loaded_shards() for id, group in shard.groups.items()}
     assert {"txg"} <= set(groups) <= {"txg", "newg"}
     assert groups["txg"].generation >= 1
     assert broker.committed_offsets("txg")["t"][0].offset == 1

@@ -1,12 +1,21 @@
 """A second kind of group needs its own files and a row in the table of kinds: the requests for all kinds find it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pytest
 
-from kbroker.common import KafkaError
+from kbroker.common import KafkaError, TopicPartition
+from kbroker.coordinator.group.classic.classic_group import ClassicGroup
+from kbroker.coordinator.group.classic.classic_groups import ClassicGroups
+from kbroker.coordinator.group.classic.records import ClassicGroupRecord
 from kbroker.coordinator.group.kinds import GROUP_KINDS
-from kbroker.coordinator.group.records import OffsetAndMetadata
+from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
+from kbroker.coordinator.runtime.coordinator_context import WRITES_PER_ITERATION
+from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode
+from kbroker.metadata.features import TRANSACTION_VERSION, FinalizedFeatures
+from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
+from kbroker.runtime.turns import TURN_ELEMENTS, yield_if_due
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commits import (
     OffsetCommitRequest,
@@ -22,8 +31,9 @@ from protocol.messages.k47_offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from tests.unit.coordinator.group.toy_groups import SESSION_MS, Roster, Rosters
-from tests.unit.support.group_coordinator import Harness
+from protocol.records.batch import build_batch
+from tests.unit.coordinator.group.toy_groups import SESSION_MS, EpochRecord, Roster, RosterMember, Rosters
+from tests.unit.support.group_coordinator import NODE, Harness
 from tests.unit.support.internal_log import MemoryLog
 
 KINDS = (*GROUP_KINDS, Rosters)
@@ -31,6 +41,7 @@ KINDS = (*GROUP_KINDS, Rosters)
 
 def new_broker(log: MemoryLog | None = None) -> Harness:
     broker = Harness(log, kinds=KINDS)
+    broker.metadata.features = FinalizedFeatures(1, {TRANSACTION_VERSION: 2, "roster.version": 1})
     broker.create_topic("t", 2)
     broker.create_topic("u", 1)
     return broker
@@ -44,7 +55,7 @@ def broker() -> Iterator[Harness]:
 
 
 def join(broker: Harness, name: str, topic: str = "t") -> int:
-    return broker.run(broker.groups.write("g", lambda shard: shard.kind(Rosters).join("g", name, topic)))
+    return broker.run(broker.groups.write("g", Rosters, lambda rosters: rosters.join("g", name, topic)))
 
 
 def members(broker: Harness) -> dict[str, str] | None:
@@ -135,3 +146,185 @@ def test_a_group_is_loaded_from_the_records_of_its_kind(broker: Harness) -> None
     successor.loop.pass_ms(SESSION_MS + 1)
     assert members(successor) == {}
     successor.close()
+
+
+def test_a_thousand_members_join_at_once(broker: Harness) -> None:
+    """Each join sees those before it, so that they need a few appends; with a commit each, they would be 1,000."""
+    broker.log.held = True
+    tp = TopicPartition(GROUP_METADATA_TOPIC, broker.groups.runtime.partition_for("g"))
+    before = len(broker.log.batches.get(tp, ()))
+    operations = [partial(Rosters.join, group_id="g", name=f"m{number}", topic="t") for number in range(1000)]
+    joins = [broker.groups.write("g", Rosters, operation) for operation in operations]
+    broker.loop.run_ready()
+    assert len(broker.log.batches[tp]) - before <= 1000 // WRITES_PER_ITERATION + 1
+    assert not any(join.done() for join in joins)
+    broker.log.commit()
+    assert [join.result() for join in joins] == list(range(1, 1001))
+
+
+def test_reads_of_a_group_and_lists_wait_for_what_they_have_seen(broker: Harness) -> None:
+    broker.log.held = True
+    joined = broker.groups.write("g", Rosters, lambda rosters: rosters.join("g", "m", "t"))
+    read = broker.groups.write("g", Rosters, lambda rosters: rosters.read_epoch("g"))
+    broker.loop.run_ready()
+    listed = broker.start(ListGroupsRequest(), 5)
+    assert [future.done() for future in (joined, read, listed)] == [False] * 3
+    broker.log.commit()
+    broker.loop.run_ready()
+    assert (joined.result(), read.result()) == (1, 1)
+    assert [group.group_state for group in listed.result().groups] == ["Manned"]
+
+
+def test_a_list_omits_the_groups_of_a_partition_that_is_lost_meanwhile(broker: Harness) -> None:
+    broker.log.held = True
+    joined = broker.groups.write("g", Rosters, lambda rosters: rosters.join("g", "m", "t"))
+    listed = broker.start(ListGroupsRequest(), 5)
+    broker.lose_group()
+    broker.loop.run_ready()
+    assert listed.result().groups == []
+    assert isinstance(joined.exception(), KafkaError)
+
+
+def test_a_kind_needs_its_feature_but_its_records_are_replayed_without(broker: Harness) -> None:
+    """Before the last upgrade, a broker that does not know the records may become the coordinator, and forget them."""
+    join(broker, "m")
+    successor = new_broker(broker.log)
+    successor.metadata.features = FinalizedFeatures(2, {TRANSACTION_VERSION: 2})
+    with pytest.raises(KafkaError) as raised:
+        join(successor, "n")
+    assert raised.value.code is ErrorCode.UNSUPPORTED_VERSION
+    assert members(successor) == {"m": "t"}
+    successor.close()
+
+
+def test_deletion_waits_for_joins_in_flight_and_for_commits(broker: Harness) -> None:
+    broker.log.held = True
+    joined = broker.groups.write("g", Rosters, lambda rosters: rosters.join("g", "m", "t"))
+    deleted = broker.start(DeleteGroupsRequest(groups_names=["g"]), 2)
+    assert not deleted.done()
+    broker.log.commit()
+    broker.loop.run_ready()
+    assert joined.result() == 1
+    assert deleted.result().results[0].error_code == ErrorCode.NON_EMPTY_GROUP
+    left = broker.groups.write("g", Rosters, lambda rosters: rosters.leave("g", "m"))
+    deleted = broker.start(DeleteGroupsRequest(groups_names=["g"]), 2)
+    # A member that joins now waits for the deletion, and is in a new group.
+    rejoined = broker.groups.write("g", Rosters, lambda rosters: rosters.join("g", "n", "t"))
+    broker.loop.run_ready()
+    for _ in range(3):
+        broker.log.commit()
+        broker.loop.run_ready()
+    assert (left.result(), deleted.result().results[0].error_code, rejoined.result()) == (2, 0, 1)
+    assert members(broker) == {"n": "t"}
+
+
+# Topics.
+
+
+def test_only_groups_that_subscribe_to_changed_topics_are_told(
+    broker: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, set[str]]] = []
+
+    def on_topics_changed(kind: Rosters, group: Roster, topics: set[str]) -> CoordinatorResult[None]:
+        told.append((group.group_id, topics))
+        return CoordinatorResult(None)
+
+    monkeypatch.setattr(Rosters, "on_topics_changed", on_topics_changed)
+    for number, topic in enumerate("tttu"):
+        operation = partial(Rosters.join, group_id=f"g{number}", name="m", topic=topic)
+        broker.run(broker.groups.write(f"g{number}", Rosters, operation))
+    broker.create_topic("unrelated", 1)
+    broker.run(broker.elect(0, NODE))
+    broker.loop.run_ready()
+    assert told == []
+    broker.run(broker.delete_topic("u"))
+    broker.loop.run_ready()
+    assert told == [("g3", {"u"})]
+
+
+def test_a_change_of_topics_waits_for_the_operation_that_runs(broker: Harness) -> None:
+    """So an operation that pauses does not work with topics of two images."""
+    join(broker, "m")
+    order: list[str] = []
+
+    def slow(rosters: Rosters) -> CoordinatorResult[None]:
+        for _ in range(2 * TURN_ELEMENTS):
+            yield_if_due()
+        order.append(f"end: {members(broker)}")
+        return CoordinatorResult(None)
+
+    operation = broker.groups.write("g", Rosters, slow)
+    broker.run(broker.delete_topic("t"))
+    broker.loop.run_ready()
+    assert operation.done()
+    assert (order, members(broker)) == (["end: {'m': 't'}"], {})
+
+
+# Replay.
+
+
+def compacted(records: Sequence[tuple[bytes, bytes | None]], cleaned_to: int) -> list[tuple[bytes, bytes | None]]:
+    """Return what compaction leaves that has cleaned the log up to an offset, as if all of that were in one segment."""
+    last = {key: offset for offset, (key, _) in enumerate(records[:cleaned_to])}
+    return [record for offset, record in enumerate(records) if offset >= cleaned_to or last[record[0]] == offset]
+
+
+def test_groups_that_change_their_kind_survive_any_compaction(broker: Harness) -> None:
+    """Offsets before their group, tombstones without it, and a tombstone of the kind that the group had before."""
+    offset, classic = OffsetRecord(OffsetKey("g", "t", 0), OffsetAndMetadata(5)), ClassicGroup("g")
+    history: list[object] = [
+        offset,
+        classic.record(0, {}),
+        ClassicGroupRecord("g", None),
+        RosterMember("g", "m", "t"),
+        EpochRecord("g", 1),
+        RosterMember("g", "m", None),
+        EpochRecord("g", None),
+        classic.record(0, {}),
+        ClassicGroupRecord("g", None),
+        EpochRecord("g", 1),
+        RosterMember("g", "n", "u"),
+        ClassicGroupRecord("g", None),
+        EpochRecord("g", 2),
+    ]
+    encoded = [broker.shard().encode(record) for record in history]
+    tp = TopicPartition(GROUP_METADATA_TOPIC, broker.groups.runtime.partition_for("g"))
+    for cleaned_to in range(len(encoded) + 1):
+        for tombstones in (True, False):
+            log = MemoryLog()
+            for key, value in compacted(encoded, cleaned_to):
+                if tombstones or value is not None or (key, value) not in encoded[:cleaned_to]:
+                    log.append_internal(tp, build_batch([(0, key, value, ())]))
+            successor = new_broker(log)
+            group = successor.shard().find(Roster, "g")
+            assert group is not None
+            assert (group.epoch, group.topics) == (2, {"n": "u"})
+            assert successor.committed_offsets() == {"t": {0: OffsetAndMetadata(5)}}
+            successor.close()
+
+
+def test_a_group_whose_offsets_outlive_it_is_a_simple_group(broker: Harness) -> None:
+    broker.commit_offset("t", 0, OffsetAndMetadata(5))
+    shard = broker.shard()
+    for record in (EpochRecord("g", 1), EpochRecord("g", None)):
+        shard.replay(record, 9, -1)
+    group = shard.groups["g"]
+    assert (group.type_name, group.member_count) == ("classic", 0)
+    assert join(broker, "m") == 1
+    assert members(broker) == {"m": "t"}
+
+
+def test_a_deadline_that_waits_while_its_group_becomes_one_of_another_kind_is_void(broker: Harness) -> None:
+    join(broker, "m")
+    broker.log.held = True
+    shard, offset = broker.shard(), OffsetRecord(OffsetKey("g", "t", 0), OffsetAndMetadata(5))
+    shard.context.post(lambda _: CoordinatorResult(None, [offset]), "g", LockMode.EXCLUSIVE)
+    broker.loop.pass_ms(SESSION_MS)
+    group = shard.groups["g"]
+    shard.kind(ClassicGroups).put(ClassicGroup("g"))
+    assert len(group.deadlines) == 0
+    broker.log.held = False
+    broker.log.commit()
+    broker.loop.pass_ms(2 * SESSION_MS)
+    assert shard.groups["g"].type_name == "classic"

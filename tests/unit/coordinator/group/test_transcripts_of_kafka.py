@@ -1,4 +1,4 @@
-"""Groups respond as those of Apache Kafka 4.3.1 in recorded scenarios, played in virtual time."""
+"""Groups respond as those of Apache Kafka 4.4.0 in recorded scenarios, played in virtual time."""
 
 import re
 from pathlib import Path

@@ -4,16 +4,15 @@ It has what the kinds of groups to come have and classic groups lack: records of
 commit is checked against, and a reaction to changes of topics.
 """
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.group import Committer, Group
-from kbroker.coordinator.group.group_shard import GroupKind, GroupShard
+from kbroker.coordinator.group.group_shard import GroupKind
 from kbroker.coordinator.group.records import NO_TIMESTAMP, EncodedRecord, OffsetRecord, RecordCodec
 from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode
-from kbroker.metadata.image import MetadataDelta
+from kbroker.runtime.deadlines import Deadlines
 from protocol.errors import ErrorCode
 
 EPOCH_KEY, MEMBER_KEY = 1000, 1001
@@ -108,6 +107,8 @@ class Rosters(GroupKind[Roster]):
     type_name = Roster.type_name
     state_names = ("Empty", "Manned")
     codec = RecordCodec((EPOCH_KEY, MEMBER_KEY), (EpochRecord, RosterMember), encode, decode)
+    mode = LockMode.ORDERED
+    feature = ("roster.version", 1)
 
     def new_group(self, group_id: str) -> Roster:
         return Roster(group_id)
@@ -118,25 +119,32 @@ class Rosters(GroupKind[Roster]):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return self._change(group_id, RosterMember(group_id, name, topic))
 
+    def leave(self, group_id: str, name: str) -> CoordinatorResult[int]:
+        return self._change(group_id, RosterMember(group_id, name, None))
+
     def _change(self, group_id: str, *members: RosterMember) -> CoordinatorResult[int]:
         group = self.shard.find(Roster, group_id)
         epoch = 1 if group is None else group.epoch + 1
         return CoordinatorResult(epoch, [*members, EpochRecord(group_id, epoch)])
 
+    def read_epoch(self, group_id: str) -> CoordinatorResult[int]:
+        group = self.shard.find(Roster, group_id)
+        return CoordinatorResult(0 if group is None else group.epoch)
+
     def replay(self, record: EpochRecord | RosterMember) -> None:
-        group = self.shard.find(Roster, record.group_id)
-        if isinstance(record, EpochRecord) and record.epoch is None:
-            if group is not None:
-                del self.shard.groups[record.group_id]
-            return
-        if group is None:
-            group = self.shard.groups[record.group_id] = Roster(record.group_id)
         if isinstance(record, EpochRecord):
-            group.epoch = record.epoch or 0
-        elif record.topic is None:
-            group.topics.pop(record.name, None)
-        else:
-            group.topics[record.name] = record.topic
+            if record.epoch is None:
+                self.remove(record.group_id)
+            else:
+                self.find_or_create(record.group_id).epoch = record.epoch
+            return
+        if record.topic is None:
+            existing = self.shard.find(Roster, record.group_id)
+            if existing is not None:
+                existing.topics.pop(record.name, None)
+            return
+        group = self.find_or_create(record.group_id)
+        group.topics[record.name] = record.topic
         if self.shard.is_loaded:
             self.on_loaded(group)
             self.shard.update_timer(group)
@@ -145,23 +153,23 @@ class Rosters(GroupKind[Roster]):
         for name in group.topics:
             group.deadlines.set(("session", name), self.shard.now().mono_ms + SESSION_MS)
 
-    def expire_deadline(self, group: Roster) -> CoordinatorResult[int | None]:
+    def expire_deadline(self, group: Roster) -> CoordinatorResult[None]:
         expired = group.deadlines.pop_due(self.shard.now().mono_ms)
         self.shard.update_timer(group)
         if expired is None or expired[1] not in group.topics:
             return CoordinatorResult(None)
-        return self._change(group.group_id, RosterMember(group.group_id, expired[1], None))
+        leaving = RosterMember(group.group_id, expired[1], None)
+        return CoordinatorResult(None, self._change(group.group_id, leaving).records)
 
-    def close(self, group: Roster, error: ErrorCode) -> None: ...
+    def close(self, group: Roster, error: ErrorCode) -> None:
+        group.deadlines = Deadlines()
+        self.shard.update_timer(group)
 
-    def on_delta(self, delta: MetadataDelta) -> None:
+    def topics_of(self, group: Roster) -> set[str]:
+        return set(group.topics.values())
+
+    def on_topics_changed(self, group: Roster, topics: Collection[str]) -> CoordinatorResult[None]:
         """Remove the members whose topic is deleted."""
-        deleted = {topic.name for topic in delta.deleted}
-        for group in self.shard.groups.values():
-            if isinstance(group, Roster) and deleted & set(group.topics.values()):
-                operation = partial(self._remove_members_of_topics, group, deleted)
-                self.shard.context.post(operation, group.group_id, LockMode.EXCLUSIVE)
-
-    def _remove_members_of_topics(self, group: Roster, topics: set[str], _: GroupShard) -> CoordinatorResult[int]:
-        members = [RosterMember(group.group_id, name, None) for name, topic in group.topics.items() if topic in topics]
-        return self._change(group.group_id, *members)
+        gone = {name for name in topics if self.shard.topic(name) is None}
+        members = [RosterMember(group.group_id, name, None) for name, topic in group.topics.items() if topic in gone]
+        return CoordinatorResult(None, self._change(group.group_id, *members).records if members else ())

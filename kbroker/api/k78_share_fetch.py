@@ -70,19 +70,20 @@ async def share_fetch(services: Services, context: RequestContext, request: Shar
         await sharing.release(session)
     elif not request.is_renew_ack:
         wanted = AcquireRequest(
-            member_id,
+            session,
             max(request.max_records, 0),
             request.batch_size,
             request.share_acquire_mode == RECORD_LIMIT,
             # At least one batch, even if other clients do not read their responses.
             max(services.fetching.max_consumer_bytes(request.max_bytes), min(request.max_bytes, 1)),
-            lambda: session.is_closed,
         )
-        results = await sharing.fetch(session, wanted, request.max_wait_ms)
+        results = await sharing.fetch(wanted, request.max_wait_ms, request.min_bytes)
     response = ShareFetchResponse(acquisition_lock_timeout_ms=_lock_duration_ms(services, group_id))
     leaders = _Leaders(services, context.listener)
     topics: dict[bytes, list[SharePartitionData]] = {}
-    for topic_id, index in paced({**outcomes, **results}):
+    # As in Kafka, the first response of a session has all partitions.
+    requested = session.partitions if epoch == INITIAL_EPOCH else ()
+    for topic_id, index in paced(dict.fromkeys((*outcomes, *results, *requested))):
         key = topic_id, index
         data = SharePartitionData(partition_index=index)
         found, refusal = results.get(key), outcomes.get(key)

@@ -21,6 +21,7 @@ from kbroker.share.delivery import Acknowledgement, AcknowledgeType, Acquired, D
 from kbroker.share.partition import SharePartition, StateChange
 from kbroker.share.record_scan import ShareRead, ShareReadRequest, scan
 from kbroker.share.start_offset import find_start_offset
+from kbroker.storage.log.log_reads import bytes_between
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -63,17 +64,17 @@ def client_error(code: int) -> ErrorCode:
 
 
 class AcquireRequest(NamedTuple):
-    """What a member asks for. `is_strict`: not more than `max_records` (record_limit, KIP-1206).
+    """What a session asks for. `is_strict`: not more than `max_records` (record_limit, KIP-1206).
 
-    `is_over`: whether the session was closed, or the request has waited long enough.
+    `deadline_s`: a search for records ends at this time of the event loop.
     """
 
-    member_id: str
+    session: ShareSession
     max_records: int
     batch_size: int
     is_strict: bool
     max_bytes: int
-    is_over: Callable[[], bool]
+    deadline_s: float = 0.0
 
 
 class AcquiredRecords(NamedTuple):
@@ -317,6 +318,14 @@ class SharePartitionLeader:
         end = partition.last_stable_offset if self.settings.read_committed else partition.high_watermark
         return end if partition.log.health.offline is None else min(end, partition.log.readable_end)
 
+    def available_bytes(self) -> int:
+        """Return how many bytes of the log there are from the next offset to acquire on."""
+        offset = None if self.state is None else self._next_offset()
+        if offset is None or offset >= self._end_offset():
+            self._watch()
+            return 0
+        return bytes_between(self.partition.log, offset, self._end_offset()) or 1
+
     async def acquire(self, request: AcquireRequest) -> AcquiredRecords:
         """Read and acquire records; none if there are none now, or another member reads. Raises KafkaError."""
         if self._is_reading or self.state is None:
@@ -332,14 +341,17 @@ class SharePartitionLeader:
                     self._watch()
                     return NOTHING
                 read = await self._read(offset, request.max_bytes)
-                if self.failure is not None or request.is_over():
+                if self.failure is not None or request.session.is_closed:
                     return NOTHING
                 found = self._acquire(read, request)
-                if found.acquired or read.scanned.last < offset:
+                is_over = read.scanned.last < offset or self._environment.loop.time() >= request.deadline_s
+                if found.acquired:
                     return found
                 # Holes only. They are stored now, since no acknowledgement follows.
                 self._must_write = True
                 self._start_writing()
+                if is_over:
+                    return NOTHING
                 await self._environment.yield_to_loop()
         finally:
             self._is_reading = False
@@ -354,7 +366,7 @@ class SharePartitionLeader:
     def _acquire(self, read: ShareRead, request: AcquireRequest) -> AcquiredRecords:
         assert self.state is not None
         acquired = self.state.acquire(
-            request.member_id, [batch.scanned for batch in read.batches], read.scanned, self._policy,
+            request.session.member_id, [batch.scanned for batch in read.batches], read.scanned, self._policy,
             self._environment.clock.mono_ms(), request.max_records, request.batch_size, request.is_strict,
         )  # fmt: skip
         if not acquired:

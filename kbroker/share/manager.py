@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
     from kbroker.share.group_settings import GroupSettings, ShareGroupSettings
 
+# With these errors of some partitions a request waits for records of others: they say nothing that the client can use.
+WAITING_ERRORS = (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 # What a request gets of a partition.
 FetchResults = dict[TopicIdPartition, AcquiredRecords | KafkaError]
 
@@ -175,38 +177,51 @@ class SharePartitionManager:
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE)
         return leader.acknowledge(member_id, acknowledgements)
 
-    async def fetch(self, session: ShareSession, request: AcquireRequest, max_wait_ms: int) -> FetchResults:
+    async def fetch(self, request: AcquireRequest, max_wait_ms: int, min_bytes: int) -> FetchResults:
         """Acquire records of the session's partitions. Waits until there are some, at most `max_wait_ms`.
 
-        Returns the partitions with records, and those with an error.
+        Begins when `min_bytes` are available, or at the end of the wait. Returns the partitions with records, and those
+        with an error.
         """
-        loop = self._environment.loop
+        session, loop = request.session, self._environment.loop
         deadline_s = loop.time() + max_wait_ms / 1000
-        request = request._replace(is_over=lambda: session.is_closed or loop.time() > deadline_s)
-        is_impossible = request.max_records <= 0 or request.max_bytes <= 0 or not session.partitions
+        request = request._replace(deadline_s=deadline_s)
+        is_impossible = min(request.max_records, request.max_bytes, min_bytes) <= 0 or not session.partitions
         while True:
             session.is_woken = False
-            results = await self._acquire(session, request)
+            results: FetchResults = {}
+            leaders = self._leaders_of(session, results)
             wait_s = deadline_s - loop.time()
-            if results or is_impossible or wait_s <= 0 or session.is_closed:
+            if wait_s <= 0 or sum([leader.available_bytes() for leader in leaders.values()]) >= min_bytes:
+                await self._acquire(leaders, request, results)
+                wait_s = deadline_s - loop.time()
+            is_waiting = all(isinstance(each, KafkaError) and each.code in WAITING_ERRORS for each in results.values())
+            if not is_waiting or is_impossible or wait_s <= 0 or session.is_closed:
                 return results
             if not session.is_woken:
                 await self._wait(session, wait_s)
 
-    async def _acquire(self, session: ShareSession, request: AcquireRequest) -> FetchResults:
-        results: FetchResults = {}
-        leaders: list[tuple[TopicIdPartition, SharePartitionLeader]] = []
+    def _leaders_of(self, session: ShareSession, results: FetchResults) -> dict[TopicIdPartition, SharePartitionLeader]:
+        """Return the partitions of a session that this broker leads. The errors of others are added to the results."""
+        leaders: dict[TopicIdPartition, SharePartitionLeader] = {}
         for key in paced(list(session.partitions)):
             try:
-                leader = self.leader(session.group_id, key)
+                leaders[key] = leader = self.leader(session.group_id, key)
+                leader.sessions[session] = None
             except KafkaError as error:
                 results[key] = error
-                continue
-            leaders.append((key, leader))
-            leader.sessions[session] = None
+        return leaders
+
+    async def _acquire(
+        self,
+        leaders: dict[TopicIdPartition, SharePartitionLeader],
+        request: AcquireRequest,
+        results: FetchResults,
+    ) -> None:
+        """Acquire records of one partition after the other."""
         records_left, bytes_left = request.max_records, request.max_bytes
-        for number, (key, leader) in enumerate(leaders):
-            if records_left <= 0 or bytes_left <= 0 or session.is_closed:
+        for number, (key, leader) in enumerate(leaders.items()):
+            if records_left <= 0 or bytes_left <= 0 or request.session.is_closed:
                 break
             part = max(bytes_left // (len(leaders) - number), 1)
             try:
@@ -218,8 +233,7 @@ class SharePartitionManager:
                 results[key] = found
                 records_left -= found.record_count
                 bytes_left -= len(found.records)
-                session.move_to_end(key)
-        return results
+                request.session.move_to_end(key)
 
     async def _wait(self, session: ShareSession, wait_s: float) -> None:
         waiting = self._environment.loop.create_future()

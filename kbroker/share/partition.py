@@ -137,9 +137,9 @@ class SharePartition:
         """Acquire what is available in the scanned offsets, in order. Other offsets there are holes, and archived.
 
         With `is_strict` (record_limit, KIP-1206) at most `max_records`; otherwise whole batches of the log, until that
-        many are acquired. The results have at most `batch_size` records each, unless a batch has more.
+        many are acquired, in results of at most `batch_size` records, unless a batch has more.
         """
-        work = Acquisition(member_id, policy, now_ms, batch_size)
+        work = Acquisition(member_id, policy, now_ms, max_records if is_strict else batch_size)
         position = scanned.first
         window = self._free_window(policy, now_ms)
         for batch in batches:

@@ -112,6 +112,7 @@ class DeadLetterWriter:
         values = {
             names.TOPIC: origin,
             names.PARTITION: str(leader.key.partition),
+            names.OFFSET: "",
             names.GROUP: leader.key.group_id,
             names.DELIVERY_COUNT: str(deliveries),
             names.MESSAGE: reason,

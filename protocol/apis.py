@@ -226,6 +226,11 @@ _PRIVATE_ROWS = (
     Api(ApiKey.DESCRIBE_BROKER, 0, 0, 0),
     Api(ApiKey.REMOVE_PARTITIONS, 0, 0, 0),
     Api(ApiKey.DELAYED_RECORDS, 0, 0, 0),
+    Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, 0, family="k76_share_groups"),
+    Api(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, 0, family="k76_share_groups"),
+    Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, 0, family="k90_share_group_offsets"),
+    Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
+    Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
 )
 
 # In this order: Kafka's APIs for clients, APIs between brokers only, kbroker's own for its command line, all of these.

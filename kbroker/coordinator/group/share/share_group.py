@@ -1,7 +1,7 @@
 """A share group and its members: state, description, deletion. It has no committed offsets."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from kbroker.common import KafkaError
@@ -35,7 +35,7 @@ class ShareGroupState(StrEnum):
 class ShareGroupMember(ModernMember):
     """Several members may have the same partition, so nothing is revoked: a member gets its target at once."""
 
-    assigned: Assignment = NO_ASSIGNMENT
+    assigned: Assignment = field(default_factory=lambda: NO_ASSIGNMENT)
 
     def with_metadata(self, value: ShareGroupMemberMetadataValue) -> "ShareGroupMember":
         return replace(
@@ -85,6 +85,7 @@ class ShareGroup(ModernGroup[ShareGroupMember]):
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
+        self.assignment_epoch = self.group_epoch
         self.states = StateTopics()
         self.initializing_since_ms: dict[bytes, int] = {}
         self.may_lack_partitions = True
@@ -118,7 +119,8 @@ class ShareGroup(ModernGroup[ShareGroupMember]):
         raise self._not_a_consumer_group()
 
     def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        raise self._not_a_consumer_group()
+        if member_id is not None:
+            raise self._not_a_consumer_group()
 
     def validate_offset_delete(self) -> None:
         raise self._not_a_consumer_group()

@@ -51,6 +51,7 @@ from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from kbroker.runtime.system import new_event_loop, raise_descriptor_limit, system_environment
 from kbroker.server.socket_server import SocketServer
+from kbroker.telemetry.client_instances import ClientMetricsManager
 
 if TYPE_CHECKING:
     from kbroker.exporter.exporter import Exporter
@@ -272,6 +273,7 @@ class Broker:
             partition_removal=PartitionRemoval(
                 self.environment, member.image, member.controller, replicas, peers, lambda: self.config
             ),
+            client_metrics=ClientMetricsManager(self.environment, member.image),
             peers=peers,
             controller_channel=channel,
             started_ms=self.environment.clock.now_ms(),
@@ -293,6 +295,7 @@ class Broker:
         member.add_roles_listener(self.services.groups.on_delta)
         member.add_roles_listener(self.services.transactions.on_delta)
         member.add_roles_listener(self.services.share_states.on_delta)
+        member.add_roles_listener(self.services.client_metrics.on_delta)
         turns = self.environment.turns
         member.add_listener(lambda delta: turns.run(assigned.apply_delta(delta)))
 
@@ -346,6 +349,7 @@ class Broker:
                 removals.schedule()
 
         member.add_roles_listener(on_closing)
+        self._started.append(self.services.client_metrics.stop)
         self._started.append(removals.stop)
 
     def _change_configs(self, member: ClusterMember, assigned: AssignedPartitions, delta: MetadataDelta) -> None:

@@ -199,6 +199,8 @@ _ROWS = (
     Api(ApiKey.LIST_TRANSACTIONS, 0, 2, 0),
     Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0, family="k68_consumer_groups"),
     Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, 0, family="k68_consumer_groups"),
+    Api(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, 0, 0, family="k71_client_telemetry"),
+    Api(ApiKey.PUSH_TELEMETRY, 0, 0, 0, family="k71_client_telemetry"),
     Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, 0),
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0),
 )

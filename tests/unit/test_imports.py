@@ -27,6 +27,7 @@ LAYERS = (
     "replica",
     "queues",
     "coordinator",
+    "telemetry",
     "api",
     "server",
     "exporter",

@@ -372,6 +372,11 @@ HIDDEN_VALUES: dict[str, Any] = {
 }
 
 
+LISTS_WITHOUT_ORDER = frozenset(
+    ("members", "groups", "topics", "partitions", "results", "topic_partitions", "subscribed_topic_names")
+)
+
+
 def code(number: int) -> str:
     return ErrorCode(number).name
 
@@ -408,7 +413,7 @@ def _shown(names: Names, name: str, item: Any) -> str:
         return repr(raw.decode()) if raw.isascii() and raw.decode().isprintable() else "x" + raw.hex()
     if isinstance(item, list):
         rows = [render(names, value) if isinstance(value, dict) else str(value) for value in item]
-        if name in ("members", "groups", "topics", "partitions", "topic_partitions", "subscribed_topic_names"):
+        if name in LISTS_WITHOUT_ORDER:
             rows.sort(key=lambda row: row.partition(" ")[2] if row.split(" ")[0].isupper() else row)
         return "[" + ", ".join(rows) + "]"
     return (

@@ -54,6 +54,7 @@ from kbroker.server.socket_server import SocketServer
 from kbroker.share.dead_letters import DeadLetterWriter
 from kbroker.share.group_settings import ShareGroupSettings
 from kbroker.share.manager import SharePartitionManager
+from kbroker.telemetry.client_instances import ClientMetricsManager
 
 if TYPE_CHECKING:
     from kbroker.exporter.exporter import Exporter
@@ -285,6 +286,7 @@ class Broker:
             partition_removal=PartitionRemoval(
                 self.environment, member.image, member.controller, replicas, peers, lambda: self.config
             ),
+            client_metrics=ClientMetricsManager(self.environment, member.image),
             peers=peers,
             controller_channel=channel,
             started_ms=self.environment.clock.now_ms(),
@@ -307,6 +309,7 @@ class Broker:
         member.add_roles_listener(self.services.transactions.on_delta)
         member.add_roles_listener(self.services.share_states.on_delta)
         member.add_roles_listener(self.services.share.on_delta)
+        member.add_roles_listener(self.services.client_metrics.on_delta)
         turns = self.environment.turns
         member.add_listener(lambda delta: turns.run(assigned.apply_delta(delta)))
 
@@ -360,6 +363,7 @@ class Broker:
                 removals.schedule()
 
         member.add_roles_listener(on_closing)
+        self._started.append(self.services.client_metrics.stop)
         self._started.append(removals.stop)
 
     def _change_configs(self, member: ClusterMember, assigned: AssignedPartitions, delta: MetadataDelta) -> None:

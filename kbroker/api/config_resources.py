@@ -30,6 +30,7 @@ from kbroker.metadata.topics.topic_names import validate_topic_name
 from kbroker.metadata.topics.topic_requests import check_topic_configs
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import paced, yield_if_due
+from kbroker.telemetry.subscriptions import MetricsSubscription
 from protocol.errors import ErrorCode
 from protocol.messages import message_classes
 
@@ -149,7 +150,7 @@ def _override_change(
     if resource_type == ConfigResourceType.CLIENT_METRICS:
         if not name:
             raise invalid_request("Subscription name can't be empty")
-        return lambda current: alter_client_metrics(start(current), ops)
+        return lambda current: _alter_client_metrics(start(current), ops)
     raise invalid_request(f"Unknown resource type {resource_type}")
 
 
@@ -158,6 +159,13 @@ def _alter_topic(
 ) -> Overrides:
     altered = alter_topic(current, ops, services.config, replace=replace)
     check_topic_configs(name, altered)
+    return altered
+
+
+def _alter_client_metrics(current: Overrides, ops: Sequence[AlterConfigOp]) -> Overrides:
+    altered = alter_client_metrics(current, ops)
+    # Raises ConfigError for what cannot be used.
+    MetricsSubscription(altered)
     return altered
 
 

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
     from kbroker.runtime.metrics import RequestStats
     from kbroker.share.manager import SharePartitionManager
+    from kbroker.telemetry.client_instances import ClientMetricsManager
 
 Body = bytes | Sequence[Buffer | Records]
 
@@ -97,6 +98,7 @@ class Services:
     delayed: DelayedTopics
     auto_topic_creation: AutoTopicCreationManager
     partition_removal: PartitionRemoval
+    client_metrics: ClientMetricsManager
     peers: Peers | None = None
     controller_channel: ControllerChannel | None = None
     started_ms: int = 0
@@ -129,14 +131,20 @@ class ErrorListener(Protocol):
     ) -> None: ...
 
 
+# Of a client that has not said it.
+UNKNOWN_SOFTWARE = ("unknown", "unknown")
+
+
 class RequestConnection(Protocol):
     """The part of a request's connection that handlers use.
 
-    `peer`: the client's "host:port". `producer_since`: see queues/closing/retired_partitions.py.
+    `peer`: the client's "host:port". `producer_since`: see queues/closing/retired_partitions.py. `client_software`: the
+    name and the version of the client's library, from its ApiVersions request (KIP-511).
     """
 
     peer: str
     identity: Identity
+    client_software: tuple[str, str]
     producer_since: int | None
 
     @property

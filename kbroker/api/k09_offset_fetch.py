@@ -9,7 +9,7 @@
 - An error applies to the whole group; in version 1 it is in every partition.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import UNKNOWN_OFFSET, KafkaError
@@ -17,7 +17,7 @@ from kbroker.coordinator.group.offset_metadata_manager import FetchedOffsets
 from kbroker.coordinator.group.records import ZERO_TOPIC_ID, OffsetAndMetadata
 from kbroker.metadata.image import MetadataImage
 from kbroker.runtime.turns import drained, paced, release, yield_if_due
-from protocol.errors import ErrorCode
+from protocol.errors import NO_ERROR, ErrorCode
 from protocol.messages.k09_offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -38,9 +38,30 @@ SEVERAL_GROUPS_VERSION = 8
 TOPIC_ID_VERSION = 10
 
 NOT_COMMITTED = OffsetAndMetadata(UNKNOWN_OFFSET)
+NOTHING: Mapping[int, OffsetAndMetadata] = {}
 
 
-async def handle(services: Services, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+def handle(
+    services: Services, context: RequestContext, request: OffsetFetchRequest
+) -> OffsetFetchResponse | Awaitable[OffsetFetchResponse]:
+    """Respond at once to a request for one group, which most are, unless commits of the group are in flight."""
+    if len(request.groups) == 1:
+        [group] = request.groups
+        try:
+            offsets = services.groups.fetch_offsets_at_once(
+                group.group_id, group.member_id, group.member_epoch, require_stable=request.require_stable
+            )
+        except KafkaError as error:
+            failed = OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
+            return OffsetFetchResponse(groups=[failed])
+        if offsets is not None:
+            return OffsetFetchResponse(groups=[_group(services.metadata, context, group, offsets)])
+    return _fetch_groups(services, context, request)
+
+
+async def _fetch_groups(
+    services: Services, context: RequestContext, request: OffsetFetchRequest
+) -> OffsetFetchResponse:
     version = context.version
     if version >= SEVERAL_GROUPS_VERSION:
         response = OffsetFetchResponse()
@@ -79,7 +100,13 @@ async def _fetch(
         )
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
-    metadata, by_id = services.metadata, context.version >= TOPIC_ID_VERSION
+    return _group(services.metadata, context, group, offsets)
+
+
+def _group(
+    metadata: MetadataImage, context: RequestContext, group: OffsetFetchRequestGroup, offsets: FetchedOffsets
+) -> OffsetFetchResponseGroup:
+    by_id = context.version >= TOPIC_ID_VERSION
     if group.topics is None:
         topics = _all_topics(metadata, offsets, by_id)
     else:
@@ -95,7 +122,7 @@ def _all_topics(metadata: MetadataImage, offsets: FetchedOffsets, by_id: bool) -
             # A deleted topic has no id.
             continue
         topic_id = ZERO_TOPIC_ID if image is None else image.topic_id
-        found = _partitions(offsets, name, partitions, partitions)
+        found = _partitions(offsets, name, partitions)
         topics.append(OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=found))
     return topics
 
@@ -103,19 +130,15 @@ def _all_topics(metadata: MetadataImage, offsets: FetchedOffsets, by_id: bool) -
 def _topic(
     metadata: MetadataImage, offsets: FetchedOffsets, topic: OffsetFetchRequestTopics, by_id: bool
 ) -> OffsetFetchResponseTopics:
-    name = topic.name
+    name, topic_id = topic.name, ZERO_TOPIC_ID
     if by_id:
-        image = metadata.topics_by_id.get(topic.topic_id)
+        topic_id = topic.topic_id
+        image = metadata.topics_by_id.get(topic_id)
         if image is None:
             return _topic_with_error(topic, ErrorCode.UNKNOWN_TOPIC_ID)
         name = image.name
-    committed = offsets.topics.get(name, {})
-    if by_id:
-        # Offsets of an earlier topic of the same name do not count.
-        ids = (ZERO_TOPIC_ID, topic.topic_id)
-        committed = {index: offset for index, offset in committed.items() if offset.topic_id in ids}
-    partitions = _partitions(offsets, name, topic.partition_indexes, committed)
-    return OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+    partitions = _partitions(offsets, name, topic.partition_indexes, topic_id)
+    return OffsetFetchResponseTopics(name=topic.name, topic_id=topic_id, partitions=partitions)
 
 
 def _topic_with_error(topic: OffsetFetchRequestTopics, error: int) -> OffsetFetchResponseTopics:
@@ -124,14 +147,18 @@ def _topic_with_error(topic: OffsetFetchRequestTopics, error: int) -> OffsetFetc
 
 
 def _partitions(
-    offsets: FetchedOffsets, topic: str, indexes: Iterable[int], committed: Mapping[int, OffsetAndMetadata]
+    offsets: FetchedOffsets, topic: str, indexes: Iterable[int], topic_id: bytes = ZERO_TOPIC_ID
 ) -> list[OffsetFetchResponsePartitions]:
+    """Return the offsets of partitions. With `topic_id`, those of an earlier topic of the same name do not count."""
+    committed, unstable = offsets.topics.get(topic, NOTHING), offsets.unstable
     partitions = []
     for index in paced(indexes):
-        if offsets.unstable and (topic, index) in offsets.unstable:
-            partitions.append(_partition(index, NOT_COMMITTED, ErrorCode.UNSTABLE_OFFSET_COMMIT))
-        else:
-            partitions.append(_partition(index, committed.get(index, NOT_COMMITTED), ErrorCode.NONE))
+        offset, error = committed.get(index, NOT_COMMITTED), NO_ERROR
+        if topic_id != ZERO_TOPIC_ID and offset.topic_id not in (ZERO_TOPIC_ID, topic_id):
+            offset = NOT_COMMITTED
+        if unstable and (topic, index) in unstable:
+            offset, error = NOT_COMMITTED, ErrorCode.UNSTABLE_OFFSET_COMMIT
+        partitions.append(_partition(index, offset, error))
     return partitions
 
 

@@ -13,6 +13,7 @@ from base64 import urlsafe_b64encode
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.k29_acls import GROUP_OPERATIONS
 from kbroker.common import KafkaError
+from kbroker.coordinator.group.assignors.server_assignors import supported_assignors
 from kbroker.coordinator.group.consumer.consumer_groups import ConsumerGroups
 from kbroker.coordinator.group.consumer.heartbeat import HeartbeatRequest, validate_request
 from kbroker.runtime.turns import paced
@@ -40,7 +41,7 @@ async def heartbeat(
     services: Services, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
     _check_enabled(services)
-    validate_request(request, context.version, services.config.group_consumer_assignors)
+    validate_request(request, context.version, supported_assignors(services.config.group_consumer_assignors))
     # Kafka's Uuid: its text is the URL-safe Base64 of the bytes.
     new_member_id = urlsafe_b64encode(services.environment.random.randbytes(16)).decode().rstrip("=")
     beat = HeartbeatRequest(request, new_member_id, context.client_id or "", context.client_host)

@@ -44,6 +44,7 @@ from protocol.messages.k90_share_group_offsets import (
 
 RUNS_IN_TURNS = True
 
+LAG_VERSION = 1
 LIST_OFFSETS_VERSION = 11
 UNKNOWN_PARTITION = "This server does not host this topic-partition."
 NO_OFFSETS = "There is no offset information to delete."
@@ -55,11 +56,13 @@ EndOffset = int | KafkaError
 async def describe(
     services: Services, context: RequestContext, request: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:
-    return DescribeShareGroupOffsetsResponse(groups=[await _describe(services, group) for group in request.groups])
+    with_lag = context.version >= LAG_VERSION
+    groups = [await _describe(services, group, with_lag=with_lag) for group in request.groups]
+    return DescribeShareGroupOffsetsResponse(groups=groups)
 
 
 async def _describe(
-    services: Services, group: DescribeShareGroupOffsetsRequestGroup
+    services: Services, group: DescribeShareGroupOffsetsRequestGroup, *, with_lag: bool
 ) -> DescribeShareGroupOffsetsResponseGroup:
     group_id = group.group_id
     response = DescribeShareGroupOffsetsResponseGroup(group_id=group_id)
@@ -70,27 +73,27 @@ async def _describe(
             for name, indexes in paced(requested.items())
             if (topic := services.metadata.topics.get(name)) is not None
             for index in paced(indexes)
+            if 0 <= index < len(services.metadata.resolve_view(topic).partitions)
         ]
         summaries, errors = await services.share_group_states.summaries(group_id, known)
     except KafkaError as error:
         response.error_code, response.error_message = error.code, error.message
         return response
-    ends = await _end_offsets(services, [key for key, summary in summaries.items() if _has_lag(summary)])
+    lagging = [key for key, summary in summaries.items() if with_lag and _has_lag(summary)]
+    ends = await _end_offsets(services, lagging)
     for name, indexes in paced(requested.items()):
         topic = services.metadata.topics.get(name)
         row = DescribeShareGroupOffsetsResponseTopic(topic_name=name)
         response.topics.append(row)
-        for index in paced(indexes):
-            if topic is None:
-                row.partitions.append(
-                    _failed(index, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_PARTITION))
-                )
-                continue
+        if topic is not None:
             row.topic_id = topic.topic_id
-            summary = summaries.get((topic.topic_id, index))
-            end = ends.get((topic.topic_id, index))
-            if summary is None:
-                row.partitions.append(_failed(index, errors[topic.topic_id, index]))
+        for index in paced(indexes):
+            end = ends.get((row.topic_id, index))
+            # As in Kafka, a partition that does not exist has no offset, and no error.
+            summary = summaries.get((row.topic_id, index), StateSummary())
+            failure = errors.get((row.topic_id, index))
+            if failure is not None:
+                row.partitions.append(_failed(index, failure))
             elif isinstance(end, KafkaError):
                 row.partitions.append(_failed(index, end))
             else:
@@ -178,14 +181,15 @@ async def alter(
     services: Services, context: RequestContext, request: AlterShareGroupOffsetsRequest
 ) -> AlterShareGroupOffsetsResponse:
     if not request.group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is invalid.")
     offsets = {
         topic.topic_name: {partition.partition_index: partition.start_offset for partition in paced(topic.partitions)}
         for topic in paced(request.topics)
     }
     errors = await services.share_group_states.alter(request.group_id, offsets)
     response = AlterShareGroupOffsetsResponse()
-    for name, partitions in paced(offsets.items()):
+    # As in Kafka, those of topics that do not exist come first.
+    for name, partitions in paced(sorted(offsets.items(), key=lambda item: item[0] in services.metadata.topics)):
         topic = services.metadata.topics.get(name)
         row = AlterShareGroupOffsetsResponseTopic(topic_name=name)
         count = 0
@@ -206,7 +210,7 @@ async def delete(
     services: Services, context: RequestContext, request: DeleteShareGroupOffsetsRequest
 ) -> DeleteShareGroupOffsetsResponse:
     if not request.group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is invalid.")
     names = dict.fromkeys(topic.topic_name for topic in paced(request.topics))
     states, errors = await services.share_group_states.delete(request.group_id, names)
     response = DeleteShareGroupOffsetsResponse()

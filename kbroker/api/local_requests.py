@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
-from kbroker.api.context import ApiHandler, Identity, RequestContext, Services, awaited
+from kbroker.api.context import UNKNOWN_SOFTWARE, ApiHandler, Identity, RequestContext, Services, awaited
 from kbroker.api.dispatch import load_handler
 from protocol.apis import ALL_APIS
 from protocol.schema.message import Message, message_info
@@ -28,10 +28,11 @@ _IGNORE_ERRORS = _IgnoreErrors()
 class DetachedConnection:
     """Stands for the connection of such a request."""
 
-    __slots__ = ("identity", "peer", "producer_since")
+    __slots__ = ("client_software", "identity", "peer", "producer_since")
 
     def __init__(self, peer: str, identity: Identity) -> None:
         self.producer_since: int | None = None
+        self.client_software = UNKNOWN_SOFTWARE
         self.peer = peer
         self.identity = identity
 

@@ -15,8 +15,8 @@ from kbroker.common import KafkaError
 from kbroker.config.broker.broker_config import BrokerConfig, broker_config_key
 from kbroker.config.broker.consistency import validate_reconfiguration
 from kbroker.config.config_def import CLUSTER_WIDE, READ_ONLY, ConfigDef, ConfigKey
+from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.group import GROUP_CONFIGS
-from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.group_config import validate_group_configs
 from kbroker.config.queue_configs import DEFAULT_LEVELS, DELAY_LEVELS, VIEW_OF, check_same_source, without_empty_view
@@ -116,7 +116,8 @@ def alter_client_metrics(overrides: ConfigTexts, ops: Sequence[AlterConfigOp]) -
     for name in altered:
         if name not in CLIENT_METRICS_CONFIGS:
             raise _invalid_request(f"Unknown client metrics configuration: {name}")
-    return _normalize(altered, CLIENT_METRICS_CONFIGS)
+    # In the order in which Kafka checks them.
+    return _normalize(dict(sorted(altered.items())), CLIENT_METRICS_CONFIGS)
 
 
 def alter_broker(

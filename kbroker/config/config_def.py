@@ -54,7 +54,6 @@ class NoEffect(StrEnum):
     NO_QUORUM = "kbroker has no metadata quorum"
     ONE_FETCHER = "one fetcher per leader fetches all partitions, without threads"
     PROMETHEUS_METRICS = "kbroker's metrics are Prometheus counters, without samples or reporters"
-    NO_CLIENT_TELEMETRY = "kbroker does not collect client metrics (KIP-714)"
     EVENT_LOOP = "one event loop serves all requests, without a pool of threads"
     REQUEST_TIMEOUT = "the timeout of a request to another broker, such as request.timeout.ms, includes connecting"
     ONE_LOG_DIRECTORY = "a broker has one log directory"

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from kbroker.config.broker.broker_config import BrokerConfig, broker_config_key
 from kbroker.config.config_def import READ_ONLY, ConfigKey
 from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY, strip_listener_prefix
+from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.group import GROUP_CONFIGS
-from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS, TOPIC_CONFIGS
 from kbroker.config.topic_config import TopicConfig
 from kbroker.config.values import Value, format_value, parse_value

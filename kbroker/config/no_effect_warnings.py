@@ -6,8 +6,8 @@ from kbroker.config.broker.broker_config import broker_config_key
 from kbroker.config.broker.listeners import exclude_controller_listeners, parse_endpoints
 from kbroker.config.config_def import ConfigKey, ConfigResourceType
 from kbroker.config.definitions.broker import strip_listener_prefix
+from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.group import GROUP_CONFIGS
-from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.values import format_value
 

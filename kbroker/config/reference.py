@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from kbroker.config.alter import READ_ONLY_IN_KBROKER
 from kbroker.config.config_def import CLUSTER_WIDE, PER_BROKER, READ_ONLY, ConfigKey, NoEffect
 from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY
+from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.group import GROUP_CONFIGS
-from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS, TOPIC_CONFIGS
 from kbroker.config.values import format_value
 
@@ -46,11 +46,11 @@ def page() -> str:
     parts += _effective("Topic configs", TOPIC_CONFIGS.values())
     parts += _effective("Broker configs", (key for _, key in sorted((BROKER_CONFIGS | DYNAMIC_ONLY).items())))
     parts += _effective("Group configs", GROUP_CONFIGS.values())
+    parts += _effective("Client metrics configs", CLIENT_METRICS_CONFIGS.values())
     parts.append("## Configs without effect\n")
     parts += _without_effect("Broker configs", (BROKER_CONFIGS | DYNAMIC_ONLY).values())
     parts += _without_effect("Topic configs", ALL_TOPIC_CONFIGS.values())
     parts += _without_effect("Group configs", GROUP_CONFIGS.values())
-    parts += _without_effect("Client metrics configs", CLIENT_METRICS_CONFIGS.values())
     return "\n".join([*parts, *_refused(BROKER_CONFIGS.values()), _END])
 
 

@@ -194,10 +194,10 @@ def client_match_patterns(name: str, value: Value) -> None:
     """A list of `attribute=regular expression` entries."""
     list_of()(name, value)
     for part in value if isinstance(value, tuple) else ():
-        attribute, sign, pattern = part.partition("=")
+        attribute, _, pattern = part.partition("=")
         try:
             re.compile(pattern)
         except (re.error, RecursionError, OverflowError):
-            sign = ""
-        if not sign or attribute.strip() not in _CLIENT_ATTRIBUTES:
+            pattern = ""
+        if not pattern or "=" in pattern or attribute.strip() not in _CLIENT_ATTRIBUTES:
             raise ConfigError(f"Illegal client matching pattern: {part}")

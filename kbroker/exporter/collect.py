@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.config.broker.broker_config import INTER_BROKER
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
+from kbroker.exporter.client_metrics import collect_client_metrics
 from kbroker.exporter.families import MetricsPage, labels
 from kbroker.exporter.replication import (
     ITEMS_PER_STEP,
@@ -70,6 +71,7 @@ def collect_metrics(sources: MetricSources, page: MetricsPage) -> Iterator[None]
     yield from _add_partitions(sources.services, page)
     yield from _add_waiting_fetches(sources.services, page)
     yield from _add_groups(sources.services, page)
+    yield from collect_client_metrics(sources.services, page)
     yield from collect_queues(sources.queues, page, sources.services.environment.clock.now_ms())
 
 

@@ -86,10 +86,16 @@ class MetricsPage:
 
     def __init__(self) -> None:
         self.lines: dict[str, list[str]] = {name: [] for name in BY_NAME}
+        # By name of what clients report: the kind, and the lines. No name is in the table of families.
+        self.reported: dict[str, tuple[str, list[str]]] = {}
 
     def add(self, name: str, value: float, labelled: str = "") -> None:
         """Add a sample. Raises KeyError for a name that is in no table of families."""
         self.lines[name].append(f"{name}{labelled} {value}")
+
+    def add_reported(self, kind: str, name: str, value: float, labelled: str) -> None:
+        """Add a sample that a client has reported. If two clients differ in its kind, that of the first is shown."""
+        self.reported.setdefault(name, (kind, []))[1].append(f"{name}{labelled} {value}")
 
     def add_histogram(self, name: str, histogram: Histogram, **labelled: object) -> None:
         """Add durations, in seconds."""
@@ -109,15 +115,19 @@ class MetricsPage:
     def parts(self) -> Iterator[bytes]:
         """Yield the text in parts, without families that have no samples. Removes the samples that were yielded."""
         for name, lines in self.lines.items():
-            if not lines:
-                continue
-            family = BY_NAME[name]
-            yield f"# HELP {name} {family.help}\n# TYPE {name} {family.kind}\n".encode()
-            for first in range(0, len(lines), LINES_PER_PART):
-                # A group id may contain characters that UTF-8 cannot encode.
-                yield ("\n".join(lines[first : first + LINES_PER_PART]) + "\n").encode(errors="replace")
-            # Freeing all lines at the end would block the event loop.
-            lines.clear()
+            if lines:
+                yield from _family_parts(name, BY_NAME[name].kind, BY_NAME[name].help, lines)
+        for name, (kind, lines) in self.reported.items():
+            yield from _family_parts(name, kind, "Reported by clients (KIP-714).", lines)
+
+
+def _family_parts(name: str, kind: str, text: str, lines: list[str]) -> Iterator[bytes]:
+    yield f"# HELP {name} {text}\n# TYPE {name} {kind}\n".encode()
+    for first in range(0, len(lines), LINES_PER_PART):
+        # A group id may contain characters that UTF-8 cannot encode.
+        yield ("\n".join(lines[first : first + LINES_PER_PART]) + "\n").encode(errors="replace")
+    # Freeing all lines at the end would block the event loop.
+    lines.clear()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import asyncio
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from kbroker.api.context import Identity, RequestContext
+from kbroker.api.context import UNKNOWN_SOFTWARE, Identity, RequestContext
 from kbroker.api.dispatch import UnsupportedRequest
 from kbroker.server.backlog import Backlog
 from kbroker.server.error_reporter import api_name, closing_reason
@@ -66,14 +66,15 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_backlog", "_cache_prefix", "_client_id", "_client_id_bytes", "_linger_timer", "_listener", "_received",
-        "_responses", "_server", "_transport", "_turn_bytes", "errors", "host", "identity", "last_active_ns", "peer",
-        "producer_since",
+        "_responses", "_server", "_transport", "_turn_bytes", "client_software", "errors", "host", "identity",
+        "last_active_ns", "peer", "producer_since",
     )  # fmt: skip
 
     def __init__(self, server: ServerContext, listener: ConnectionListener) -> None:
         self.host = "?"
         self.peer = "?"
         self.producer_since: int | None = None
+        self.client_software = UNKNOWN_SOFTWARE
         self.last_active_ns = 0
         self.identity = listener.identity
         self.errors = server.errors

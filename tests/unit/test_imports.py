@@ -28,6 +28,7 @@ LAYERS = (
     "queues",
     "coordinator",
     "share",
+    "telemetry",
     "api",
     "server",
     "exporter",

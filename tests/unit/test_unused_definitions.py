@@ -33,6 +33,8 @@ CONFIGS_WITHOUT_EFFECT = "kbroker/config/definitions/no_effect.json"
 ALLOWED = {
     "kbroker/broker.py: Broker._assigned": "tests end its roles, as the end of a session does",
     "kbroker/retry/batch.py: PollBatch.succeeded": "programs read it",
+    "kbroker/telemetry/subscriptions.py: ClientAttributes.client_source_address": "patterns of subscriptions name it",
+    "kbroker/telemetry/subscriptions.py: ClientAttributes.client_source_port": "patterns of subscriptions name it",
     "kbroker/simulation/invariants/broker.py: _PartitionState.last_stable": "getattr reads it by its name",
     "scripts/benchmark/cluster/moves.py: ForegroundLatency.end_to_end_p50": "a program writes it, with the others",
 }

@@ -101,8 +101,8 @@ def rejoin_words(environ: MutableMapping[str, str]) -> None:
 
 def _config_names(kind: str, suffix: str) -> list[str]:
     from kbroker.config.definitions.broker import BROKER_CONFIGS
+    from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
     from kbroker.config.definitions.group import GROUP_CONFIGS
-    from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS
     from kbroker.config.definitions.topic import TOPIC_CONFIGS
 
     configs: dict[str, Mapping[str, Any]] = {

@@ -140,6 +140,8 @@ KEYS = (
         "Number of windows over which the rate of throttled replication is measured."),
     ConfigKey("replication.quota.window.size.seconds", INT, 1, at_least(1), LOW, READ_ONLY,
         "Length of a window over which the rate of throttled replication is measured."),
+    ConfigKey("telemetry.max.bytes", INT, 1 << 20, at_least(1), LOW, READ_ONLY,
+        "Maximum size of the metrics in one push of a client (KIP-714), in bytes."),
     # The controller.
     ConfigKey("controller.listener.names", LIST, ("CONTROLLER",), non_empty_list_of(), HIGH, READ_ONLY,
         "Names of the listeners of the metadata quorum. kbroker accepts them for compatibility and does not open "

@@ -180,7 +180,7 @@ BROKER_KEYS = (
     _broker("group.coordinator.rebalance.protocols", LIST, ("classic", "consumer", "streams"),
         non_empty_list_of("consumer", "classic", "share", "streams"),
         "Enabled group protocols: classic, consumer, share, streams."),
-    _broker("group.consumer.assignors", LIST, ("uniform", "range"), non_empty_list_of("uniform", "range"),
+    _broker("group.consumer.assignors", LIST, ("uniform", "range"), non_empty_list_of(),
         "Server-side assignors for consumer groups (KIP-848); the first is the default."),
     _broker("group.consumer.max.size", INT, INT_MAX, at_least(1),
         "Maximum number of members of a consumer group (KIP-848)."),

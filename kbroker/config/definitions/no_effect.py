@@ -17,7 +17,6 @@ from kbroker.config.config_def import (
     NoEffect,
     UpdateMode,
     Validator,
-    config_def,
 )
 from kbroker.config.values import ConfigType, Value
 
@@ -64,7 +63,3 @@ def _validator(spec: str | list[object] | None) -> Validator | None:
     name, *arguments = spec
     made: Validator = getattr(validators, str(name))(*arguments)
     return made
-
-
-# The configs of client metrics subscriptions (KIP-714).
-CLIENT_METRICS_CONFIGS = config_def(keys_without_effect("client metrics"))

@@ -219,6 +219,16 @@ class GroupCoordinator:
         override = None if topic is None else topic.configs.get("max.message.bytes")
         return config.message_max_bytes if override is None else int(override)
 
+    def fetch_offsets_at_once(
+        self, group_id: str, member_id: str | None, member_epoch: int, *, require_stable: bool
+    ) -> FetchedOffsets | None:
+        """Return what `fetch_offsets` returns; None if that has to wait, or has to look for unstable offsets."""
+        context = self.runtime.context(group_id)
+        shard = context.shard
+        if require_stable and (context.is_locked(group_id) or shard.offsets.pending.partitions(group_id)):
+            return None
+        return shard.fetch_offsets(group_id, member_id, member_epoch)
+
     async def fetch_offsets(
         self, group_id: str, member_id: str | None = None, member_epoch: int = -1, *, require_stable: bool
     ) -> FetchedOffsets:

@@ -22,7 +22,7 @@ from kbroker.coordinator.group.offset_metadata_manager import (
 )
 from kbroker.coordinator.group.records import GroupRecordCodec, OffsetRecord, RecordCodec
 from kbroker.coordinator.group.topics import GroupTopic, find_topic
-from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode
+from kbroker.coordinator.runtime.operation import ORDERED, CoordinatorResult, LockMode
 from kbroker.runtime.timer import DeadlineTimer
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 G = TypeVar("G", bound=Group)
 K = TypeVar("K", bound="GroupKind[Any]")
 TopicPartitions = Sequence[tuple[str, int]]
+# The version of OffsetCommit from which on clients know this error.
+GROUP_ID_NOT_FOUND_VERSION = 9
 
 
 class GroupKind(ABC, Generic[G]):
@@ -95,11 +97,14 @@ class GroupKind(ABC, Generic[G]):
 
     @abstractmethod
     def on_loaded(self, group: G) -> None:
-        """Start the timeouts of a group's members, since the whole partition is loaded."""
+        """Start the timeouts that a group's members lack: the whole partition is loaded.
+
+        Of an ORDERED kind, also if the records of `expire_deadline` could not be written.
+        """
 
     @abstractmethod
     def expire_deadline(self, group: G) -> CoordinatorResult[None]:
-        """Act on a deadline of the group that has passed, if one has."""
+        """Act on the deadlines of the group that have passed, on one of them at least, if any have."""
 
     @abstractmethod
     def close(self, group: G, error: ErrorCode) -> None:
@@ -195,7 +200,8 @@ class GroupShard:
             group.validate_offset_commit(committer, offsets, self._clock.mono_ms())
             self.update_timer(group)
         elif committer.generation >= 0:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+            is_known = committer.version >= GROUP_ID_NOT_FOUND_VERSION
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if is_known else ErrorCode.ILLEGAL_GENERATION)
         validate_commit_size(offsets, max_bytes)
         return CoordinatorResult(None, offsets)
 
@@ -345,9 +351,12 @@ class GroupShard:
             self._post(group, self._start_group)
 
     def _start_group(self, kind: GroupKind[Any], group: Group) -> CoordinatorResult[None]:
+        self._start_timeouts(kind, group)
+        return CoordinatorResult(None)
+
+    def _start_timeouts(self, kind: GroupKind[Any], group: Group) -> None:
         kind.on_loaded(group)
         self.update_timer(group)
-        return CoordinatorResult(None)
 
     def on_unloaded(self, error: ErrorCode) -> None:
         self._timer.stop()
@@ -373,4 +382,11 @@ class GroupShard:
     def _on_deadline(self, group_id: str) -> None:
         group = self.groups.get(group_id)
         if group is not None:
-            self._post(group, lambda kind, group: kind.expire_deadline(group))
+            self._post(group, self._expire_deadline)
+
+    def _expire_deadline(self, kind: GroupKind[Any], group: Group) -> CoordinatorResult[None]:
+        result = kind.expire_deadline(group)
+        if kind.mode is ORDERED and result.records:
+            # The group is unchanged if they cannot be written, and a member without a timeout would stay for good.
+            result = result._replace(on_failed=lambda error: self._start_timeouts(kind, group))
+        return result

@@ -180,6 +180,10 @@ class CoordinatorContext(Generic[S]):
             self._add_read(last, read)
             await future
 
+    def is_locked(self, key: str) -> bool:
+        """Return whether a key has records in flight or waiting operations."""
+        return key in self._locks
+
     def locked_keys(self) -> list[str]:
         """Return the keys that have records in flight or waiting operations."""
         return list(self._locks)

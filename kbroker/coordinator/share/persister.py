@@ -207,7 +207,7 @@ class ShareStatePersister:
                 response: T = await self._call_peer(api, key, partition)
                 return response
             except KafkaError as error:
-                is_final = error.code not in RETRIABLE or key.topic_id not in self._metadata.topics_by_id
+                is_final = error.code not in RETRIABLE or not self._exists(key)
                 if is_final or loop.time() + backoff_s > deadline_s:
                     raise
                 failure = error
@@ -215,6 +215,10 @@ class ShareStatePersister:
             if not may_repeat():
                 raise failure
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+
+    def _exists(self, key: SharePartitionKey) -> bool:
+        topic = self._metadata.topics_by_id.get(key.topic_id)
+        return topic is not None and key.partition < len(self._metadata.resolve_view(topic).partitions)
 
     def _leader(self, key: SharePartitionKey) -> int:
         """Return the broker of the coordinator. Raises COORDINATOR_NOT_AVAILABLE."""

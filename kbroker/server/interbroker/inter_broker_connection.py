@@ -13,7 +13,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from kbroker.api.context import ApiHandler, Identity, RequestContext
+from kbroker.api.context import UNKNOWN_SOFTWARE, ApiHandler, Identity, RequestContext
 from kbroker.api.dispatch import UnsupportedRequest
 from kbroker.interbroker.frame_protocol import FrameProtocol
 from kbroker.runtime.delayed_response import DelayedResponse
@@ -54,6 +54,7 @@ class InterBrokerConnection(FrameProtocol):
         self.peer = peer
         self.identity = identity
         self.producer_since: int | None = None
+        self.client_software = UNKNOWN_SOFTWARE
         self.errors = server.errors
         self._server = server
         self._on_close = on_close

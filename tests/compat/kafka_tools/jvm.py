@@ -17,10 +17,10 @@ from py4j.protocol import Py4JJavaError
 from scripts.benchmark.peers import QUIET, kafka_classpath
 from tests.compat.java_programs import kafka_jvm
 
-# Kafka's scripts and the main classes behind them, as of 4.3.
+# Kafka's scripts and the main classes behind them, as of 4.4.
 MAIN_CLASSES = {
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
-    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-configs": "org.apache.kafka.tools.ConfigCommand",
     "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "kafka-groups": "org.apache.kafka.tools.GroupsCommand",
     "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
@@ -39,6 +39,7 @@ MAIN_CLASSES = {
     "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
     "kafka-consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
     "kafka-e2e-latency": "org.apache.kafka.tools.EndToEndLatency",
+    "kafka-client-metrics": "org.apache.kafka.tools.ClientMetricsCommand",
     "kafka-dump-log": "org.apache.kafka.tools.DumpLogSegments",
 }
 
@@ -72,7 +73,7 @@ class _ExitProcedure:
         raise _ExitRequested(message)
 
     class Java:
-        implements = ("org.apache.kafka.common.utils.Exit$Procedure",)
+        implements = ("org.apache.kafka.common.utils.internals.Exit$Procedure",)
 
 
 class _ShutdownHooks:
@@ -89,7 +90,7 @@ class _ShutdownHooks:
             self.pending.pop(0).run()
 
     class Java:
-        implements = ("org.apache.kafka.common.utils.Exit$ShutdownHookAdder",)
+        implements = ("org.apache.kafka.common.utils.internals.Exit$ShutdownHookAdder",)
 
 
 class Jvm:
@@ -112,8 +113,8 @@ class Jvm:
         self.java = self.gateway.jvm
         self._exit = _ExitProcedure()
         self._hooks = _ShutdownHooks()
-        self.java.org.apache.kafka.common.utils.Exit.setExitProcedure(self._exit)
-        self.java.org.apache.kafka.common.utils.Exit.setShutdownHookAdder(self._hooks)
+        self.java.org.apache.kafka.common.utils.internals.Exit.setExitProcedure(self._exit)
+        self.java.org.apache.kafka.common.utils.internals.Exit.setShutdownHookAdder(self._hooks)
         self._lock = threading.Lock()  # the standard streams belong to the whole JVM
 
     def run(self, tool: str, *arguments: str, stdin: str = "") -> Run:

@@ -77,7 +77,9 @@ class JavaClients:
     def _opened(self, cls, defaults, settings):
         named = {name.replace("_", "."): value for name, value in settings.items()}
         merged = {"bootstrap.servers": self.bootstrap, **defaults, **named}
-        self.open.append(cls(self.jvm.settings(merged)))
+        # None unsets a default.
+        chosen = {name: value for name, value in merged.items() if value is not None}
+        self.open.append(cls(self.jvm.settings(chosen)))
         return self.open[-1]
 
 

@@ -8,6 +8,7 @@ import pytest
 from tests.compat.kafka_tools.jvm import Jvm
 from tests.compat.kafka_tools.transcript import HERE, Shell, Step, read, replay, write
 from tests.compat.support import DEADLINE_S
+from tests.compat.wire.differences import LOWER_FEATURES
 
 FEATURES = {
     "topics": "topics",
@@ -17,6 +18,7 @@ FEATURES = {
     "features": "cluster",
     "quorum": "cluster",
     "reassignments": "cluster",
+    "releases": "cluster",
     "security": "security",
     "transactions": "transactions",
 }
@@ -38,6 +40,8 @@ def test_every_transcript_is_replayed() -> None:
     "stem", [pytest.param(stem, marks=pytest.mark.feature(feature)) for stem, feature in FEATURES.items()]
 )
 def test_a_transcript(shell: Shell, stem: str) -> None:
+    if stem == "releases" and LOWER_FEATURES:
+        pytest.skip("kbroker does not serve all kinds of groups yet")
     recorded = read((HERE / f"{stem}.txt").read_text())
     printed = list(replay(shell, recorded, timeout_s=DEADLINE_S))
     differences = list(unified_diff(brief(recorded), brief(printed), "recorded", "printed", n=1, lineterm=""))

@@ -60,6 +60,8 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
         "Heartbeat": member,
         "LeaveGroup": {**member, "members": [{"member_id": "nobody"}]},
         "SyncGroup": {**member, "assignments": [{"member_id": "nobody", "assignment": b"a"}]},
+        "ConsumerGroupHeartbeat": {"group_id": group, "member_id": "nobody", "member_epoch": 1},
+        "ConsumerGroupDescribe": {"group_ids": [group]},
         "DescribeGroups": {"groups": [group]},
         "ListGroups": {"states_filter": ["Dead"], "types_filter": ["classic"]},
         "CreateTopics": {"topics": [new_topic], "timeout": 1000, "validate_only": True},

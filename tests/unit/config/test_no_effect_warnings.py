@@ -9,6 +9,7 @@ import kbroker
 from kbroker.config.broker.broker_config import broker_config_key
 from kbroker.config.config_def import ConfigResourceType
 from kbroker.config.definitions.broker import BROKER_CONFIGS, ZOOKEEPER_KEYS
+from kbroker.config.definitions.group import GROUP_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.no_effect_warnings import no_effect_reason, no_effect_warnings
 from kbroker.config.queue_configs import RETRY_KEYS
@@ -47,6 +48,10 @@ def test_configs_that_take_effect_are_read_somewhere():
     attributes = set(re.findall(r"\.([a-z_]+)\b", sources))
     # Broker configs that are defaults of topic configs are read through these.
     inherited = {synonym.name for key in ALL_TOPIC_CONFIGS.values() for synonym in key.synonyms}
+    # So are those of group configs; their limits are read when a group config is set.
+    read = [key for key in GROUP_CONFIGS.values() if key.name.replace(".", "_") in attributes]
+    inherited |= {synonym.name for key in read for synonym in key.synonyms}
+    inherited |= {re.sub(r"^([a-z]+)", rf"group.\1.{limit}", key.name) for key in read for limit in ("min", "max")}
     names = (
         {key.name for key in (*ALL_TOPIC_CONFIGS.values(), *BROKER_CONFIGS.values()) if key.no_effect is None}
         - READ_IN_CONFIG

@@ -14,7 +14,6 @@ from protocol.errors import ErrorCode
 from protocol.messages import message_classes
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest
-from protocol.messages.k18_api_versions import ApiVersionsRequest
 from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from protocol.messages.k32_describe_configs import (
     DescribeConfigsRequest,
@@ -50,8 +49,6 @@ def configs(kind: int, name: str, **flags: bool) -> DescribeConfigsRequest:
 
 # Requests whose responses differ, each with its version.
 REQUESTS: list[tuple[Message, int]] = [
-    (ApiVersionsRequest(), 2),
-    (ApiVersionsRequest(client_software_name="a", client_software_version="1"), 4),
     (FindCoordinatorRequest(key="g"), 2),
     (FindCoordinatorRequest(coordinator_keys=["g", "h"]), 4),
     (FindCoordinatorRequest(coordinator_keys=["g", "h"]), 6),

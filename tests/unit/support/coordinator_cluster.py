@@ -5,7 +5,7 @@ at once; `Cluster.held` lets a test decide which replica gets it when.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -13,6 +13,8 @@ from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.share.persister import ShareStatePersister
 from kbroker.coordinator.share.share_coordinator import ShareCoordinator
+from kbroker.coordinator.group.group_shard import GroupKind
+from kbroker.coordinator.group.kinds import GROUP_KINDS
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerChannels, TransactionMarkerWriter
@@ -104,12 +106,13 @@ class Replica(MemoryLog):
             elif header.is_transactional:
                 producers.update(header, header.base_offset)
 
-    def advance(self, tp: TopicPartition) -> None:
-        """The high watermark reaches the end of the log."""
-        self.high_watermarks[tp] = self.end_offset(tp)
+    def advance(self, tp: TopicPartition, offset: int | None = None) -> None:
+        """The high watermark reaches an offset, or the end of the log."""
+        self.high_watermarks[tp] = self.end_offset(tp) if offset is None else offset
         for append in [waiting for waiting in self.waiting if waiting.tp == tp]:
-            self.waiting.remove(append)
-            append.callback(ErrorCode.NONE)
+            if append.offset <= self.high_watermarks[tp]:
+                self.waiting.remove(append)
+                append.callback(ErrorCode.NONE)
 
     def lose_leadership(self, tp: TopicPartition) -> None:
         for append in [waiting for waiting in self.waiting if waiting.tp == tp]:
@@ -120,7 +123,7 @@ class Replica(MemoryLog):
 class Node:
     """One broker: its coordinators, its image, and the handlers of requests."""
 
-    def __init__(self, cluster: "Cluster", broker_id: int) -> None:
+    def __init__(self, cluster: "Cluster", broker_id: int, kinds: Sequence[type[GroupKind[Any]]]) -> None:
         self.id = broker_id
         self.is_alive = True
         # While this is set, images are collected and applied together later.
@@ -133,7 +136,7 @@ class Node:
         )
         environment = virtual_environment(cluster.loop)
         peers = Peers(cluster, self)
-        self.groups = GroupCoordinator(environment, self.log, self.image, lambda: config)
+        self.groups = GroupCoordinator(environment, self.log, self.image, lambda: config, kinds)
         local = TransactionMarkerWriter(self.log, self.groups)
         channels = TransactionMarkerChannels(environment, broker_id, self.image, lambda: 30_000, local, peers)
         ids: Any = cluster.producer_ids
@@ -192,11 +195,11 @@ class Peers:
 class Cluster:
     """Broker 1 leads all partitions, except that 2 leads a-0 and 3 leads b-0."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: Sequence[type[GroupKind[Any]]] = GROUP_KINDS) -> None:
         self.loop = VirtualLoop()
         self.held = False
         self.producer_ids = FakeProducerIds()
-        self.nodes = {broker_id: Node(self, broker_id) for broker_id in IDS}
+        self.nodes = {broker_id: Node(self, broker_id, kinds) for broker_id in IDS}
         self._partitions: dict[TopicPartition, PartitionRegistration] = {}
         self._topic_ids = {tp: bytes([number]) * 16 for number, tp in enumerate(PARTITIONS)}
         for node in self.nodes.values():

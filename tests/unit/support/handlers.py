@@ -18,6 +18,7 @@ from kbroker.metadata.image import BrokerRegistration, WriteHealth
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.log.log_health import LogHealth
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
+from kbroker.telemetry.client_instances import ClientMetricsManager
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import message_classes
@@ -162,6 +163,7 @@ class Handlers:
             ),
             replicas=self.replicas,
             producer_ids=member.producer_ids,
+            client_metrics=ClientMetricsManager(environment, member.image),
         )
 
     async def join(self, broker_id: int) -> ClusterMember:

@@ -59,12 +59,12 @@ def _share(
     sharers = dict.fromkeys(partitions, 0)
     assigned: dict[str, set[TopicIdPartition]] = {}
     for member_id in paced(member_ids):
-        kept: set[TopicIdPartition] = set()
-        for partition in _target(members[member_id]):
-            if len(kept) < quotas[member_id] and sharers.get(partition, sharing) < sharing:
-                kept.add(partition)
-                sharers[partition] += 1
-        assigned[member_id] = kept
+        kept = [partition for partition in _target(members[member_id]) if sharers.get(partition, sharing) < sharing]
+        # Kafka keeps the last of them, too.
+        del kept[: max(0, len(kept) - quotas[member_id])]
+        for partition in kept:
+            sharers[partition] += 1
+        assigned[member_id] = set(kept)
     # Each of them is free for one member if no member shares a partition.
     free = iter([partition for partition, count in sharers.items() if not count])
     for member_id in paced(member_ids):

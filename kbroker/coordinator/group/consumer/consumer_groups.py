@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError
 from kbroker.config.config_def import ConfigResourceType
+from kbroker.coordinator.group.assignors.server_assignors import supported_assignors
 from kbroker.coordinator.group.consumer.consumer_group import REVOCATION, ConsumerGroup, ConsumerGroupState
 from kbroker.coordinator.group.consumer.consumer_group_member import ConsumerGroupMember, MemberState
 from kbroker.coordinator.group.consumer.description import describe
@@ -96,7 +97,7 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
         group_id, group_config = message.group_id, self._config(message.group_id)
         group, tombstones = self._find_or_create(group_id, may_create=message.member_epoch == JOIN_EPOCH)
         settings = HeartbeatSettings(
-            assignors=config.group_consumer_assignors,
+            assignors=supported_assignors(config.group_consumer_assignors),
             max_size=config.group_consumer_max_size,
             heartbeat_interval_ms=group_config.consumer_heartbeat_interval_ms,
             assignment_interval_ms=group_config.consumer_assignment_interval_ms,
@@ -152,7 +153,8 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
             topic = topics.get(topic_id)
             return None if topic is None else topic.name
 
-        assignor = preferred_assignor(group.assignor_votes, self.shard.config().group_consumer_assignors)
+        assignors = supported_assignors(self.shard.config().group_consumer_assignors)
+        assignor = preferred_assignor(group.assignor_votes, assignors)
         return CoordinatorResult(describe(group, assignor, topic_name))
 
     def expire_deadline(self, group: ConsumerGroup) -> CoordinatorResult[None]:
@@ -265,7 +267,7 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
             existing.put_member(existing.members[member_id].with_current_assignment(None))
 
     def _replay_regex(self, record: RegularExpression) -> None:
-        group_id, regex, value = record
+        group_id, regex, value = record.group_id, record.regular_expression, record.value
         if value is not None:
             resolved = ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
             self.find_or_create(group_id).regexes.resolved[regex] = resolved

@@ -37,7 +37,6 @@ from protocol.messages.k76_share_groups import (
 
 # Kafka's group.share.initialize.retry.interval.ms, which is internal: when an initialization is begun again.
 INITIALIZE_RETRY_INTERVAL_MS = 30_000
-_REJOIN = "The member must abandon all its partitions and rejoin."
 # What Java's String.trim removes.
 _BLANKS = "".join(map(chr, range(0x21)))
 
@@ -62,7 +61,9 @@ class ShareHeartbeat(NamedTuple):
 
 
 def validate_request(request: ShareGroupHeartbeatRequest) -> None:
-    """Raise INVALID_REQUEST for a request that no group accepts. The messages are Kafka's."""
+    """Raise INVALID_REQUEST for a request that no group accepts. The messages are Kafka's, also that there is none."""
+    if not request.member_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
     for name, text in (("MemberId", request.member_id), ("GroupId", request.group_id), ("RackId", request.rack_id)):
         if text is not None and not text.strip(_BLANKS):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} can't be empty.")
@@ -210,6 +211,9 @@ def remove_members(
         records += member_tombstones(group.group_id, member.member_id)
     metadata_hash = topics.hash(group.subscribed_topics_with(members, ()))
     records.append(group_epoch_record(group.group_id, group.group_epoch + 1, metadata_hash))
+    if len(members) == len(group.members):
+        # Nothing is left to assign: the target of the empty group is that of its epoch.
+        records.append(target_epoch_record(group.group_id, group.group_epoch + 1, 0))
     return records
 
 
@@ -226,10 +230,13 @@ def _find_member(group: ShareGroup, member_id: str, epoch: int, max_size: int) -
     member = group.existing_member(member_id)
     # A member that has lost the response with its epoch sends the one before.
     if epoch > member.epoch or (epoch < member.epoch and epoch != member.previous_epoch):
-        comparison = "greater" if epoch > member.epoch else "smaller"
+        comparison, mismatch = "greater", ""
+        if epoch < member.epoch:
+            comparison = "smaller"
+            mismatch = f", and it does not match the previous member epoch ({member.previous_epoch})"
         message = (
             f"The share group member has a {comparison} member epoch ({epoch}) than the one known by the group "
-            f"coordinator ({member.epoch}). {_REJOIN}"
+            f"coordinator ({member.epoch}){mismatch}. The member must abandon all its partitions and rejoin."
         )
         raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, message)
     return member

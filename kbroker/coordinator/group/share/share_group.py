@@ -85,6 +85,7 @@ class ShareGroup(ModernGroup[ShareGroupMember]):
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
+        self.assignment_epoch = self.group_epoch
         self.states = StateTopics()
         self.initializing_since_ms: dict[bytes, int] = {}
         self.may_lack_partitions = True

@@ -122,6 +122,12 @@ class ShareGroupStates:
             await self._groups.write(group_id, ShareGroups, lambda kind: kind.end_deletion(group_id, deleted))
         return states, errors
 
+    async def delete_group_states(self, group_id: str) -> None:
+        """Delete the states of an empty group, which is about to be deleted. Raises the first error."""
+        _, errors = await self.delete(group_id)
+        for error in errors.values():
+            raise error
+
     # Description.
 
     async def summaries(

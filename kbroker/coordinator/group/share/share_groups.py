@@ -93,7 +93,8 @@ class ShareGroups(GroupKind[ShareGroup]):
     def _empty_group(self, group_id: str) -> ShareGroup:
         """Return a group without members. Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
         group = self.existing_group(group_id)
-        group.validate_delete()
+        if group.members:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "The group is not empty.")
         return group
 
     # Members.

@@ -8,8 +8,8 @@ import pytest
 
 from kbroker.config.config_def import ConfigDef, ConfigKey
 from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY, ZOOKEEPER_KEYS
+from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.group import GROUP_CONFIGS
-from kbroker.config.definitions.no_effect import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS, TOPIC_CONFIGS
 from kbroker.config.queue_configs import RETRY_KEYS
 from kbroker.config.values import ConfigError, format_value

@@ -132,6 +132,17 @@ def test_a_kind_follows_topics_deadlines_and_deletion(broker: Harness) -> None:
     assert members(broker) is None
 
 
+def test_a_member_whose_expiration_cannot_be_written_expires_later(broker: Harness) -> None:
+    """Its deadline has passed, and nothing else would remove it."""
+    join(broker, "m")
+    broker.log.is_under_min_isr = True
+    broker.loop.pass_ms(SESSION_MS + 1)
+    assert members(broker) == {"m": "t"}
+    broker.log.is_under_min_isr = False
+    broker.loop.pass_ms(SESSION_MS + 1)
+    assert members(broker) == {}
+
+
 def test_a_group_is_loaded_from_the_records_of_its_kind(broker: Harness) -> None:
     """Its offsets may come first: compaction keeps the last record of each key only."""
     broker.commit_offset("t", 1, OffsetAndMetadata(3))

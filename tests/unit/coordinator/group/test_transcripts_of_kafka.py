@@ -8,10 +8,10 @@ import pytest
 from tests.unit.support import group_transcript as transcript
 from tests.unit.support.group_coordinator import Harness
 
-TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
+TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").rglob("*.txt"))
 
 
-@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_responses_are_those_of_apache_kafka(path: Path) -> None:
     recorded = path.read_text()
     configs = re.findall(r"^#! (\S+)=(\d+)$", recorded, re.MULTILINE)

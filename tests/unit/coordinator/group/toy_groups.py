@@ -146,12 +146,16 @@ class Rosters(GroupKind[Roster]):
         group = self.find_or_create(record.group_id)
         group.topics[record.name] = record.topic
         if self.shard.is_loaded:
-            self.on_loaded(group)
+            self._start_session(group, record.name)
             self.shard.update_timer(group)
 
     def on_loaded(self, group: Roster) -> None:
         for name in group.topics:
-            group.deadlines.set(("session", name), self.shard.now().mono_ms + SESSION_MS)
+            if ("session", name) not in group.deadlines:
+                self._start_session(group, name)
+
+    def _start_session(self, group: Roster, name: str) -> None:
+        group.deadlines.set(("session", name), self.shard.now().mono_ms + SESSION_MS)
 
     def expire_deadline(self, group: Roster) -> CoordinatorResult[None]:
         expired = group.deadlines.pop_due(self.shard.now().mono_ms)

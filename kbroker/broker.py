@@ -269,7 +269,6 @@ class Broker:
                 self.environment, node_id, member.image, lambda: self.config.request_timeout_ms, transactions, peers
             ),
             share_states=share_states,
-            share_state_persister=persister,
             share=SharePartitionManager(
                 self.environment,
                 replicas,

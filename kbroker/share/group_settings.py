@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 # The level of share.version with dead letters (KIP-1191).
 DEAD_LETTERS_VERSION = 2
 
+# The groups whose settings are remembered.
+MAX_KNOWN = 1000
+
 
 class GroupSettings(NamedTuple):
     """`dead_letter_topic`: "" for none."""
@@ -53,5 +56,8 @@ class ShareGroupSettings:
             bool(topic),
         )
         settings = GroupSettings(config, delivery, config.share_isolation_level == "read_committed", topic)
+        if len(self._known) >= MAX_KNOWN:
+            # Clients choose the names of groups.
+            self._known.clear()
         self._known[group_id] = source, settings
         return settings

@@ -286,8 +286,10 @@ class SharePartitionLeader:
 
     def check_idle(self) -> None:
         """Report if this object is not needed any more: the next one reads the state, which may be another one then."""
-        is_busy = self.sessions or self._writing or self._changes or self.failure is not None
-        if not is_busy and self.state is not None and self.state.is_idle:
+        if self.sessions:
+            return
+        is_busy = self._writing is not None or self._changes
+        if self.failure is not None or self.state is None or (self.state.is_idle and not is_busy):
             self._parts.on_idle(self)
 
     def _after_change(self) -> None:

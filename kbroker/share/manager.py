@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
     from kbroker.coordinator.share.persister import ShareStatePersister
     from kbroker.metadata.image import MetadataDelta
+    from kbroker.replica.fetch.read_filter import ReadView
+    from kbroker.replica.partition import Partition
     from kbroker.replica.replica_manager import ReplicaManager
     from kbroker.runtime.environment import Environment
     from kbroker.share.group_settings import GroupSettings, ShareGroupSettings
@@ -59,8 +61,8 @@ class SharePartitionManager:
 
     # Partitions.
 
-    def leader(self, group_id: str, key: TopicIdPartition) -> SharePartitionLeader:
-        """Return the share partition if this broker leads it. Raises KafkaError."""
+    def _readable_leader(self, key: TopicIdPartition) -> tuple[Partition, ReadView | None]:
+        """Return a partition that this broker leads, and the view if it is one of a view. Raises KafkaError."""
         topic_id, index = key
         partition, view = self._replicas.find_readable(topic_id, index)
         if partition is None:
@@ -69,7 +71,12 @@ class SharePartitionManager:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if not partition.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        share_key = SharePartitionKey(group_id, topic_id, index)
+        return partition, view
+
+    def leader(self, group_id: str, key: TopicIdPartition) -> SharePartitionLeader:
+        """Return the share partition if this broker leads it. Raises KafkaError."""
+        partition, view = self._readable_leader(key)
+        share_key = SharePartitionKey(group_id, *key)
         known = self.leaders.get(share_key)
         if known is not None:
             if known.is_current and known.partition is partition:
@@ -113,18 +120,21 @@ class SharePartitionManager:
         forgotten: Sequence[TopicIdPartition],
     ) -> ShareSession:
         """Return the session of a request that fetches. Raises KafkaError."""
+        now_ms = self._environment.clock.mono_ms()
         if epoch == INITIAL_EPOCH:
             former = self.sessions.find(group_id, member_id)
             if former is not None:
                 # Its locks stay: the member has them.
                 self._close(former)
-            max_sessions = self._config().group_share_max_share_sessions
-            session = self.sessions.open(group_id, member_id, connection, max_sessions)
+            unused = self.sessions.unused(self._config().group_share_max_share_sessions, now_ms)
+            if unused is not None:
+                self._close(unused, releases=True)
+            session = self.sessions.open(group_id, member_id, connection, now_ms)
         else:
-            session = self.sessions.resume(group_id, member_id, epoch)
-        session.update(added, forgotten)
-        for topic_id, index in paced(forgotten):
-            leader = self.leaders.get(SharePartitionKey(group_id, topic_id, index))
+            session = self.sessions.resume(group_id, member_id, epoch, now_ms)
+        self.sessions.update(session, paced(added), paced(forgotten))
+        for key in paced(forgotten):
+            leader = self.leaders.get(SharePartitionKey(group_id, *key))
             if leader is not None:
                 leader.sessions.pop(session, None)
         return session
@@ -135,7 +145,7 @@ class SharePartitionManager:
             return self.sessions.end(group_id, member_id)
         if epoch == INITIAL_EPOCH:
             raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
-        return self.sessions.resume(group_id, member_id, epoch)
+        return self.sessions.resume(group_id, member_id, epoch, self._environment.clock.mono_ms())
 
     async def release(self, session: ShareSession) -> None:
         """Release what the member of a closed session has."""
@@ -146,8 +156,8 @@ class SharePartitionManager:
         """End a session. Returns the outcomes of the changes that release what its member has."""
         self.sessions.close(session)
         released = []
-        for topic_id, index in paced(session.partitions):
-            leader = self.leaders.get(SharePartitionKey(session.group_id, topic_id, index))
+        for key in paced(session.partitions):
+            leader = self.leaders.get(SharePartitionKey(session.group_id, *key))
             if leader is None:
                 continue
             leader.sessions.pop(session, None)
@@ -169,11 +179,10 @@ class SharePartitionManager:
         self, group_id: str, member_id: str, key: TopicIdPartition, acknowledgements: list[Acknowledgement]
     ) -> Future[ErrorCode]:
         """Acknowledge records. The future is done when that is persisted. Raises KafkaError."""
-        topic_id, index = key
-        leader = self.leaders.get(SharePartitionKey(group_id, topic_id, index))
+        leader = self.leaders.get(SharePartitionKey(group_id, *key))
         if leader is None or not leader.is_current:
-            # As the fetch does. A new object knows none of the member's locks.
-            self.leader(group_id, key)
+            self._readable_leader(key)
+            # A new object would know none of the member's locks.
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE)
         return leader.acknowledge(member_id, acknowledgements)
 

@@ -33,7 +33,7 @@ async def begin(s: SimulatedCluster) -> SharePartitionKey:
         enable(s, node_id)
     key = SharePartitionKey("g", s.broker(1).services.metadata.topics["t"].topic_id, 0)
     await s.machines[3].loop.run(
-        s.broker(3).services.share_state_persister.initialize(key, 1, UNINITIALIZED_START_OFFSET)
+        s.broker(3).services.share._parts.persister.initialize(key, 1, UNINITIALIZED_START_OFFSET)
     )
     return key
 
@@ -86,7 +86,7 @@ async def test_the_next_leader_continues_where_the_former_one_died(s: SimulatedC
     if found == [(4, 4, 2)]:
         found += await on(s, leader, key, take_over)
     assert found == [(4, 4, 2), (6, 9, 1)], "the second delivery of record 4 was not stored"
-    summary = await s.machines[3].loop.run(s.broker(3).services.share_state_persister.read_summary(key))
+    summary = await s.machines[3].loop.run(s.broker(3).services.share._parts.persister.read_summary(key))
     assert summary.start_offset == 10
     await s.until(lambda: s.registration(3, "dlq.g").leader in (2, 3), 60)
     letters = s.registration(3, "dlq.g").leader

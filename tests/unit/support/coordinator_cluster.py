@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-from kbroker.coordinator.share.persister import ShareStatePersister
-from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.group.group_shard import GroupKind
 from kbroker.coordinator.group.kinds import GROUP_KINDS
+from kbroker.coordinator.share.persister import ShareStatePersister
+from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerChannels, TransactionMarkerWriter

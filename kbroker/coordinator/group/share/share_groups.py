@@ -18,9 +18,9 @@ from kbroker.coordinator.group.modern.modern_member import JOIN_EPOCH, LEAVE_EPO
 from kbroker.coordinator.group.modern.subscribed_topics import SubscribedTopics
 from kbroker.coordinator.group.share.description import describe
 from kbroker.coordinator.group.share.heartbeat import (
-    ShareMemberHeartbeat,
     ShareHeartbeat,
     ShareHeartbeatSettings,
+    ShareMemberHeartbeat,
     remove_members,
 )
 from kbroker.coordinator.group.share.records import (

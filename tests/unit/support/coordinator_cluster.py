@@ -6,19 +6,21 @@ at once; `Cluster.held` lets a test decide which replica gets it when.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-from kbroker.coordinator.share.persister import ShareStatePersister
-from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.group.group_shard import GroupKind
 from kbroker.coordinator.group.kinds import GROUP_KINDS
+from kbroker.coordinator.group.share.share_group_states import ShareGroupStates
+from kbroker.coordinator.share.persister import ShareStatePersister
+from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerChannels, TransactionMarkerWriter
-from kbroker.metadata.features import TRANSACTION_VERSION, FinalizedFeatures
+from kbroker.metadata.features import SHARE_VERSION, TRANSACTION_VERSION, FinalizedFeatures
 from kbroker.metadata.image import (
     BrokerRegistration,
     MetadataDelta,
@@ -33,7 +35,7 @@ from kbroker.storage.producers.transactions import TransactionMarker, Verificati
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, build_batch, parse_header
 from protocol.records.control import find_end_marker
-from tests.unit.support.group_coordinator import DEFAULTS, FakeProducerIds
+from tests.unit.support.group_coordinator import DEFAULTS, FakeProducerIds, group_config
 from tests.unit.support.handlers import respond
 from tests.unit.support.internal_log import MemoryLog, VirtualLoop, virtual_environment
 from tests.unit.support.share_coordinator import DEFAULTS as SHARE_DEFAULTS
@@ -129,7 +131,7 @@ class Node:
         # While this is set, images are collected and applied together later.
         self.is_behind = False
         self.image = MetadataImage()
-        self.image.features = FinalizedFeatures(1, {TRANSACTION_VERSION: 2})
+        self.image.features = FinalizedFeatures(1, {TRANSACTION_VERSION: 2, SHARE_VERSION: 1})
         self.log = Replica(cluster, broker_id)
         config: Any = SimpleNamespace(
             **{**SHARE_DEFAULTS, **DEFAULTS, "node_id": broker_id, "offsets_topic_num_partitions": 1}
@@ -146,6 +148,8 @@ class Node:
         self.persister = ShareStatePersister(
             environment, broker_id, self.image, lambda: 30_000, self.share_states, topics, peers
         )
+        self.share_group_states = ShareGroupStates(environment, self.image, self.groups, self.persister)
+        config.group_config = partial(group_config, config)
         self.services: Any = SimpleNamespace(
             node_id=broker_id,
             config=config,
@@ -155,6 +159,7 @@ class Node:
             groups=self.groups,
             transactions=self.transactions,
             share_states=self.share_states,
+            share_group_states=self.share_group_states,
             add_partitions_to_txn=AddPartitionsToTxnManager(
                 environment, broker_id, self.image, lambda: 30_000, self.transactions, peers
             ),

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from itertools import count
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -119,7 +120,7 @@ class Harness:
         self.environment = virtual_environment(self.loop)
         self.log = log or MemoryLog()
         self.config: Any = SimpleNamespace(**{**SHARE_DEFAULTS, **DEFAULTS, **config})
-        self.config.group_config = self._group_config
+        self.config.group_config = partial(group_config, self.config)
         self.metadata = MetadataImage()
         self.metadata.brokers[NODE] = BrokerRegistration(NODE, "127.0.0.1", 9092)
         self.metadata.features = FinalizedFeatures(1, {TRANSACTION_VERSION: 2, GROUP_VERSION: 1, SHARE_VERSION: 1})
@@ -167,13 +168,6 @@ class Harness:
             self.run(self.add_topic(GROUP_METADATA_TOPIC, self.config.offsets_topic_num_partitions))
             self.run(self.add_topic(TRANSACTION_STATE_TOPIC, self.config.transaction_state_log_num_partitions))
             self.loop.run_ready()
-
-    def _group_config(self, overrides: dict[str, str]) -> SimpleNamespace:
-        """Return the configs of a group, without overrides."""
-        values = {name.removeprefix("group_"): value for name, value in vars(self.config).items()}
-        return SimpleNamespace(
-            **{name: value for name, value in values.items() if name.startswith(("consumer_", "share_"))}
-        )
 
     def close(self) -> None:
         self.run(self.share_group_states.stop())
@@ -312,6 +306,14 @@ class Harness:
     def remove_topic(self, name: str) -> None:
         self.run(self.delete_topic(name))
         self.loop.run_ready()
+
+
+def group_config(config: SimpleNamespace, overrides: dict[str, str]) -> SimpleNamespace:
+    """Return the configs of a group, without overrides."""
+    values = {name.removeprefix("group_"): value for name, value in vars(config).items()}
+    return SimpleNamespace(
+        **{name: value for name, value in values.items() if name.startswith(("consumer_", "share_"))}
+    )
 
 
 def from_dict(cls: StructType, values: dict[str, Any]) -> Any:

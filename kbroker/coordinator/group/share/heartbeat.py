@@ -74,7 +74,7 @@ def validate_request(request: ShareGroupHeartbeatRequest) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid.")
 
 
-class MemberHeartbeat:
+class ShareMemberHeartbeat:
     """The heartbeat of a member that joins or stays."""
 
     def __init__(

@@ -78,13 +78,13 @@ class ShareGroupStates:
 
     async def initialize(self, initialization: Initialization) -> Errors:
         """Initialize states, and record the end. Returns the errors; with any, all are initialized again later."""
-        group_id, state_epoch, start_offsets = initialization
+        group_id, start_offsets = initialization.group_id, initialization.start_offsets
         # A group coordinator that was replaced must not reset what its successor has initialized.
         context = self._groups.runtime.context(group_id)
         calls = {
             SharePartitionKey(group_id, topic_id, index): partial(
                 self._persister.initialize,
-                state_epoch=state_epoch,
+                state_epoch=initialization.state_epoch,
                 start_offset=start_offset,
                 may_repeat=lambda: context.state is ACTIVE,
             )

@@ -18,9 +18,9 @@ from kbroker.coordinator.group.modern.modern_member import JOIN_EPOCH, LEAVE_EPO
 from kbroker.coordinator.group.modern.subscribed_topics import SubscribedTopics
 from kbroker.coordinator.group.share.description import describe
 from kbroker.coordinator.group.share.heartbeat import (
-    MemberHeartbeat,
     ShareHeartbeat,
     ShareHeartbeatSettings,
+    ShareMemberHeartbeat,
     remove_members,
 )
 from kbroker.coordinator.group.share.records import (
@@ -126,7 +126,7 @@ class ShareGroups(GroupKind[ShareGroup]):
             mono_ms=now.mono_ms,
             wall_ms=now.wall_ms,
         )
-        records, heartbeat = MemberHeartbeat(group, request, self._topics, settings).run()
+        records, heartbeat = ShareMemberHeartbeat(group, request, self._topics, settings).run()
         if request.member_id in group.members:
             group.deadlines.set((SESSION, request.member_id), now.mono_ms + config.share_session_timeout_ms)
             self.shard.update_timer(group)

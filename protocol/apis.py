@@ -203,6 +203,13 @@ _ROWS = (
     Api(ApiKey.PUSH_TELEMETRY, 0, 0, 0, family="k71_client_telemetry"),
     Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, 0),
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0),
+    Api(ApiKey.SHARE_FETCH, 1, 2, 0, family="k78_share_fetch"),
+    Api(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, 0, family="k78_share_fetch"),
+    Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, 0, family="k76_share_groups"),
+    Api(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, 0, family="k76_share_groups"),
+    Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, 0, family="k90_share_group_offsets"),
+    Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
+    Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
 )
 
 # Served on the listener for brokers only, and not advertised to clients.
@@ -228,13 +235,6 @@ _PRIVATE_ROWS = (
     Api(ApiKey.DESCRIBE_BROKER, 0, 0, 0),
     Api(ApiKey.REMOVE_PARTITIONS, 0, 0, 0),
     Api(ApiKey.DELAYED_RECORDS, 0, 0, 0),
-    Api(ApiKey.SHARE_FETCH, 1, 2, 0, family="k78_share_fetch"),
-    Api(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, 0, family="k78_share_fetch"),
-    Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, 0, family="k76_share_groups"),
-    Api(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, 0, family="k76_share_groups"),
-    Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, 0, family="k90_share_group_offsets"),
-    Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
-    Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
 )
 
 # In this order: Kafka's APIs for clients, APIs between brokers only, kbroker's own for its command line, all of these.

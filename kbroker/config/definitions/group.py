@@ -39,7 +39,6 @@ KINDS = ("consumer", "share", "streams")
 # Those that the broker does not serve yet, and single configs. They take effect when their row is removed.
 NOT_SERVED = {
     "group.consumer.migration.policy": NoEffect.NO_CONVERSION,
-    "share": NoEffect.NO_SHARE_GROUPS,
     "streams": NoEffect.NO_STREAMS_GROUPS,
 }
 
@@ -188,7 +187,7 @@ BROKER_KEYS = (
         one_of_ignoring_case("DISABLED", "DOWNGRADE", "UPGRADE", "BIDIRECTIONAL"),
         "Which groups may change between the classic and the consumer protocol while they have members."),
     _broker("group.share.assignors", LIST, ("simple",), non_empty_list_of(),
-        "Server-side assignors for share groups."),
+        "Server-side assignors for share groups.")._replace(no_effect=NoEffect.ONE_SHARE_ASSIGNOR),
     _broker("group.share.max.share.sessions", INT, 2000, at_least(1),
         "Maximum number of share sessions of a broker."),
     _broker("group.share.max.size", INT, 200, between(1, 1000),

@@ -284,9 +284,10 @@ class Broker:
         maintenance = self.services.replicas.maintenance
 
         def change_roles(delta: MetadataDelta) -> None:
-            self._change_configs(member, assigned, delta)
+            if delta.configs:
+                self._change_configs(member, assigned, delta)
             assigned.on_roles_changed(delta)
-            if member.is_unfenced and not assigned.has_roles:
+            if not assigned.has_roles and member.is_unfenced:
                 if not member.has_new_epochs:
                     maintenance.suspend_all_appends(self.services.replicas.partitions.values())
                 assigned.assign_roles()

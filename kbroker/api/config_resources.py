@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from kbroker.api.context import RequestContext, Services, awaited
+from kbroker.api.context import Handle, RequestContext, Services, complete_response
 from kbroker.api.forwarding import Send
-from kbroker.api.response_errors import Handle
 from kbroker.common import KafkaError
 from kbroker.config.alter import (
     AlterConfigOp,
@@ -212,7 +211,7 @@ async def forward(services: Services, context: RequestContext, request: Any, han
     for resources, validate_only in ((here, request.validate_only), (own, True)):
         if resources:
             part = type(request)(resources=resources, validate_only=validate_only)
-            response = await awaited(handle(services, context, part))
+            response = await complete_response(handle, services, context, part)
             rows.update(zip(map(id, resources), response.responses, strict=True))
     forwarded = [
         resource for resource in request.resources if (row := rows.get(id(resource))) is None

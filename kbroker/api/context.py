@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from kbroker.common import ANONYMOUS, Buffer, Principal
+from kbroker.common import ANONYMOUS, Buffer, KafkaError, Principal
 from protocol.fast.fetch import Records
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from kbroker.telemetry.client_instances import ClientMetricsManager
 
 Body = bytes | Sequence[Buffer | Records]
+Handle = Callable[["Services", "RequestContext", Any], Any]
 
 
 @dataclass(slots=True)
@@ -171,6 +172,7 @@ class Overlap(Enum):
 class ApiHandler:
     """How one API is served in one version.
 
+    `fail` returns the response in which everything that was requested has the error that the handler has raised.
     `decode` raises ManyElements for a request with many elements, unless it gets a function that it calls from time to
     time. `append` encodes like `encode`: it appends the buffers of a response to a list, and calls a function from time
     to time, which may remove them.
@@ -183,9 +185,10 @@ class ApiHandler:
     """
 
     decode: Callable[..., Any]
-    handle: Callable[[Services, RequestContext, Any], Any]
+    handle: Handle
+    fail: Callable[[RequestContext, Any, KafkaError], Any]
     encode: Callable[[Any, int], Body]
-    append: Callable[[Any, int, list[Any], Callable[[], None]], None]
+    append: Callable[[Any, int, list[Any], Callable[[], None]], object]
     report_errors: Callable[[RequestContext, Any, Any], bool | None]
     response_type: type
     stats: RequestStats
@@ -266,6 +269,10 @@ class RequestContext:
         return "/" + self.peer.rpartition(":")[0]
 
 
-async def awaited(response: Any) -> Any:
-    """Return the response of a handler, which returns it, a coroutine or a DelayedResponse."""
-    return await response if isinstance(response, Awaitable) else response
+async def complete_response(handle: Handle, services: Services, context: RequestContext, request: Any) -> Any:
+    """Return the complete response to a request that did not arrive over the connection that it stands for."""
+    try:
+        response = handle(services, context, request)
+        return await response if isinstance(response, Awaitable) else response
+    except KafkaError as error:
+        return context.handler.fail(context, request, error)

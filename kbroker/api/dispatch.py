@@ -8,10 +8,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from kbroker.api.context import ApiHandler, Body, Overlap, RequestContext, Services
+from kbroker.api.context import ApiHandler, Body, Handle, Overlap, RequestContext, Services
 from kbroker.api.forwarding import forwarding
-from kbroker.api.response_errors import Handle, error_reporter, failed_response, with_failed_response
-from kbroker.common import Buffer
+from kbroker.api.response_errors import error_reporter, failed_response, no_failed_response
+from kbroker.common import Buffer, KafkaError
 from kbroker.runtime.metrics import RequestStats
 from protocol.apis import ALL_APIS, CLIENT_LISTENER_APIS, Api, ApiKey
 from protocol.limits import MAX_ELEMENTS_AT_ONCE
@@ -30,20 +30,17 @@ class UnsupportedRequest(Exception):
         self.version = version
 
 
-class Dispatch:
-    """Finds the handler of an API version. Handlers are imported at the first request of each version."""
+class Dispatch(dict[tuple[int, int], ApiHandler]):
+    """The handlers by API key and version, each imported at its first request. A lookup raises UnsupportedRequest."""
 
     def __init__(self, apis: Mapping[int, Api] = CLIENT_LISTENER_APIS) -> None:
         """`apis`: those of the listener (protocol/apis.py)."""
+        super().__init__()
         self._apis = apis
-        self._handlers: dict[tuple[int, int], ApiHandler] = {}
         self._unsupported_api_versions = _unsupported_api_versions()
 
-    def find(self, api_key: int, version: int) -> ApiHandler:
-        """Return the handler of an API version. Raises UnsupportedRequest."""
-        return self._handlers.get((api_key, version)) or self._load(api_key, version)
-
-    def _load(self, api_key: int, version: int) -> ApiHandler:
+    def __missing__(self, key: tuple[int, int]) -> ApiHandler:
+        api_key, version = key
         api = self._apis.get(api_key)
         if api is None:
             raise UnsupportedRequest("API not served", api_key, version)
@@ -51,12 +48,12 @@ class Dispatch:
             if api.key is ApiKey.API_VERSIONS:
                 return self._unsupported_api_versions
             raise UnsupportedRequest("version not served", api_key, version)
-        handler = self._handlers[api_key, version] = load_handler(api.key, version)
+        handler = self[key] = load_handler(api.key, version)
         return handler
 
     def stats(self) -> list[RequestStats]:
         """Return the statistics of every API version that has been requested."""
-        return [self._unsupported_api_versions.stats, *(handler.stats for handler in self._handlers.values())]
+        return [self._unsupported_api_versions.stats, *(handler.stats for handler in self.values())]
 
 
 class Codec(NamedTuple):
@@ -64,7 +61,7 @@ class Codec(NamedTuple):
 
     decode: Callable[..., Any]
     encode: Callable[[Any, int], Body]
-    append: Callable[[Any, int, list[Any], Callable[[], None]], None]
+    append: Callable[[Any, int, list[Any], Callable[[], None]], object]
     response_type: type
     report_errors: Callable[[RequestContext, Any, Any], bool | None]
 
@@ -96,6 +93,7 @@ def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHand
     return ApiHandler(
         decode=codec.decode,
         handle=_handle_function(key, module, forwards and is_forwarded(key)),
+        fail=_fail_function(key, module),
         encode=codec.encode,
         append=codec.append,
         report_errors=codec.report_errors,
@@ -116,16 +114,18 @@ def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHand
 
 def _handle_function(key: ApiKey, module: ModuleType, forwards: bool) -> Handle:
     handle: Handle = module.HANDLERS[key] if ALL_APIS[key].family else module.handle
-    fail = getattr(module, "failed_response", None)
-    if fail is None and not hasattr(module, "codec"):
+    return forwarding(handle, getattr(module, "forward", None)) if forwards else handle
+
+
+def _fail_function(key: ApiKey, module: ModuleType) -> Callable[[RequestContext, Any, KafkaError], Any]:
+    if hasattr(module, "failed_response"):
+        function: Callable[[RequestContext, Any, KafkaError], Any] = module.failed_response
+        return function
+    if not hasattr(module, "codec"):
         response_class = message_classes(key)[1]
         if "error_code" in response_class.__rows__:
-            fail = partial(failed_response, response_class)
-    if fail is not None:
-        handle = with_failed_response(handle, fail)
-        if forwards:
-            handle = with_failed_response(forwarding(handle, getattr(module, "forward", None)), fail)
-    return handle
+            return partial(failed_response, response_class)
+    return no_failed_response
 
 
 def message_codec(key: ApiKey, version: int) -> Codec:
@@ -160,6 +160,7 @@ def _unsupported_api_versions() -> ApiHandler:
     return ApiHandler(
         decode=lambda frame, pos, version: None,
         handle=handle,
+        fail=no_failed_response,
         encode=lambda response, version: encode(response, 0),
         append=lambda response, version, out, pause: out.append(encode(response, 0)),
         report_errors=error_reporter(message_classes(ApiKey.API_VERSIONS)[1]),

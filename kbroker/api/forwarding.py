@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from kbroker.api.context import awaited
-from kbroker.api.response_errors import Handle, has_error_code
+from kbroker.api.context import Handle, complete_response
+from kbroker.api.response_errors import has_error_code
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ async def _handle_or_forward(
     forward: Forward | None,
 ) -> Message:
     if services.controller.is_elected:
-        response: Message = await awaited(handle(services, context, request))
-        if not is_not_controller(response):
+        response: Message = await complete_response(handle, services, context, request)
+        if not has_error_code(response, ErrorCode.NOT_CONTROLLER):
             return response
     send = partial(_send, services, channel, context)
     return await (send(request) if forward is None else forward(services, context, request, handle, send))
@@ -71,10 +71,6 @@ async def _send(services: Services, channel: ControllerChannel, context: Request
     return await channel.forward(
         request, context.version, context.client_id, context.principal, client_host, timeout_ms
     )
-
-
-def is_not_controller(response: Message) -> bool:
-    return has_error_code(response, ErrorCode.NOT_CONTROLLER)
 
 
 async def relay_to_controller(

@@ -65,7 +65,7 @@ def handle(
             response = _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         else:
             response = services.replicas.append_records(
-                topics, acks, timeout_ms, context.version, connection.identity.listener
+                topics, acks, timeout_ms, context.version, connection.identity.listener, in_turn=context.in_turns
             )
     else:
         try:

@@ -28,24 +28,24 @@ from protocol.fast.fetch import (
     FetchRequest,
     FetchResponse,
     FetchResult,
-    append_fetch_response,
     decode_fetch_request,
     encode_fetch_response,
 )
 
 
 def codec(version: int) -> Codec:
-    return Codec(decode_fetch_request, encode_fetch_response, append_fetch_response, FetchResponse, report)
+    return Codec(decode_fetch_request, encode_fetch_response, encode_fetch_response, FetchResponse, report)
 
 
 def handle(services: Services, context: RequestContext, request: FetchRequest) -> FetchResponse | DelayedFetch:
     uses_topic_ids = context.version >= FIRST_TOPIC_ID_VERSION
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         return _unknown_isolation_level(request, uses_topic_ids)
-    if request.replica_id >= 0 and context.peer_broker != _sender(request):
+    identity = context.connection.identity
+    if request.replica_id >= 0 and identity.peer_broker != (request.replica_id, request.replica_epoch):
         context.connection.close("Fetch of a follower from another broker", context, replica=request.replica_id)
         return FetchResponse(ErrorCode.INVALID_REQUEST, 0, [])
-    return services.fetching.fetch(request, uses_topic_ids, context.listener, context.in_turns)
+    return services.fetching.fetch(request, uses_topic_ids, identity.listener, context.in_turns)
 
 
 def find_response(services: Services, key: bytes) -> list[Buffer] | None:
@@ -56,10 +56,6 @@ def keep_response(
     services: Services, key: bytes, request: FetchRequest, response: FetchResponse, body: Buffers
 ) -> None:
     services.fetching.cache_response(key, request, response, body)
-
-
-def _sender(request: FetchRequest) -> tuple[int, int]:
-    return request.replica_id, request.replica_epoch
 
 
 def _unknown_isolation_level(request: FetchRequest, uses_topic_ids: bool) -> FetchResponse:

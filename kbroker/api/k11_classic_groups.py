@@ -15,7 +15,6 @@ from uuid import UUID
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.classic.classic_groups import ClassicGroups
 from kbroker.coordinator.group.classic.join import JoinRequest
 from kbroker.coordinator.group.classic.rebalance import join_error
 from kbroker.runtime.turns import paced
@@ -57,7 +56,9 @@ async def join_group(services: Services, context: RequestContext, request: JoinG
         if not min_ms <= request.session_timeout_ms <= max_ms:
             raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
         join = _join_request(services, context, request)
-        response = await services.groups.call(request.group_id, ClassicGroups, ClassicGroups.join_group, join)
+        response: JoinGroupResponse = await services.groups.call(
+            request.group_id, lambda members, respond: members.join_group(join, respond)
+        )
     except KafkaError as error:
         response = join_error(error.code, request.member_id)
     if response.protocol_name is None and context.version < NULLABLE_PROTOCOL_VERSION:
@@ -102,12 +103,14 @@ def _join_request(services: Services, context: RequestContext, request: JoinGrou
 def heartbeat(services: Services, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     _check_group_id(request.group_id)
     try:
-        groups = services.groups.shard(request.group_id).kind(ClassicGroups)
+        members = services.groups.shard(request.group_id).classic_members(request.group_id)
     except KafkaError as error:
         if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return HeartbeatResponse()
         raise
-    code = groups.heartbeat(request.group_id, request.member_id, request.group_instance_id, request.generation_id)
+    code = members.classic_heartbeat(
+        request.group_id, request.member_id, request.group_instance_id, request.generation_id
+    )
     return HeartbeatResponse(error_code=code)
 
 
@@ -115,8 +118,8 @@ async def leave_group(services: Services, context: RequestContext, request: Leav
     _check_group_id(request.group_id)
     has_several = context.version >= SEVERAL_MEMBERS_VERSION
     members = request.members if has_several else [MemberIdentity(member_id=request.member_id)]
-    errors = await services.groups.write(
-        request.group_id, ClassicGroups, lambda groups: groups.leave_group(request.group_id, members)
+    errors: list[ErrorCode] = await services.groups.call(
+        request.group_id, lambda of_group, _: of_group.leave_group(request.group_id, members)
     )
     if not has_several:
         return LeaveGroupResponse(error_code=errors[0])
@@ -133,7 +136,10 @@ async def sync_group(services: Services, context: RequestContext, request: SyncG
     if context.version >= PROTOCOL_VERSION and not names_protocol:
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     _check_group_id(request.group_id)
-    return await services.groups.call(request.group_id, ClassicGroups, ClassicGroups.sync_group, request)
+    response: SyncGroupResponse = await services.groups.call(
+        request.group_id, lambda members, respond: members.sync_group(request, respond)
+    )
+    return response
 
 
 HANDLERS = {

@@ -10,10 +10,10 @@
 
 from __future__ import annotations
 
-from kbroker.api.context import Identity, RequestContext, Services, awaited
+from kbroker.api.context import Identity, RequestContext, Services, complete_response
 from kbroker.api.dispatch import is_forwarded
-from kbroker.api.forwarding import is_not_controller
 from kbroker.api.local_requests import DetachedConnection, handler_of
+from kbroker.api.response_errors import has_error_code
 from kbroker.common import Buffer
 from kbroker.interbroker.controller_channel import decode_address, decode_principal
 from kbroker.runtime.turns import yield_if_due
@@ -48,8 +48,8 @@ async def handle(services: Services, context: RequestContext, request: EnvelopeR
         message = handler.decode(memoryview(request.request_data), header.body_pos, header.version, yield_if_due)
     except MalformedError:
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
-    response = await awaited(handler.handle(services, inner, message))
-    if is_not_controller(response):
+    response = await complete_response(handler.handle, services, inner, message)
+    if has_error_code(response, ErrorCode.NOT_CONTROLLER):
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     out: list[Buffer] = [encode_response_header(header.api_key, header.version, header.correlation_id)]
     handler.append(response, header.version, out, yield_if_due)

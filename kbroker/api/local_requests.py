@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
-from kbroker.api.context import UNKNOWN_SOFTWARE, ApiHandler, Identity, RequestContext, Services, awaited
+from kbroker.api.context import UNKNOWN_SOFTWARE, ApiHandler, Identity, RequestContext, Services, complete_response
 from kbroker.api.dispatch import load_handler
 from protocol.apis import ALL_APIS
 from protocol.schema.message import Message, message_info
@@ -61,4 +61,4 @@ async def handle_locally(services: Services, request: Message, version: int, pee
     identity = Identity(services.config.inter_broker_listener_name, peer_broker=peer_broker)
     connection = DetachedConnection("local:0", identity)
     context = RequestContext(connection, handler, version, 0, None, services.environment.clock.mono_ns())
-    return cast(Message, await awaited(handler.handle(services, context, request)))
+    return cast(Message, await complete_response(handler.handle, services, context, request))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kbroker.common import KafkaError
@@ -18,13 +17,9 @@ from protocol.schema.function_source import FunctionSource
 from protocol.schema.message import Message, StructType
 
 if TYPE_CHECKING:
-    from kbroker.api.context import RequestContext, Services
+    from kbroker.api.context import RequestContext
 
 T = TypeVar("T")
-
-Handle = Callable[["Services", "RequestContext", Any], Any]
-# Returns the response in which everything that was requested has an error.
-FailedResponse = Callable[["RequestContext", Any, KafkaError], Message]
 
 
 def failed_response(cls: type[Message], context: RequestContext, request: Any, error: KafkaError) -> Message:
@@ -35,23 +30,9 @@ def failed_response(cls: type[Message], context: RequestContext, request: Any, e
     return response
 
 
-def with_failed_response(handle: Handle, fail: FailedResponse) -> Handle:
-    """Return the handler whose KafkaErrors become responses."""
-
-    def handle_or_fail(services: Services, context: RequestContext, request: Any) -> Any:
-        try:
-            response = handle(services, context, request)
-        except KafkaError as error:
-            return fail(context, request, error)
-        return await_or_fail(context, request, response) if isinstance(response, CoroutineType) else response
-
-    async def await_or_fail(context: RequestContext, request: Any, response: CoroutineType[Any, Any, Any]) -> Any:
-        try:
-            return await response
-        except KafkaError as error:
-            return fail(context, request, error)
-
-    return handle_or_fail
+def no_failed_response(context: RequestContext, request: Any, error: KafkaError) -> Message:
+    """Raise the error, which closes the connection: the response has no field for it."""
+    raise error
 
 
 # Reports.

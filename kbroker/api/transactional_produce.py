@@ -81,7 +81,9 @@ def append_transactional(
                     wait_in_turn(verification.add_or_verify(producer, batches))
             elif verification.begin(batches):
                 verification.verify_local(producer)
-    return services.replicas.append_records(topics, acks, timeout_ms, version, context.listener, verified)
+    return services.replicas.append_records(
+        topics, acks, timeout_ms, version, context.listener, verified, in_turn=is_in_turn()
+    )
 
 
 def _append_in_turn(services: Services, context: RequestContext, request: ProduceRequest) -> Response | DelayedProduce:

@@ -17,7 +17,13 @@ PartitionKey = TypeVar("PartitionKey", bound=Partition)
 GROUP, TRANSACTION = 0, 1
 FIRST_WITH_KEYS = 4
 # The newest versions whose requests name topics; later ones identify topics by topic id only.
-MAX_VERSIONS: dict[int, int] = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 12, ApiKey.OFFSET_COMMIT: 9, ApiKey.OFFSET_FETCH: 9}
+MAX_VERSIONS: dict[int, int] = {
+    ApiKey.PRODUCE: 12,
+    ApiKey.FETCH: 12,
+    ApiKey.OFFSET_COMMIT: 9,
+    ApiKey.OFFSET_FETCH: 9,
+    ApiKey.TXN_OFFSET_COMMIT: 5,
+}
 # APIs that only read: any broker may be asked again after a failure.
 REPEATABLE = frozenset(
     {

@@ -90,10 +90,11 @@ def alter_topic(
 
     `replace`: the changes are those of empty overrides. The current ones are needed still, as some may not change.
     """
-    applied = _apply({} if replace else overrides, ops, ALL_TOPIC_CONFIGS.get, config.topic_defaults, _not_a_list)
+    defaults = config.topic_defaults
+    applied = _apply({} if replace else overrides, ops, ALL_TOPIC_CONFIGS.get, defaults.values, _not_a_list)
     altered = without_empty_view(applied)
     check_same_source(overrides.get(VIEW_OF), altered.get(VIEW_OF))
-    validate_topic_configs(altered, config.topic_defaults)
+    validate_topic_configs(altered, defaults)
     normalized = _normalize(altered, ALL_TOPIC_CONFIGS)
     if overrides.get(DELAY_ENABLE) == "true":
         if normalized.get(DELAY_ENABLE) != "true":

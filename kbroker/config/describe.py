@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from kbroker.config.broker.broker_config import BrokerConfig, broker_config_key
@@ -63,14 +64,25 @@ _DEFAULT_TEXTS = {name: text for name, key in BROKER_CONFIGS.items() if (text :=
 
 def describe_topic(overrides: ConfigTexts, config: BrokerConfig) -> list[ConfigEntry]:
     """Describe a topic with these overrides, on a broker with this configuration."""
-    values = TopicConfig.of(overrides, config.topic_defaults).values
-    entries = []
-    for name, key in ALL_TOPIC_CONFIGS.items():
-        if name in TOPIC_CONFIGS or name in overrides:
-            synonyms = _override(key, overrides, ConfigSource.DYNAMIC_TOPIC_CONFIG)
-            synonyms += _broker_synonyms(key.synonyms[0].name, config) if key.synonyms else []
-            entries.append(_entry(key, values[name], synonyms))
-    return entries
+    entries = dict(_topic_defaults(config))
+    if overrides:
+        values = TopicConfig.of(overrides, config.topic_defaults).values
+        for name in overrides:
+            key = ALL_TOPIC_CONFIGS[name]
+            synonyms = _override(key, overrides, ConfigSource.DYNAMIC_TOPIC_CONFIG) + _topic_synonyms(key, config)
+            entries[name] = _entry(key, values[name], synonyms)
+    return [entries[name] for name in ALL_TOPIC_CONFIGS if name in entries]
+
+
+@lru_cache(maxsize=4)
+def _topic_defaults(config: BrokerConfig) -> Mapping[str, ConfigEntry]:
+    """Describe a topic without overrides."""
+    values = config.topic_defaults.values
+    return {name: _entry(key, values[name], _topic_synonyms(key, config)) for name, key in TOPIC_CONFIGS.items()}
+
+
+def _topic_synonyms(key: ConfigKey, config: BrokerConfig) -> list[ConfigSynonym]:
+    return _broker_synonyms(key.synonyms[0].name, config) if key.synonyms else []
 
 
 def describe_group(overrides: ConfigTexts, config: BrokerConfig) -> list[ConfigEntry]:

@@ -63,12 +63,16 @@ class TopicConfig:
     unclean_leader_election_enable: bool
 
     @classmethod
-    def of(
-        cls, overrides: Mapping[str, str] | None = None, defaults: Mapping[str, Value] | None = None
-    ) -> "TopicConfig":
-        """Create it from a topic's overrides, as text, and `BrokerConfig.topic_defaults`. Raises ConfigError."""
-        values = dict(DEFAULTS if defaults is None else defaults)
-        values.update(parse_configs(ALL_TOPIC_CONFIGS, overrides or {}, "topic"))
+    def of(cls, overrides: Mapping[str, str] | None = None, defaults: "TopicConfig | None" = None) -> "TopicConfig":
+        """Return that of a topic with overrides, as text, and `BrokerConfig.topic_defaults`. Raises ConfigError."""
+        if defaults is not None and not overrides:
+            return defaults
+        values = DEFAULTS if defaults is None else defaults.values
+        return cls.from_values({**values, **parse_configs(ALL_TOPIC_CONFIGS, overrides or {}, "topic")})
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Value]) -> "TopicConfig":
+        """Return that of a topic with these values of all configs."""
         typed: dict[str, Any] = {attribute: values[name] for attribute, name in _ATTRIBUTES}
         typed["segment_bytes"] = values["internal.segment.bytes"] or values["segment.bytes"]
         leaders = replica_pairs(typed["leader_replication_throttled_replicas"])
@@ -116,7 +120,7 @@ def check_internal_topic(name: str, overrides: Mapping[str, str]) -> None:
         raise ConfigError(f"{', '.join(refused)} cannot be set on the internal topic '{name}'")
 
 
-def validate_topic_configs(overrides: Mapping[str, str], defaults: Mapping[str, Value] = DEFAULTS) -> None:
+def validate_topic_configs(overrides: Mapping[str, str], defaults: TopicConfig | None = None) -> None:
     """Validate a topic's overrides, each and in combination with the broker's values. Raises ConfigError."""
     config = TopicConfig.of(overrides, defaults)
     check_view_configs(overrides.keys(), str(config.get(VIEW_FILTER)))

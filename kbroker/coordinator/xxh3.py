@@ -29,8 +29,6 @@ _STRIPE_BYTES = 8 * _LANES
 _STRIPES = 16
 _BLOCK_BYTES = _STRIPE_BYTES * _STRIPES
 
-_WORD = Struct("<Q").unpack_from
-_HALF_WORD = Struct("<I").unpack_from
 _TWO_WORDS = Struct("<2Q").unpack_from
 _STRIPE = Struct("<8Q").unpack_from
 # Each stripe of a block is mixed with the secret from the next word on.
@@ -54,12 +52,16 @@ def xxh3_64(data: bytes) -> int:
 def _hash_4_to_8(data: bytes) -> int:
     length = len(data)
     first, second = _TWO_WORDS(_SECRET, 8)
-    value = (_HALF_WORD(data, length - 4)[0] | _HALF_WORD(data)[0] << 32) ^ first ^ second
+    value: int = (_little(data[-4:]) | _little(data[:4]) << 32) ^ first ^ second
     value ^= _rotate(value, 49) ^ _rotate(value, 24)
     value = value * _PRIME_MX2 & _MAX_UINT64
     value ^= (value >> 35) + length
     value = value * _PRIME_MX2 & _MAX_UINT64
     return value ^ value >> 28
+
+
+def _little(data: bytes) -> int:
+    return int.from_bytes(data, "little")
 
 
 def _rotate(value: int, bits: int) -> int:
@@ -69,8 +71,8 @@ def _rotate(value: int, bits: int) -> int:
 def _hash_9_to_16(data: bytes) -> int:
     length = len(data)
     secrets = Struct("<4Q").unpack_from(_SECRET, 24)
-    low = _WORD(data)[0] ^ secrets[0] ^ secrets[1]
-    high = _WORD(data, length - 8)[0] ^ secrets[2] ^ secrets[3]
+    low = _little(data[:8]) ^ secrets[0] ^ secrets[1]
+    high = _little(data[-8:]) ^ secrets[2] ^ secrets[3]
     return _avalanche(length + int.from_bytes(low.to_bytes(8, "little"), "big") + high + _folded_product(low, high))
 
 

@@ -30,7 +30,7 @@ from protocol.schema.message import Message, message_info
 
 if TYPE_CHECKING:
     from kbroker.interbroker.peers import Peers
-    from kbroker.metadata.image import MetadataDelta, MetadataImage
+    from kbroker.metadata.image import MetadataImage
     from kbroker.runtime.environment import Environment
 
 # The backoff between two attempts, in seconds. Kafka's retry.backoff.ms of this channel is 100 ms.
@@ -128,11 +128,10 @@ class ControllerChannel:
         # Completed when the image has another controller.
         self._changed: asyncio.Future[None] = self._loop.create_future()
 
-    def on_delta(self, delta: MetadataDelta) -> None:
+    def on_controller_changed(self) -> None:
         """Resend the requests in flight to a new controller, because the former one may never respond."""
-        if delta.controller_id is not None:
-            changed, self._changed = self._changed, self._loop.create_future()
-            changed.set_result(None)
+        changed, self._changed = self._changed, self._loop.create_future()
+        changed.set_result(None)
 
     async def request(self, request: Message, version: int, timeout_ms: int) -> Message:
         """Return the controller's response. Its error_code is not NOT_CONTROLLER.

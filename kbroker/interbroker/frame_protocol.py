@@ -131,8 +131,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
             return
         length: int = _LENGTH.unpack_from(partial)[0]
         if len(partial) == 4:
-            if self._is_valid(length):
+            if 0 < length <= self.max_frame_bytes:
                 self._keep(partial, 4 + length)
+            else:
+                self.on_malformed(length)
             return
         self._partial = None
         self.on_frame(partial[4:], False)
@@ -142,7 +144,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         pos, end = 0, len(view)
         while end - pos >= 4:
             length: int = _LENGTH.unpack_from(view, pos)[0]
-            if not self._is_valid(length):
+            if not 0 < length <= self.max_frame_bytes:
+                self.on_malformed(length)
                 return
             frame_end = pos + 4 + length
             if frame_end > end:
@@ -156,12 +159,6 @@ class FrameProtocol(asyncio.BufferedProtocol):
             pos = frame_end
         if pos < end:
             self._keep(view[pos:], 4)
-
-    def _is_valid(self, length: int) -> bool:
-        if 0 < length <= self.max_frame_bytes:
-            return True
-        self.on_malformed(length)
-        return False
 
     def _keep(self, start: memoryview, size: int) -> None:
         buffer = self._buffers.take(size)

@@ -20,7 +20,7 @@ from protocol.schema.message import Message, message_info
 
 if TYPE_CHECKING:
     from kbroker.interbroker.handshake import BrokerIdentity
-    from kbroker.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
+    from kbroker.metadata.image import BrokerRegistration, MetadataImage
     from kbroker.runtime.environment import Environment
 
 __all__ = ["Channel", "PeerUnavailable", "Peers"]
@@ -225,7 +225,7 @@ class Peers:
 
     # The end.
 
-    def on_delta(self, delta: MetadataDelta) -> None:
+    def on_brokers_changed(self) -> None:
         """Close connections to processes that have ended, or are no longer registered."""
         for link in list(self._links.values()):
             peer = self._image.brokers.get(link.peer.id) or self._image.fenced_brokers.get(link.peer.id)

@@ -260,7 +260,8 @@ class ClusterMember:
         self._note_seen(delta)
         if delta.brokers:
             self._balance.schedule()
-        self._healing.schedule()
+        if delta.brokers or delta.fenced_brokers or delta.configs or delta.controller_id is not None:
+            self._healing.schedule()
         # The delta may be older than a successful campaign of this broker, so it is no reason to resign.
         if delta.controller_id == NO_LEADER:
             self._start_campaign()

@@ -4,7 +4,7 @@ The image is one object for the life of the broker. Only `apply` changes it, in 
 that does not await sees a consistent state. Other code only reads it.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
@@ -315,7 +315,8 @@ class MetadataImage:
             if topic.view_of:
                 self.views.setdefault(topic.view_of, set()).add(topic.name)
         for topic in (*delta.created, *delta.updated):
-            self._note_retired(self.topics.get(topic.name), topic)
+            if self.retired_versions or (topic.partitions and is_retired(topic.partitions[-1])):
+                self._note_retired(self.topics.get(topic.name), topic)
             self.topics[topic.name] = topic
             self.topics_by_id[topic.topic_id] = topic
         for resource, overrides in delta.configs.items():
@@ -325,10 +326,14 @@ class MetadataImage:
                 self._overrides.pop(resource, None)
             if resource.type == ConfigResourceType.TOPIC and resource.name in self.topics:
                 self.topics[resource.name].configs = overrides
+        for changes, brokers in ((delta.brokers, self.brokers), (delta.fenced_brokers, self.fenced_brokers)):
+            for broker_id, broker in changes.items():
+                if broker is None:
+                    brokers.pop(broker_id, None)
+                else:
+                    brokers[broker_id] = broker
         if delta.brokers:
-            _apply_brokers(delta.brokers, self.brokers)
             self._endpoints = {}
-        _apply_brokers(delta.fenced_brokers, self.fenced_brokers)
         if delta.controller_id is not None:
             self.controller_id = delta.controller_id
         if delta.features is not None:
@@ -407,11 +412,3 @@ class MetadataImage:
         """
         broker = self.brokers.get(broker_id)
         return broker is not None and not broker.in_controlled_shutdown and epoch in (-1, broker.epoch)
-
-
-def _apply_brokers(changes: Mapping[int, BrokerRegistration | None], brokers: dict[int, BrokerRegistration]) -> None:
-    for broker_id, broker in changes.items():
-        if broker is None:
-            brokers.pop(broker_id, None)
-        else:
-            brokers[broker_id] = broker

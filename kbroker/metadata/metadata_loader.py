@@ -230,7 +230,7 @@ class MetadataLoader(LoadedNodes):
         if latest is None:
             raise NoNode(znodes.CHANGES)
         nodes |= {path: node and node.data for path, node in zip(paths, read, strict=True)}
-        moves = self.reassignment_plan.missing_paths(nodes)
+        moves = self.reassignment_plan.missing_paths(nodes) if znodes.REASSIGNMENT_PLAN in nodes else []
         if moves:
             *read, latest = await self._coordination.get_many([*moves, znodes.CHANGES])
             if latest is None:
@@ -271,12 +271,10 @@ class MetadataLoader(LoadedNodes):
 
     def _on_controller_change(self, event: WatchEvent) -> None:
         self._controller_changed = True
-        self._start_catch_up()
+        self._on_change()
 
-    def _on_change(self, event: WatchEvent) -> None:
-        self._start_catch_up()
-
-    def _start_catch_up(self) -> None:
+    def _on_change(self, event: WatchEvent | None = None) -> None:
+        """Catch up in the background."""
         if not self._following:
             return
         task = self._loop.create_task(self.catch_up())
@@ -288,7 +286,7 @@ class MetadataLoader(LoadedNodes):
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Unavailable):
             # The watch may not have been set, so perhaps no event would start the next attempt.
-            self._loop.call_later(RETRY_BACKOFF_S, self._start_catch_up)
+            self._loop.call_later(RETRY_BACKOFF_S, self._on_change)
         elif isinstance(error, SessionExpired):
             return  # Coordination.on_expired reports it
         elif error is not None and self._following:

@@ -260,8 +260,10 @@ class AssignedPartitions:
             if self._stopped:
                 return
             # Deletions come first, since a new topic may have the name of a deleted one.
-            await self._remove_topics([topic.topic_id for topic in delta.deleted], self._deleted)
-            await self._remove_topics([topic.topic_id for topic in delta.missing], self._missing)
+            if delta.deleted:
+                await self._remove_topics([topic.topic_id for topic in delta.deleted], self._deleted)
+            if delta.missing:
+                await self._remove_topics([topic.topic_id for topic in delta.missing], self._missing)
             await self._remove_unassigned(delta)
             await self._open_or_create(self._new_partitions(delta))
         await self._configs.wait()
@@ -317,7 +319,8 @@ class AssignedPartitions:
         if config_changes != self._configs.changes:
             # The configs have changed since the logs were opened.
             self.update_configs({tp.topic for tp, _, _ in assigned})
-        await self._remove_logs({log: self._fate_of(log) for log in removed})
+        if removed:
+            await self._remove_logs({log: self._fate_of(log) for log in removed})
 
     async def _sync_recovered(self, logs: Iterable[Log]) -> None:
         syncs = [self._environment.loop.create_task(self._sync(log)) for log in logs if _must_sync(log)]
@@ -375,8 +378,6 @@ class AssignedPartitions:
 
         Together, since the checkpoints of all logs are written for it.
         """
-        if not topic_ids:
-            return
         fate = LogFate.DELETE if hidden is self._deleted else LogFate.SET_ASIDE
         partitions = [partition for topic_id in topic_ids for partition in hidden.pop(topic_id, ())]
         for partition in partitions:
@@ -412,7 +413,8 @@ class AssignedPartitions:
                 self._stop_following(partition)
                 removed[partition] = self._fate_of(partition.log)
                 event_log.info(event, partition=tp)
-        await self._remove(removed, at_once=True)
+        if removed:
+            await self._remove(removed, at_once=True)
 
     async def _remove(self, fates: Mapping[Partition, LogFate], *, at_once: bool) -> None:
         await self._replicas.remove(fates, at_once=at_once)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
-from kbroker.replica.purgatory import DelayedOperation, Purgatory
+from kbroker.runtime.delayed_response import DelayedResponse, Purgatory
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class DeletedRecords(NamedTuple):
     result: DeleteRecordsPartitionResult
 
 
-class DelayedDeleteRecords(DelayedOperation[None]):
+class DelayedDeleteRecords(DelayedResponse[None]):
     """Waits for the low watermarks of partitions: the lowest log start offset of the leader and its live followers.
 
     A follower that cannot delete now adopts the leader's log start offset when it fetches again. `check` has to be

@@ -62,8 +62,9 @@ class Partition(PartitionHighWatermark):
     `first_offset`: `records_in` and `bytes_in` as the leader, `replication_bytes_in` as a follower;
     `reassignment_bytes_in` is the part of the latter while a reassignment added this replica.
 
-    `adding_replicas`: the replicas that a reassignment adds. `forwarding`: the leader forwards records
-    to another partition.
+    `has_leader`: on a follower, whether the partition has a leader, as far as this broker knows. A follower without one
+    does not serve consumers. `adding_replicas`: the replicas that a reassignment adds. `forwarding`: the leader
+    forwards records to another partition.
     `is_leader_throttled`, `is_follower_throttled`: the topic lists this replica as throttled (KIP-73).
 
     `append_extension` replaces the appends of clients. `read_filter` decides which records consumers see.
@@ -72,8 +73,8 @@ class Partition(PartitionHighWatermark):
     """
 
     __slots__ = (
-        "_configure", "_deferred_role", "_has_leader", "_is_truncating", "_listener",
-        "adding_replicas", "append_extension", "bytes_in", "first_offset", "forwarding", "hidden_ranges",
+        "_configure", "_deferred_role", "_is_truncating", "_listener", "adding_replicas", "append_extension",
+        "bytes_in", "first_offset", "forwarding", "has_leader", "hidden_ranges",
         "is_follower_throttled", "is_internal", "is_leader_throttled", "is_retired", "read_filter",
         "reassignment_bytes_in", "records_in", "replication_bytes_in", "retention_limit",
     )  # fmt: skip
@@ -97,8 +98,7 @@ class Partition(PartitionHighWatermark):
         self.is_retired = False
         self.forwarding: Forwarding | None = None
         self._is_truncating = False
-        # On a follower: whether the partition has a leader, as far as this broker knows.
-        self._has_leader = False
+        self.has_leader = False
         # A change of the metadata image during a truncation. It is applied afterwards.
         self._deferred_role: tuple[PartitionRegistration, int, int] | None = None
         self.read_filter: ReadFilter | None = None
@@ -368,7 +368,7 @@ class Partition(PartitionHighWatermark):
             return
         state.partition_epoch = registration.partition_epoch
         state.begin_follower_epoch(registration.leader_epoch, registration.replicas, registration.isr)
-        self._has_leader = registration.leader != NO_LEADER
+        self.has_leader = registration.leader != NO_LEADER
         self._stop_leading()
 
     def resign(self) -> None:
@@ -376,7 +376,7 @@ class Partition(PartitionHighWatermark):
         state = self.state
         self._deferred_role = None
         state.begin_follower_epoch(state.leader_epoch, state.replicas, state.isr)
-        self._has_leader = False
+        self.has_leader = False
         self._stop_leading()
 
     def _stop_leading(self) -> None:
@@ -393,15 +393,8 @@ class Partition(PartitionHighWatermark):
 
     def check_leader(self, current_epoch: int) -> None:
         """Raise KafkaError if this is not the leader in the epoch that the client knows (KIP-320; -1 for any)."""
-        if current_epoch != -1:
-            self.check_epoch(current_epoch)
-        if not self.is_leader:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-    def check_reader(self, current_epoch: int) -> None:
-        """Raise KafkaError if this replica may not serve consumers. A follower without a leader may not."""
         self.check_epoch(current_epoch)
-        if not self.is_leader and not self._has_leader:
+        if not self.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def check_epoch(self, current_epoch: int) -> None:
@@ -413,15 +406,6 @@ class Partition(PartitionHighWatermark):
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     # Replication.
-
-    def check_follower(self, replica_id: int, broker_epoch: int) -> None:
-        """Raise KafkaError if a broker may not fetch as a follower of this partition."""
-        follower = self.state.followers.get(replica_id)
-        if follower is None:
-            # The leader does not know of a reassignment yet: the follower retries.
-            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
-        if broker_epoch < follower.broker_epoch:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     async def follower_truncate(self, offset: int) -> None:
         """Remove the records from `offset` on. Changes of the metadata image apply afterwards."""

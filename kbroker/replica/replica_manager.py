@@ -16,7 +16,7 @@ from kbroker.replica.isr_manager import IsrManager
 from kbroker.replica.logs.disk_health import WriteHealthMonitor
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
-from kbroker.replica.partition import Configure, Partition
+from kbroker.replica.partition import ACKS_ALL, Configure, Partition
 from kbroker.replica.partition_extensions import AppendResult
 from kbroker.replica.partition_high_watermark import OnCommitted
 from kbroker.replica.partition_state import NO_REPLICA, select_read_replica
@@ -29,13 +29,12 @@ from kbroker.replica.produce.produce_response import (
     UnacknowledgedBatch,
     VerifiedPartitions,
     append_error_result,
-    await_acknowledgement,
     copied_from,
     error_result,
 )
 from kbroker.replica.produce.slow_validation import AppendMustWait, RecordValidator
-from kbroker.replica.purgatory import Purgatory
-from kbroker.runtime.turns import is_in_turn, wait_in_turn, yield_if_due
+from kbroker.runtime.delayed_response import Purgatory
+from kbroker.runtime.turns import wait_in_turn, yield_if_due
 from kbroker.storage.log.log_reads import read_blocking
 from kbroker.storage.producers.transactions import TransactionMarker, VerificationGuard
 from protocol.errors import ErrorCode
@@ -250,6 +249,8 @@ class ReplicaManager:
         listener: str,
         verified: VerifiedPartitions | None = None,
         progress: ProduceProgress | None = None,
+        *,
+        in_turn: bool,
     ) -> ProduceResponse | DelayedProduce | Coroutine[Any, Any, ProduceResponse | DelayedProduce]:
         """Append the batches of a Produce request, in order.
 
@@ -258,9 +259,8 @@ class ReplicaManager:
         that of the request, with whose endpoints errors name the leader. `verified`: set for a request with a
         transactional id. `progress`: what the rest continues.
 
-        In a turn, the buffers of the records do not change meanwhile.
+        `in_turn`: whether the caller is in a turn. The buffers of the records do not change meanwhile.
         """
-        in_turn = is_in_turn()
         now_ms = self.clock.now_ms()
         transactional = verified is not None
         must_verify = verified is not None and verified.must_verify
@@ -300,14 +300,19 @@ class ReplicaManager:
                 except KafkaError as error:
                     results.append(self.error_result(key, index, error, listener))
                 else:
-                    if end_offset > partition.state.high_watermark:
-                        await_acknowledgement(partition, end_offset, acks, results, unacknowledged)
+                    waits = acks == ACKS_ALL or partition.flush_before_ack
+                    if waits and end_offset > partition.state.high_watermark:
+                        batch = UnacknowledgedBatch(partition, end_offset, results, len(results), acks == ACKS_ALL)
+                        unacknowledged.append(batch)
                     start_offset = partition.log.log_start_offset
                     results.append((index, 0, base_offset, append_time_ms, start_offset, NO_RECORD_ERRORS, None))
             results = None
-        if unacknowledged and acks != 0:
-            return self._delay(response, unacknowledged, timeout_ms, listener)
-        return response
+        if not unacknowledged or acks == 0:
+            return response
+        deadline_ms = self.clock.mono_ms() + max(timeout_ms, 0)
+        return DelayedProduce(
+            self.purgatory, deadline_ms, response, unacknowledged, self.current_leader, listener, in_turn
+        )
 
     def _append_rest(
         self,
@@ -319,7 +324,9 @@ class ReplicaManager:
         verified: VerifiedPartitions | None,
         progress: ProduceProgress,
     ) -> ProduceResponse | DelayedProduce:
-        rest = self.append_records(topics, acks, timeout_ms, produce_version, listener, verified, progress)
+        rest = self.append_records(
+            topics, acks, timeout_ms, produce_version, listener, verified, progress, in_turn=True
+        )
         assert not isinstance(rest, Coroutine)
         return rest
 
@@ -338,14 +345,6 @@ class ReplicaManager:
                 return append(now_ms=self.clock.now_ms(), validated=validated)
             except AppendMustWait as again:
                 waiting = again
-
-    def _delay(
-        self, response: ProduceResponse, unacknowledged: list[UnacknowledgedBatch], timeout_ms: int, listener: str
-    ) -> DelayedProduce:
-        """Return the response of a Produce request that waits for its acknowledgements."""
-        delayed = DelayedProduce(self.purgatory, response, unacknowledged, self.current_leader, listener)
-        delayed.start(self.clock.mono_ms() + max(timeout_ms, 0))
-        return delayed
 
     def error_result(self, key: TopicKey, index: int, error: KafkaError, listener: str) -> PartitionResult:
         """Return the result of a batch that was not appended."""
@@ -440,7 +439,7 @@ class ReplicaManager:
         delayed.check()
         if delayed.is_done:
             return
-        delayed.watch(self.clock.mono_ms() + max(timeout_ms, 0))
+        self.purgatory.set(delayed, self.clock.mono_ms() + max(timeout_ms, 0))
         self.isr_manager.add_log_start_listener(delayed.check)
         try:
             await delayed

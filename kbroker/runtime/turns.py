@@ -216,7 +216,7 @@ class Turns:
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T | Coroutine[Any, Any, T]:
         """Call a function in a turn. Returns its result; if it has paused, a coroutine that returns it."""
-        stack = self._take()
+        stack = self._idle.pop() if self._idle else new_stack(self._mono_ns)
         result = stack.enter(function, arguments)
         if stack.awaited is not None:
             return self._finish(stack)
@@ -233,11 +233,6 @@ class Turns:
     def run(self, coro: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Return a coroutine that runs another one in turns."""
         return cast("Coroutine[Any, Any, T]", self._run(coro))
-
-    def _take(self) -> _Stack:
-        if self._idle:
-            return self._idle.pop()
-        return new_stack(self._mono_ns)
 
     async def _finish(self, stack: _Stack) -> Any:
         """Continue a paused call until its end."""
@@ -265,7 +260,7 @@ class Turns:
         step: Callable[..., Any] = coro.send
         argument: Any = None
         while True:
-            stack = self._take()
+            stack = self._idle.pop() if self._idle else new_stack(self._mono_ns)
             result = stack.enter(step, (argument,))
             if stack.awaited is not None:
                 result = yield from self._continue(stack).__await__()

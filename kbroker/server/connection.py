@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from kbroker.api.context import UNKNOWN_SOFTWARE, Identity, RequestContext
 from kbroker.api.dispatch import UnsupportedRequest
+from kbroker.common import KafkaError
 from kbroker.server.backlog import Backlog
 from kbroker.server.error_reporter import api_name, closing_reason
 from kbroker.server.fair_scheduler import EXPENSIVE_NS, LAST_DATA_API_KEY
 from kbroker.server.frame_buffers import BUFFER_BYTES
-from kbroker.server.large_request import LARGE_REQUEST_BYTES, serve_in_turns, serve_large_request
+from kbroker.server.large_request import LARGE_REQUEST_BYTES, serve_frame, serve_request
 from kbroker.server.receive_buffer import HEADER_END, READ_BYTES, ReceiveBuffer
 from kbroker.server.response_cache import MAX_REQUEST_BYTES
 from kbroker.server.response_queue import ResponseQueue
@@ -105,6 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._responses = ResponseQueue(self._server, self._transport, self)
         self._backlog = Backlog(self._server, self._transport, self._received, self._responses, self._serve_backlog)
+        self._responses.on_unblocked = self._backlog.on_unblocked
         peer = transport.get_extra_info("peername")
         if peer:
             self.host = peer[0]
@@ -201,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
         if len(start) >= HEADER_END:
             api_key, version, _, _ = _HEADER.unpack_from(start, 4)
             try:
-                self._server.dispatch.find(api_key, version)
+                self._server.dispatch[api_key, version]
             except UnsupportedRequest as error:
                 self.close(error.reason, api=api_name(error.api_key), version=error.version)
                 return
@@ -238,9 +240,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._backlog.is_reading and self._transport is not None:
             self._transport.resume_reading()
 
-    def on_unblocked(self) -> None:
-        self._backlog.on_unblocked()
-
     def _serve_backlog(self, view: memoryview) -> None:
         # As in Kafka, the time of a request starts when the requests before it are done.
         self.last_active_ns = self._server.mono_ns()
@@ -264,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
                 client_id = self._client_id
             else:
                 client_id = None if client_id_size < 0 else ""
-            handler = server.dispatch.find(api_key, version)
+            handler = server.dispatch[api_key, version]
             if handler.is_flexible:
                 pos = pos + 1 if frame[pos] == 0 else skip_tagged_fields(frame, pos)
             stats = handler.stats
@@ -286,9 +285,12 @@ class Connection(asyncio.BufferedProtocol):
             if handler.runs_in_turns:
                 is_cacheable = handler.is_cacheable is not None and handler.is_cacheable(server.services, request)
                 key = cache_key if is_cacheable else None
-                responses.wait_for_body(context, serve_in_turns(server, context, request, key))
+                responses.wait_for_body(context, server.turns.call(serve_request, server, context, request, key))
                 return
-            response = handler.handle(server.services, context, request)
+            try:
+                response = handler.handle(server.services, context, request)
+            except KafkaError as error:
+                response = handler.fail(context, request, error)
             if isinstance(response, handler.response_type):
                 has_errors = handler.report_errors(context, request, response)
                 context.body = handler.encode(response, version)
@@ -321,7 +323,8 @@ class Connection(asyncio.BufferedProtocol):
     def _serve_large_request(self, context: RequestContext, frame: memoryview, pos: int) -> None:
         # A larger frame has its own buffer. A smaller one is in a reused buffer, so it is copied.
         kept = frame if len(frame) > BUFFER_BYTES else bytes(frame)
-        self._responses.wait_for_body(context, serve_large_request(self._server, context, kept, pos))
+        server = self._server
+        self._responses.wait_for_body(context, server.turns.call(serve_frame, server, context, kept, pos))
 
     def _serve_many_elements(self, context: RequestContext, frame: memoryview, pos: int) -> None:
         try:

@@ -11,8 +11,8 @@ a part of the response is copied to the transport:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
 from kbroker.server.direct_send import Part, SendState, send_parts
@@ -22,24 +22,13 @@ if TYPE_CHECKING:
     import asyncio
 
     from kbroker.runtime.disk import DirectSocket
-    from kbroker.runtime.environment import Offload
-    from kbroker.server.fair_scheduler import FairScheduler
+    from kbroker.server.server_context import SharedContext
 
 # At most this many bytes are sent as soon as the response is ready, and in each further piece: a little more than the
 # socket's buffer usually has room for.
 PIECE_BYTES = 256 * 1024
 # The part that the transport gets if the socket's buffer is full.
 _WAITING_BYTES = 16 * 1024
-
-
-class SendingServer(Protocol):
-    """The server of the connection, for clients or for brokers."""
-
-    scheduler: FairScheduler
-    offload: Offload
-    write_high_water: int
-
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None: ...
 
 
 class FileResponseWriter:
@@ -55,7 +44,7 @@ class FileResponseWriter:
 
     def __init__(
         self,
-        server: SendingServer,
+        server: SharedContext,
         transport: asyncio.Transport,
         socket: DirectSocket | None,
         parts: deque[Part],

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
-from kbroker.common import Buffer
+from kbroker.common import Buffer, KafkaError
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.turns import RELEASED_AT_ONCE, release, wait_in_turn, yield_if_due
 from kbroker.server.error_reporter import ResponseTooLarge
@@ -34,30 +34,12 @@ RESPONSE_BUFFER_BYTES = 64 * 1024
 MAX_BUFFER_BYTES = 256 * 1024
 
 
-def serve_large_request(
-    server: ServerContext, context: RequestContext, frame: Buffer, pos: int
-) -> bool | Coroutine[Any, Any, bool]:
-    """Decode and handle a request, and encode its response. Returns whether there is a response.
+def serve_frame(server: ServerContext, context: RequestContext, frame: Buffer, pos: int) -> Body | None:
+    """Decode and handle a request in a turn. Returns the body of the response; None if there is none.
 
     `frame` must not change meanwhile; it counts as request memory. Raises what the decoder, the handler and the encoder
     raise.
     """
-    context.in_turns = True
-    return server.turns.call(_serve_frame, server, context, frame, pos)
-
-
-def serve_in_turns(
-    server: ServerContext, context: RequestContext, request: Any, cache_key: bytes | None
-) -> bool | Coroutine[Any, Any, bool]:
-    """Handle a decoded request, and encode its response. Returns whether there is a response.
-
-    `cache_key`: the request, if a response without errors is to be cached.
-    """
-    context.in_turns = True
-    return server.turns.call(_respond, server, context, request, cache_key)
-
-
-def _serve_frame(server: ServerContext, context: RequestContext, frame: Buffer, pos: int) -> bool:
     handler, size = context.handler, len(frame)
     context.connection.hold(size)
     try:
@@ -65,25 +47,33 @@ def _serve_frame(server: ServerContext, context: RequestContext, frame: Buffer, 
         if handler.is_large_by_size:
             # The records of Produce, which is not, are parts of the frame.
             release_pages(frame)
-        has_response = _respond(server, context, request, None)
+        body = serve_request(server, context, request, None)
         _release_elements(request)
-        return has_response
+        return body
     finally:
         context.connection.hold(-size)
 
 
-def _respond(server: ServerContext, context: RequestContext, request: Any, cache_key: bytes | None) -> bool:
+def serve_request(server: ServerContext, context: RequestContext, request: Any, cache_key: bytes | None) -> Body | None:
+    """Handle a decoded request in a turn, and encode its response. Returns the body; None if there is no response.
+
+    `cache_key`: the request, if a response without errors is to be cached.
+    """
+    context.in_turns = True
     handler, services = context.handler, server.services
     image_version, config = services.metadata.version, services.config
-    response = handler.handle(services, context, request)
-    if isinstance(response, DelayedResponse):
-        context.delayed = response
-        response = wait_in_turn(response)
-        context.delayed = None
-    elif isinstance(response, Coroutine):
-        response = wait_in_turn(response)
+    try:
+        response = handler.handle(services, context, request)
+        if isinstance(response, DelayedResponse):
+            context.delayed = response
+            response = wait_in_turn(response)
+            context.delayed = None
+        elif isinstance(response, Coroutine):
+            response = wait_in_turn(response)
+    except KafkaError as error:
+        response = handler.fail(context, request, error)
     if response is None:
-        return False
+        return None
     has_errors = encode_response(context, response, request)
     # Parts of the response may be from another image or config than the others.
     is_consistent = services.metadata.version == image_version and services.config is config
@@ -91,7 +81,7 @@ def _respond(server: ServerContext, context: RequestContext, request: Any, cache
         body = context.body
         joined = body if isinstance(body, bytes) else b"".join(cast("list[Buffer]", body))
         server.cached_responses.put(cache_key, joined)
-    return True
+    return context.body
 
 
 def encode_response(context: RequestContext, response: Any, request: Any = None) -> bool | None:

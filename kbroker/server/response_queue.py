@@ -8,8 +8,8 @@ from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
-from kbroker.api.context import Overlap, RequestContext
-from kbroker.common import Buffer
+from kbroker.api.context import Body, Overlap, RequestContext
+from kbroker.common import Buffer, KafkaError
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.server.direct_send import Part
 from kbroker.server.file_response import FileResponseWriter
@@ -18,7 +18,7 @@ from kbroker.storage.log.segment import BULK_BYTES, FileSlice
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kbroker.runtime.disk import DirectSocket
     from kbroker.server.server_context import ServerContext
@@ -36,11 +36,6 @@ class QueueOwner(Protocol):
 
     last_active_ns: int
 
-    def on_unblocked(self) -> None:
-        """Called when requests may be handled again. It must not handle any itself: another connection's append may
-        be the caller."""
-        ...
-
     def on_request_error(self, error: Exception, context: RequestContext | None) -> None: ...
 
     def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None: ...
@@ -53,17 +48,20 @@ class ResponseQueue:
     many requests overlap, the client does not read its responses, or a response is being read from the log. `admits`
     says which requests are excepted.
     `is_serving`: the connection is handling received requests, and calls `flush` after the last one.
+    `on_unblocked`: called when requests may be handled again. It must not handle any itself: another connection's
+    append may be the caller.
     """
 
     __slots__ = (
         "_admitted_api_key", "_blocking", "_contexts", "_direct_socket", "_file_writer", "_gathered", "_gathered_bytes",
-        "_is_flush_scheduled", "_is_paused", "_owner", "_sent_contexts", "_server", "_transport", "_unsent_bytes",
-        "is_blocked", "is_serving",
+        "_is_flush_scheduled", "_is_full", "_is_paused", "_owner", "_sent_contexts", "_server", "_transport",
+        "_unsent_bytes", "is_blocked", "is_serving", "on_unblocked",
     )  # fmt: skip
 
     def __init__(self, server: ServerContext, transport: asyncio.Transport, owner: QueueOwner) -> None:
         self.is_blocked = False
         self.is_serving = False
+        self.on_unblocked: Callable[[], None]
         self._server = server
         # None as soon as the connection is closed.
         self._transport: asyncio.Transport | None = transport
@@ -72,6 +70,8 @@ class ResponseQueue:
         self._contexts: deque[RequestContext] = deque()
         # The requests among them that must not overlap with others.
         self._blocking: set[RequestContext] = set()
+        # Whether no request at all may be handled now.
+        self._is_full = False
         # The API of requests that may overlap with those in `_blocking`, or NO_API.
         self._admitted_api_key = NO_API
         self._file_writer: FileResponseWriter | None = None
@@ -98,58 +98,40 @@ class ResponseQueue:
         self, context: RequestContext, request: Any, response: DelayedResponse[Any] | Coroutine[Any, Any, Any]
     ) -> None:
         """Send the response when it is complete."""
-        self._contexts.append(context)
         overlap = context.handler.overlap
-        overlaps_with_any = overlap is Overlap.ANY
         # A Produce request refers to the receive buffer, so it must not be kept.
-        kept = None if overlaps_with_any else request
+        kept = None if overlap is Overlap.ANY else request
+        is_delayed = isinstance(response, DelayedResponse)
+        self._contexts.append(context)
+        if not is_delayed or overlap is not Overlap.ANY:
+            self._blocking.add(context)
+            self._admitted_api_key = context.api_key if is_delayed and overlap is Overlap.SAME_API else NO_API
+        if self._blocking or len(self._contexts) >= MAX_OVERLAPPING:
+            self._update_blocked()
         if isinstance(response, DelayedResponse):
             context.delayed = response
-            if not overlaps_with_any:
-                self._block(context, overlap)
             response.on_complete(partial(self._complete, context, kept))
         else:
-            self._block(context)
             self._server.spawn(self._await(context, kept, response))
-        self._update_blocked()
-
-    def _block(self, context: RequestContext, overlap: Overlap = Overlap.NONE) -> None:
-        self._blocking.add(context)
-        self._admitted_api_key = NO_API if overlap is Overlap.NONE else context.api_key
 
     def admits(self, api_key: int) -> bool:
         """Return whether a request may be handled although `is_blocked`, since it may overlap with those that wait."""
-        return api_key == self._admitted_api_key and not self._is_full()
+        return api_key == self._admitted_api_key and not self._is_full
 
-    def wait_for_body(self, context: RequestContext, serving: bool | Awaitable[bool]) -> None:
-        """Respond when `serving` has set the body of the response. It is, or returns, false if there is no response."""
-        if isinstance(serving, bool):
-            if serving:
-                self.send(context)
-            return
-        self._contexts.append(context)
-        self._block(context)
-        self._server.spawn(self._await_body(context, serving))
-        self._update_blocked()
-
-    async def _await_body(self, context: RequestContext, serving: Awaitable[bool]) -> None:
-        try:
-            has_response = await serving
-        except Exception as error:
-            self._owner.on_request_error(error, context)
-            return
-        if self._transport is None:
-            return
-        self._owner.last_active_ns = self._server.mono_ns()
-        self._blocking.discard(context)
-        if not has_response:
-            self._contexts.remove(context)
-        self._send_completed()
+    def wait_for_body(self, context: RequestContext, body: Body | Coroutine[Any, Any, Body | None] | None) -> None:
+        """Respond with an encoded response, or when the coroutine has returned it. None: there is no response."""
+        if isinstance(body, Coroutine):
+            self.wait_for(context, None, body)
+        elif body is not None:
+            self.send(context)
 
     async def _await(self, context: RequestContext, request: Any, response: Awaitable[Any]) -> None:
         try:
-            completed = await response
-            if context.handler.responds_in_turns:
+            try:
+                completed = await response
+            except KafkaError as error:
+                completed = context.handler.fail(context, request, error)
+            if context.body is None and context.handler.responds_in_turns:
                 await self._server.turns.wait(encode_response, context, completed)
         except Exception as error:
             self._owner.on_request_error(error, context)
@@ -173,61 +155,54 @@ class ResponseQueue:
                 # It must not be raised in the append or the timer that completed the response.
                 self._owner.on_request_error(error, context)
                 return
-        self._send_completed()
-
-    def _send_completed(self) -> None:
-        self._send_ready()
+        self._gather()
         if not self.is_serving:
-            self._flush_soon()
-        self._owner.on_unblocked()
+            if not self._contexts:
+                self.flush()
+            elif self._sent_contexts and not self._is_flush_scheduled:
+                # More responses may be completed in this iteration of the event loop.
+                self._is_flush_scheduled = True
+                self._server.call_soon(self._flush_scheduled)
+        self.on_unblocked()
 
     def _update_blocked(self) -> None:
-        self.is_blocked = bool(self._blocking) or self._is_full()
-
-    def _is_full(self) -> bool:
-        return self._is_paused or self._file_writer is not None or len(self._contexts) >= MAX_OVERLAPPING
+        self._is_full = self._is_paused or self._file_writer is not None or len(self._contexts) >= MAX_OVERLAPPING
+        self.is_blocked = self._is_full or bool(self._blocking)
 
     # Sending.
 
     def send(self, context: RequestContext) -> None:
         """Send the response of a request in its place: with the next `flush`, or after the responses before it."""
-        if self._contexts or self._file_writer is not None:
-            self._contexts.append(context)
-            self._send_ready()
-        else:
-            self._gather(context)
+        self._contexts.append(context)
+        self._gather()
 
-    def _send_ready(self) -> None:
-        """Gather the complete responses, up to the first that is not complete."""
+    def _gather(self) -> None:
+        """Add the complete responses, up to the first that is not complete, to those that the next `flush` sends."""
         contexts = self._contexts
-        while contexts and contexts[0].body is not None and self._file_writer is None:
-            self._gather(contexts.popleft())
+        while contexts and (body := contexts[0].body) is not None and self._file_writer is None:
+            context = contexts.popleft()
+            handler = context.handler
+            tags = b"\0" if handler.has_flexible_response_header else b""
+            if isinstance(body, bytes):
+                size = len(body) + 4 + len(tags)
+                self._gathered.append(_HEADER.pack(size, context.correlation_id) + tags + body)
+            else:
+                size = sum(map(len, body)) + 4 + len(tags)
+                header = _HEADER.pack(size, context.correlation_id) + tags
+                if size >= BULK_BYTES and (context.in_turns or any(isinstance(part, FileSlice) for part in body)):
+                    self.flush()
+                    # What has been sent is freed, not all of it at the end.
+                    context.body = None
+                    self._send_file_response(cast("deque[Part]", deque((header, *body))))
+                else:
+                    self._gathered += (header, *cast("Sequence[Buffer]", body))
+            handler.stats.bytes_out += size
+            self._sent_contexts.append(context)
+            self._gathered_bytes += size
+            if self._gathered_bytes >= self._server.max_gathered_bytes:
+                self.flush()
         if contexts or self.is_blocked:
             self._update_blocked()
-
-    def _gather(self, context: RequestContext) -> None:
-        """Add an encoded response to those that the next `flush` sends."""
-        body, handler = context.body, context.handler
-        tags = b"\0" if handler.has_flexible_response_header else b""
-        if isinstance(body, bytes):
-            size = len(body) + 4 + len(tags)
-            self._gathered.append(_HEADER.pack(size, context.correlation_id) + tags + body)
-        else:
-            assert body is not None
-            size = sum(map(len, body)) + 4 + len(tags)
-            header = _HEADER.pack(size, context.correlation_id) + tags
-            if size >= BULK_BYTES and (context.in_turns or any(isinstance(part, FileSlice) for part in body)):
-                self.flush()
-                # What has been sent is freed, not all of it at the end.
-                context.body = None
-                self._send_file_response(cast("deque[Part]", deque((header, *body))))
-            else:
-                self._gathered += (header, *cast("Sequence[Buffer]", body))
-        handler.stats.bytes_out += size
-        self._sent_contexts.append(context)
-        self._gathered_bytes += size
-        if self._gathered_bytes >= self._server.max_gathered_bytes:
-            self.flush()
 
     def flush(self) -> None:
         """Hand the gathered responses to the transport, which sends them with one system call."""
@@ -248,14 +223,6 @@ class ResponseQueue:
             context.handler.stats.observe(now_ns - context.received_ns)
         if self._is_paused:
             self._count_unsent()
-
-    def _flush_soon(self) -> None:
-        """Send now, or in the next iteration of the event loop if more responses may be completed in this one."""
-        if not self._contexts:
-            self.flush()
-        elif self._sent_contexts and not self._is_flush_scheduled:
-            self._is_flush_scheduled = True
-            self._server.call_soon(self._flush_scheduled)
 
     def _flush_scheduled(self) -> None:
         self._is_flush_scheduled = False
@@ -281,10 +248,10 @@ class ResponseQueue:
             self._owner.close("records could not be read", error=error)
             return
         self._file_writer = None
-        self._send_ready()
+        self._gather()
         self.flush()
         self._update_blocked()
-        self._owner.on_unblocked()
+        self.on_unblocked()
 
     # Flow control.
 
@@ -304,7 +271,7 @@ class ResponseQueue:
             self._file_writer.is_paused = False
             self._file_writer.resume()
         else:
-            self._owner.on_unblocked()
+            self.on_unblocked()
 
     def _count_unsent(self) -> None:
         transport = self._transport

@@ -1,4 +1,4 @@
-"""What all connections of a server share."""
+"""What all connections of a server share: connections of clients, and those of brokers."""
 
 from __future__ import annotations
 
@@ -30,50 +30,23 @@ WRITE_HIGH_WATER = 256 * 1024
 MAX_GATHERED_BYTES = 64 * 1024
 
 
-class ServerContext:
-    """`services` is set when the broker begins to serve.
-
-    All connections receive into one buffer, `receive_view`: its content is handled before the event loop does anything
-    else.
-    """
+class SharedContext:
+    """Responses, tasks and errors of connections. `services` is set when the broker begins to serve."""
 
     services: Services
 
-    def __init__(self, environment: Environment, dispatch: Dispatch, max_request_bytes: int) -> None:
+    def __init__(self, environment: Environment, dispatch: Dispatch, scheduler: FairScheduler) -> None:
         loop, clock = environment.loop, environment.clock
         self.dispatch = dispatch
-        self.max_request_bytes = max_request_bytes
+        self.scheduler = scheduler
         self.write_high_water = WRITE_HIGH_WATER
-        self.max_gathered_bytes = MAX_GATHERED_BYTES
-        self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
-        self.small_receive_view = self.receive_view[:SMALL_RECEIVE_BUFFER_BYTES]
-        # The turns of clients' requests, one in each iteration of the event loop.
-        self.turns = Turns(self._next_turn, clock.mono_ns)
-        self.scheduler = FairScheduler(loop.call_soon, loop.call_later, self._data_time_ns)
-        self.memory = RequestMemory(loop.call_soon, loop.call_later, clock.mono_ns)
-        self.cached_responses = ResponseCache()
         self.errors = ErrorReporter(clock.mono_ms, loop.call_later)
         self.mono_ns = clock.mono_ns
-        self.call_soon = loop.call_soon
         self.call_later = loop.call_later
         self.offload = environment.offload
         self.direct_socket = environment.direct_socket
-        # Bytes of responses that clients have not read yet.
-        self.unsent_bytes = 0
         self._loop = loop
         self._tasks: dict[Task[None], None] = {}
-
-    def count_unsent(self, change: int) -> None:
-        """Count `change` more unsent bytes. The more there are, the smaller Fetch responses become."""
-        if change:
-            self.unsent_bytes += change
-            self.services.fetching.unsent_bytes = self.unsent_bytes
-
-    async def _next_turn(self) -> None:
-        """Wait until the next turn of a request may begin: one in each iteration of the event loop."""
-        turn = self._loop.create_future()
-        self.scheduler.request_turns.add(partial(_end, turn))
-        await turn
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(coroutine)
@@ -89,8 +62,42 @@ class ServerContext:
         await sleep(0)
         for task in list(self._tasks):
             task.cancel()
-        self.memory.stop()
         self.errors.stop()
+
+
+class ServerContext(SharedContext):
+    """All connections receive into one buffer, `receive_view`. Its content is handled before anything else happens."""
+
+    def __init__(self, environment: Environment, dispatch: Dispatch, max_request_bytes: int) -> None:
+        loop, clock = environment.loop, environment.clock
+        super().__init__(environment, dispatch, FairScheduler(loop.call_soon, loop.call_later, self._data_time_ns))
+        self.max_request_bytes = max_request_bytes
+        self.max_gathered_bytes = MAX_GATHERED_BYTES
+        self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        self.small_receive_view = self.receive_view[:SMALL_RECEIVE_BUFFER_BYTES]
+        # The turns of clients' requests, one in each iteration of the event loop.
+        self.turns = Turns(self._next_turn, clock.mono_ns)
+        self.memory = RequestMemory(loop.call_soon, loop.call_later, clock.mono_ns)
+        self.cached_responses = ResponseCache()
+        self.call_soon = loop.call_soon
+        # Bytes of responses that clients have not read yet.
+        self.unsent_bytes = 0
+
+    def count_unsent(self, change: int) -> None:
+        """Count `change` more unsent bytes. The more there are, the smaller Fetch responses become."""
+        if change:
+            self.unsent_bytes += change
+            self.services.fetching.unsent_bytes = self.unsent_bytes
+
+    async def _next_turn(self) -> None:
+        """Wait until the next turn of a request may begin: one in each iteration of the event loop."""
+        turn = self._loop.create_future()
+        self.scheduler.request_turns.add(partial(_end, turn))
+        await turn
+
+    async def stop(self) -> None:
+        await super().stop()
+        self.memory.stop()
 
     def _data_time_ns(self) -> int:
         return sum(stats.total_ns for stats in self.dispatch.stats() if stats.api_key <= LAST_DATA_API_KEY)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
-from typing import Protocol, cast
+from typing import Protocol
 
 from protocol.errors import MalformedError
 from protocol.fast.current_leader import (
@@ -291,7 +291,9 @@ def _decode_replica_state(buf: memoryview, pos: int) -> tuple[int, int]:
     for _ in range(count):
         tag, pos = decode_uvarint(buf, pos)
         size, pos = decode_uvarint(buf, pos)
-        value = slice_bytes(buf, pos, size)
+        value = buf[pos : pos + size]
+        if len(value) < size:
+            raise MalformedError(f"field of {size} bytes exceeds the frame")
         if tag == 1:
             replica_id, replica_epoch = _REPLICA_STATE.unpack_from(value, 0)
         pos += size
@@ -312,26 +314,34 @@ _RESULT_V4 = Struct(">ihqq")
 Buffers = list[bytes | bytearray | memoryview | Records]
 
 
-def encode_fetch_response(response: FetchResponse, version: int) -> Buffers:
-    """Encode a Fetch response body of versions 4 to 18 (throttle time 0) as buffers to write one after another."""
-    out: Buffers = []
-    append_fetch_response(response, version, out)
-    return out
+def encode_fetch_response(
+    response: FetchResponse, version: int, out: Buffers | None = None, pause: Callable[[], None] | None = None
+) -> Buffers:
+    """Encode a Fetch response body of versions 4 to 18 (throttle time 0) as buffers to write one after another.
 
-
-def append_fetch_response(
-    response: FetchResponse, version: int, out: Buffers, pause: Callable[[], None] | None = None
-) -> None:
-    """Append the parts of a response body to `out`.
-
-    `pause` is called after at most MAX_ELEMENTS_AT_ONCE topics or partitions. It may remove what `out` has.
+    They are appended to `out`, which is returned. `pause` is called after at most MAX_ELEMENTS_AT_ONCE topics or
+    partitions. It may remove what `out` has.
     """
+    out = [] if out is None else out
     is_flexible = version >= FIRST_FLEXIBLE_VERSION
     append_results = _append_flexible if is_flexible else _append_plain
-    head = _encode_head(response, version)
+    # What precedes the records.
+    head = bytearray()
+    topics = response.topics
+    if is_flexible:
+        head += _RESPONSE_V12.pack(0, response.error_code, response.session_id) + encode_uvarint(len(topics) + 1)
+    elif version >= FIRST_SESSION_VERSION:
+        head += _RESPONSE_V7.pack(0, response.error_code, response.session_id, len(topics))
+    else:
+        head += _RESPONSE_V4.pack(0, len(topics))
     leaders: list[CurrentLeader] = []
-    for key, partitions in response.topics:
-        head += _encode_topic(key, len(partitions), version)
+    for key, partitions in topics:
+        if version >= FIRST_TOPIC_ID_VERSION:
+            head += key + encode_uvarint(len(partitions) + 1)  # type: ignore[operator, arg-type]
+        elif is_flexible:
+            head += encode_compact_string(key) + encode_uvarint(len(partitions) + 1)  # type: ignore[arg-type]
+        else:
+            head += encode_string(key) + I32.pack(len(partitions))  # type: ignore[arg-type]
         if pause is None:
             head = append_results(out, head, partitions, version, leaders)
         else:
@@ -346,25 +356,7 @@ def append_fetch_response(
         head += encode_response_fields(leaders) if leaders else b"\0"
     if head:
         out.append(head)
-
-
-def _encode_head(response: FetchResponse, version: int) -> bytearray:
-    """Encode what precedes the topics."""
-    count = len(response.topics)
-    if version >= FIRST_FLEXIBLE_VERSION:
-        return bytearray(_RESPONSE_V12.pack(0, response.error_code, response.session_id) + encode_uvarint(count + 1))
-    if version >= FIRST_SESSION_VERSION:
-        return bytearray(_RESPONSE_V7.pack(0, response.error_code, response.session_id, count))
-    return bytearray(_RESPONSE_V4.pack(0, count))
-
-
-def _encode_topic(key: TopicKey, partition_count: int, version: int) -> bytes:
-    """Encode what precedes the partitions of a topic."""
-    if version < FIRST_FLEXIBLE_VERSION:
-        return encode_string(key) + I32.pack(partition_count)  # type: ignore[arg-type]
-    if version < FIRST_TOPIC_ID_VERSION:
-        return encode_compact_string(key) + encode_uvarint(partition_count + 1)  # type: ignore[arg-type]
-    return cast(bytes, key) + encode_uvarint(partition_count + 1)
+    return out
 
 
 def _append_plain(

@@ -244,10 +244,18 @@ class ProduceDecoder:
             head = buf[pos:head_end].tobytes()
             known = self._heads.get(head)
             if known is not None:
-                records = self._find_records(buf, head_end)
-                if records is not None:
+                if self._is_flexible:
+                    size, pos_of_records = decode_uvarint(buf, head_end)
+                    end = pos_of_records + size - 1
+                    # Null, or tagged fields of the partition, the topic and the request.
+                    is_special = not size or buf[end] or buf[end + 1] or buf[end + 2]
+                else:
+                    size, pos_of_records = I32.unpack_from(buf, head_end)[0], head_end + 4
+                    end = pos_of_records + size
+                    is_special = size < 0 or end > len(buf)
+                if not is_special:
                     acks, timeout_ms, key, index = known
-                    return _make_request((None, acks, timeout_ms, [(key, [(index, records)])]))
+                    return _make_request((None, acks, timeout_ms, [(key, [(index, buf[pos_of_records:end])])]))
         except (IndexError, StructError):
             # The general decoder raises the error.
             return decode_produce_request(buf, pos, version, pause)
@@ -255,19 +263,6 @@ class ProduceDecoder:
         if known is None and self._is_head(head, request):
             self._remember(head, request)
         return request
-
-    def _find_records(self, buf: memoryview, pos: int) -> memoryview | None:
-        """Return the records whose size is at `pos`. None if they are null, exceed the frame or have tagged fields."""
-        if not self._is_flexible:
-            size: int = I32.unpack_from(buf, pos)[0]
-            end = pos + 4 + size
-            return buf[pos + 4 : end] if size >= 0 and end <= len(buf) else None
-        size, pos = decode_uvarint(buf, pos)
-        end = pos + size - 1
-        # The tagged fields of the partition, the topic and the request.
-        if not size or buf[end] or buf[end + 1] or buf[end + 2]:
-            return None
-        return buf[pos:end]
 
     def _is_head(self, head: bytes, request: ProduceRequest) -> bool:
         """Return whether `head`, whose size is a guess, is the head of this request."""
@@ -305,7 +300,12 @@ def append_produce_response(
     out.append(encode_uvarint(len(topics) + 1) if is_flexible else I32.pack(len(topics)))
     leaders: list[CurrentLeader] = []
     for key, partitions in topics:
-        out.append(_encode_topic(key, len(partitions), version))
+        if version >= FIRST_TOPIC_ID_VERSION:
+            out.append(key + encode_uvarint(len(partitions) + 1))  # type: ignore[operator, arg-type]
+        elif is_flexible:
+            out.append(encode_compact_string(key) + encode_uvarint(len(partitions) + 1))  # type: ignore[arg-type]
+        else:
+            out.append(encode_string(key) + I32.pack(len(partitions)))  # type: ignore[arg-type]
         if pause is None:
             append_results(out, partitions, version, leaders)
         else:
@@ -317,14 +317,6 @@ def append_produce_response(
     out.append(b"\0\0\0\0")
     if is_flexible:
         out.append(encode_response_fields(leaders) if leaders else b"\0")
-
-
-def _encode_topic(key: str | bytes, partition_count: int, version: int) -> bytes:
-    """Encode the head of a topic."""
-    if version < FIRST_FLEXIBLE_VERSION:
-        return encode_string(key) + I32.pack(partition_count)  # type: ignore[arg-type]
-    encoded: bytes = key if version >= FIRST_TOPIC_ID_VERSION else encode_compact_string(key)  # type: ignore[assignment, arg-type]
-    return encoded + encode_uvarint(partition_count + 1)
 
 
 def _append_flexible(

@@ -10,13 +10,14 @@ from kbroker.config.config_def import ConfigKey, NoEffect, broker_defaults
 from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY, strip_listener_prefix
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.group_config import GroupConfig
+from kbroker.config.topic_config import TopicConfig
 from kbroker.config.validators import parse_host_port
 from kbroker.config.values import ConfigError, Value, format_value
 
 ConfigTexts = Mapping[str, str]
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(slots=True, frozen=True, kw_only=True, eq=False)
 class BrokerConfig:
     """Effective values. It is immutable: with_dynamic returns a new configuration.
 
@@ -25,14 +26,14 @@ class BrokerConfig:
 
     `static_configs` are the configs that the broker was started with. `dynamic_default_configs` are the dynamic configs
     of all brokers, `dynamic_broker_configs` those of this broker; they take precedence in this order.
-    `topic_defaults` are the values of a topic without overrides, `group_defaults` those of a group.
+    `topic_defaults` are the configs of a topic without overrides, `group_defaults` those of a group.
     """
 
     static_configs: ConfigTexts
     dynamic_default_configs: ConfigTexts
     dynamic_broker_configs: ConfigTexts
     values: Mapping[str, Value] = field(repr=False, compare=False)
-    topic_defaults: Mapping[str, Value] = field(repr=False, compare=False)
+    topic_defaults: TopicConfig = field(repr=False)
     group_defaults: GroupConfig = field(repr=False, compare=False)
 
     listeners: tuple[Endpoint, ...]
@@ -284,7 +285,7 @@ def _build(
         dynamic_default_configs=default_configs,
         dynamic_broker_configs=broker_configs,
         values=values,
-        topic_defaults=broker_defaults(ALL_TOPIC_CONFIGS, values),
+        topic_defaults=TopicConfig.from_values(broker_defaults(ALL_TOPIC_CONFIGS, values)),
         group_defaults=GroupConfig.of({}, values),
         listeners=listeners,
         advertised_listeners=advertised_listeners,

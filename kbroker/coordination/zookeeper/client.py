@@ -29,7 +29,7 @@ import logging
 import socket
 import ssl
 import threading
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, Future
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -62,6 +62,7 @@ from kbroker.coordination.interface import (
     Set,
     TooLarge,
     Unavailable,
+    Watch,
 )
 
 # ZooKeeper closes the connection if a request has more bytes (jute.maxbuffer).
@@ -186,20 +187,42 @@ class LoopCalls:
             function(*arguments)
 
 
-class Completion:
-    """The outcome of a request, set by kazoo. `on_done` is called on the event loop with the result and the error."""
+class Call:
+    """A request with the future of its result. kazoo sets its outcome, for which `on_outcome` is called on the loop.
 
-    __slots__ = ("_calls", "_on_done")
+    `deadline`: the loop's time. `watch` is set if the request succeeds.
+    """
 
-    def __init__(self, calls: LoopCalls, on_done: Callable[[Any, Exception | None], None]) -> None:
+    __slots__ = ("_calls", "_on_outcome", "deadline", "future", "path", "request", "watch")
+
+    def __init__(
+        self,
+        request: object,
+        path: str,
+        future: Future[Any],
+        deadline: float,
+        watch: Watch | None,
+        calls: LoopCalls,
+        on_outcome: Callable[[Call, Any, Exception | None], None],
+    ) -> None:
+        self.request = request
+        self.path = path
+        self.future = future
+        self.deadline = deadline
+        self.watch = watch
         self._calls = calls
-        self._on_done = on_done
+        self._on_outcome = on_outcome
 
     def set(self, value: object = None) -> None:
-        self._calls.add(self._on_done, value, None)
+        self._calls.add(self._on_outcome, self, value, None)
 
     def set_exception(self, error: Exception) -> None:
-        self._calls.add(self._on_done, None, error)
+        self._calls.add(self._on_outcome, self, None, error)
+
+    def fail(self, error: Exception) -> None:
+        """Called on the event loop."""
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -279,7 +302,7 @@ class SessionClient(KazooClient):  # type: ignore[misc]
     ) -> None:
         # Held while the connection's state changes, so that no request is queued after that has failed all requests.
         self._state_lock = threading.RLock()
-        self._calls = LoopCalls(loop)
+        self.calls = LoopCalls(loop)
         self._on_event = on_event
         self._connect_timeout_s = settings.session_timeout_s / 3
         self._handler = ConnectionHandler(
@@ -303,17 +326,13 @@ class SessionClient(KazooClient):  # type: ignore[misc]
         self.timeout_ms = round(settings.session_timeout_s * 1000)
         self._invoke = self._connection._invoke
         self._connection._invoke = self._invoke_to_connect
-        self.add_listener(lambda state: self._calls.add(on_state, state, self._session_id or 0))
-
-    def send(self, request: Any, on_done: Callable[[Any, Exception | None], None]) -> None:
-        """Send a request; its outcome is passed to `on_done` on the event loop."""
-        self._call(request, Completion(self._calls, on_done))
+        self.add_listener(lambda state: self.calls.add(on_state, state, self._session_id or 0))
 
     def watch(self, event: Any) -> None:
         """The watch of all requests. kazoo calls it once for each kind of watch that an event fires."""
         # Watches that kazoo forgets with the connection have NONE. The session reports them when it is connected again.
         if event.type != EventType.NONE:
-            self._calls.add(self._on_event, EVENT_KINDS[event.type], event.path)
+            self.calls.add(self._on_event, EVENT_KINDS[event.type], event.path)
 
     def disconnect(self) -> None:
         self._handler.disconnect()
@@ -329,7 +348,7 @@ class SessionClient(KazooClient):  # type: ignore[misc]
         with suppress(Exception):
             self._connection.stop(STOP_S)
             self.close()
-        self._calls.add(on_ended)
+        self.calls.add(on_ended)
 
     def _call(self, request: Any, completion: Any) -> Any:
         with self._state_lock:
@@ -337,6 +356,9 @@ class SessionClient(KazooClient):  # type: ignore[misc]
                 return super()._call(request, completion)
             completion.set_exception(ConnectionLoss())
             return False
+
+    # Sends a request; the Call is completed.
+    send = _call
 
     def _invoke_to_connect(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         """Send a request of the handshake, and return its response. Notes the session timeout."""

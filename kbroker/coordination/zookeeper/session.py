@@ -11,7 +11,7 @@ from asyncio import AbstractEventLoop, Future, Task, TimerHandle, sleep, wait
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from kazoo.client import KazooState
 from kazoo.exceptions import ConnectionLoss
@@ -34,6 +34,7 @@ from kbroker.coordination.interface import (
     WatchManager,
 )
 from kbroker.coordination.zookeeper.client import (
+    Call,
     SessionClient,
     acl,
     coordination_error,
@@ -44,9 +45,6 @@ from kbroker.runtime.event_log import EventLogger
 
 log = EventLogger("kbroker.metadata")
 
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
 # Requests that have no response yet. More wait in the session: kazoo's queue blocks the event loop when it is full.
 MAX_IN_FLIGHT = 64
 # kazoo drops a connection on which nothing is received for this part of the session timeout, unless it sends requests.
@@ -55,45 +53,6 @@ READ_TIMEOUT = 2 / 3
 CLOSE_S = 3.0
 # The interval of attempts to open another session while this one is not connected, as a part of the session timeout.
 PROBE_INTERVAL = 1 / 3
-
-
-class Call(Generic[T_co]):
-    """A request with the future of its outcome. `convert` makes it from kazoo's result; it may raise.
-
-    `deadline`: the loop's time. `watch` is set if the request succeeds.
-    """
-
-    __slots__ = ("_convert", "_future", "deadline", "path", "request", "watch")
-
-    def __init__(
-        self,
-        request: object,
-        path: str,
-        future: Future[T_co],
-        deadline: float,
-        convert: Callable[[Any], T_co],
-        watch: Watch | None,
-    ) -> None:
-        self.request = request
-        self.path = path
-        self.deadline = deadline
-        self.watch = watch
-        self._future = future
-        self._convert = convert
-
-    @property
-    def is_done(self) -> bool:
-        return self._future.done()
-
-    def complete(self, result: object) -> None:
-        try:
-            self._future.set_result(self._convert(result))
-        except Exception as error:
-            self._future.set_exception(error)
-
-    def fail(self, error: Exception) -> None:
-        if not self.is_done:
-            self._future.set_exception(error)
 
 
 class ZooKeeperSession:
@@ -120,8 +79,8 @@ class ZooKeeperSession:
         self._on_expired: list[Callable[[], None]] = []
         self._watches: WatchManager[Watch] = WatchManager()
         # Both in the order of their deadlines.
-        self._unsent: deque[Call[object]] = deque()
-        self._in_flight: dict[Call[object], None] = {}
+        self._unsent: deque[Call] = deque()
+        self._in_flight: dict[Call, None] = {}
         self._timer: TimerHandle | None = None
         # Runs while the session is not connected.
         self._refusal_check: Task[None] | None = None
@@ -150,15 +109,15 @@ class ZooKeeperSession:
     # Coordination.
 
     async def get(self, path: str, watch: Watch | None = None) -> Node:
-        return await self._get(path, watch)
+        return _node(await self._start(GetData(self.chroot + path, watch and self._client.watch), path, watch))
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        futures = [self._get(path) for path in paths]
+        futures = [self._start(GetData(self.chroot + path, None), path) for path in paths]
         nodes: list[Node | None] = []
         try:
             for future in futures:
                 try:
-                    nodes.append(await future)
+                    nodes.append(_node(await future))
                 except NoNode:
                     nodes.append(None)
         finally:
@@ -169,11 +128,12 @@ class ZooKeeperSession:
 
     async def exists(self, path: str, watch: Watch | None = None) -> int | None:
         request = Exists(self.chroot + path, watch and self._client.watch)
-        return await self._start(request, path, _version, watch)
+        stat: ZnodeStat | None = await self._start(request, path, watch)
+        return None if stat is None else int(stat.version)
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         request = GetChildren(self.chroot + path, watch and self._client.watch)
-        return await self._start(request, path, _names, watch)
+        return sorted(await self._start(request, path, watch))
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
         await self._write([Create(path, data, ephemeral)])
@@ -190,7 +150,7 @@ class ZooKeeperSession:
             await self._write(ops)
 
     async def sync(self) -> None:
-        await self._start(Sync(self.chroot or "/"), "", lambda _: None)
+        await self._start(Sync(self.chroot or "/"), "")
 
     def on_expired(self, callback: Callable[[], None]) -> None:
         self._on_expired.append(callback)
@@ -208,48 +168,49 @@ class ZooKeeperSession:
 
     # Requests.
 
-    def _get(self, path: str, watch: Watch | None = None) -> Future[Node]:
-        return self._start(GetData(self.chroot + path, watch and self._client.watch), path, _node, watch)
-
     async def _write(self, ops: Sequence[Op]) -> Sequence[Any]:
         request = transaction(ops, self.chroot, self._acl)
-        results = await self._start(request, "", lambda results: transaction_results(results, ops))
+        results = transaction_results(await self._start(request, ""), ops)
         for result in results:
             if isinstance(result, ZnodeStat):
                 self._on_server_time(result.mtime)
         return results
 
-    def _start(self, request: object, path: str, convert: Callable[[Any], T], watch: Watch | None = None) -> Future[T]:
+    def _start(self, request: object, path: str, watch: Watch | None = None) -> Future[Any]:
+        """Return the future of kazoo's result."""
         if self._is_over:
             raise SessionExpired
-        future: Future[T] = self._loop.create_future()
-        self._unsent.append(Call[T](request, path, future, self._loop.time() + self._timeout_s, convert, watch))
+        future: Future[Any] = self._loop.create_future()
+        deadline = self._loop.time() + self._timeout_s
+        self._unsent.append(Call(request, path, future, deadline, watch, self._client.calls, self._on_outcome))
         self._send_all()
-        self._set_timer()
+        if self._timer is None:
+            self._set_timer()
         return future
 
     def _send_all(self) -> None:
         """Send the requests that wait, as long as the session is connected."""
         while self._unsent and self._is_connected and len(self._in_flight) < MAX_IN_FLIGHT:
             call = self._unsent.popleft()
-            if not call.is_done:
+            if not call.future.done():
                 call.deadline = self._loop.time() + self._timeout_s
                 self._in_flight[call] = None
-                self._client.send(call.request, partial(self._on_outcome, call))
+                self._client.send(call.request, call)
 
-    def _on_outcome(self, call: Call[object], result: object, error: Exception | None) -> None:
+    def _on_outcome(self, call: Call, result: object, error: Exception | None) -> None:
         self._in_flight.pop(call, None)
         if isinstance(error, ConnectionLoss):
             # The change of the state is reported after the outcomes of all requests.
             self._is_connected = False
         if error is not None:
             call.fail(coordination_error(error, call.path))
-        elif not call.is_done:
+        elif not call.future.done():
             # kazoo sets the watch of `exists` if there is no node, too; it has no error then.
             if call.watch is not None:
                 self._watches.add(call.path, call.watch, children=isinstance(call.request, GetChildren))
-            call.complete(result)
-        self._send_all()
+            call.future.set_result(result)
+        if self._unsent:
+            self._send_all()
 
     # What kazoo reports.
 
@@ -337,7 +298,7 @@ class ZooKeeperSession:
     # Deadlines.
 
     def _set_timer(self) -> None:
-        if self._timer is None and not self._is_over:
+        if not self._is_over:
             heads = [next(iter(calls)).deadline for calls in (self._in_flight, self._unsent) if calls]
             if heads:
                 self._timer = self._loop.call_at(min(heads), self._on_timer)
@@ -355,14 +316,6 @@ class ZooKeeperSession:
             # Until kazoo has found the connection closed, the requests of later calls would be lost with it.
             self._is_connected = False
         self._set_timer()
-
-
-def _version(stat: ZnodeStat | None) -> int | None:
-    return None if stat is None else int(stat.version)
-
-
-def _names(names: Sequence[str]) -> list[str]:
-    return sorted(names)
 
 
 def _node(result: Any) -> Node:

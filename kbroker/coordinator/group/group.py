@@ -40,6 +40,8 @@ class Group(ABC):
 
     # The type in ListGroups, which is the name of its kind.
     type_name: ClassVar[str]
+    # Whether an empty group becomes one of the kind that its next member is of.
+    changes_kind: ClassVar[bool] = True
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from asyncio import Future
 
     from kbroker.config import BrokerConfig
+    from kbroker.coordinator.group.classic.classic_members import ClassicMembers
     from kbroker.coordinator.group.group import Committer, Group
     from kbroker.coordinator.group.group_shard import GroupKind, TopicPartitions
     from kbroker.coordinator.group.offset_metadata_manager import FetchedOffsets
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
 
 T = TypeVar("T")
-R = TypeVar("R")
 K = TypeVar("K", bound="GroupKind[Any]")
 
 MINUTE_MS = 60_000
@@ -154,22 +154,31 @@ class GroupCoordinator:
     def call(
         self,
         group_id: str,
-        kind: type[K],
-        operation: Callable[[K, R, Callable[[T], None]], CoordinatorResult[None]],
-        request: R,
+        operation: Callable[[ClassicMembers, Callable[[T], None]], CoordinatorResult[T | None]],
     ) -> Future[T]:
-        """Run an EXCLUSIVE operation of a kind. It is passed the request, and the function that responds.
+        """Run an operation of a member of the classic protocol, in the mode of the kind that its group is of then.
 
-        It may respond later, so a response may wait for other members of the group.
+        It is passed the function that responds. It may respond later, so a response may wait for other members of the
+        group; a result that is not None is the response.
         """
         response: Future[T] = self._environment.loop.create_future()
         respond = partial(complete, response)
-        self.runtime.context(group_id).write(
-            lambda shard: operation(shard.kind(kind), request, respond),
-            partial(_fail, response),
-            group_id,
-            LockMode.EXCLUSIVE,
-        )
+        context = self.runtime.context(group_id)
+
+        def schedule() -> None:
+            mode = context.shard.classic_members(group_id).mode
+
+            def run(shard: GroupShard) -> CoordinatorResult[T | None]:
+                members = shard.classic_members(group_id)
+                if members.mode is mode:
+                    return operation(members, respond)
+                # The group has been converted while the operation waited.
+                schedule()
+                return CoordinatorResult(None)
+
+            context.write(run, partial(_settle, response), group_id, mode)
+
+        schedule()
         return response
 
     # Offsets.
@@ -290,7 +299,12 @@ class GroupCoordinator:
         )
 
 
-def _fail(response: Future[T], _: None, error: KafkaError | None) -> None:
-    """Respond with the error of an operation that could not run or whose records could not be written."""
+def _settle(response: Future[T], result: T | None, error: KafkaError | None) -> None:
+    """Respond with the result of an operation, or the error with which it or its write failed.
+
+    An operation that has no result responds itself.
+    """
     if error is not None and not response.done():
         response.set_exception(error)
+    elif result is not None:
+        complete(response, result)

@@ -23,12 +23,13 @@ from kbroker.coordinator.group.offset_metadata_manager import (
 from kbroker.coordinator.group.records import GroupRecordCodec, OffsetRecord, RecordCodec
 from kbroker.coordinator.group.topics import GroupTopic, find_topic
 from kbroker.coordinator.runtime.operation import ORDERED, CoordinatorResult, LockMode
-from kbroker.runtime.timer import DeadlineTimer
+from kbroker.runtime.deadlines import DeadlineTimer
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
+    from kbroker.coordinator.group.classic.classic_members import ClassicMembers
     from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.runtime.environment import Environment
@@ -56,6 +57,8 @@ class GroupKind(ABC, Generic[G]):
     mode: ClassVar[LockMode] = LockMode.EXCLUSIVE
     # The feature and the level of it without which the operations are refused. Records are replayed regardless.
     feature: ClassVar[tuple[str, int] | None] = None
+    # The operations of members of the classic protocol, None if groups of this kind have no such members.
+    classic_members: ClassicMembers | None = None
 
     def __init__(self, shard: GroupShard) -> None:
         self.shard = shard
@@ -145,7 +148,9 @@ class GroupShard:
         self.environment = environment
         self._clock = environment.clock
         # The earliest deadline of each group that has one.
-        self._timer: DeadlineTimer[str] = DeadlineTimer(environment, self._on_deadline)
+        self._timer: DeadlineTimer[str] = DeadlineTimer(
+            environment.clock.mono_ms, environment.loop.call_later, self._on_deadline
+        )
         self._topics_deleted_while_loading: list[str] = []
         self._kinds: dict[type[GroupKind[Any]], Any] = {kind: kind(self) for kind in kinds}
         self._kinds_by_name: dict[str, GroupKind[Any]] = {kind.type_name: kind for kind in self._kinds.values()}
@@ -168,9 +173,22 @@ class GroupShard:
     def kind_of(self, group: Group) -> GroupKind[Any]:
         return self._kinds_by_name[group.type_name]
 
+    def classic_members(self, group_id: str) -> ClassicMembers:
+        """Return the operations of the members of the classic protocol in a group, which are the first kind's if it
+        does not exist, is empty, or has no such members.
+        """
+        group = self.groups.get(group_id)
+        found = None if group is None or group.is_unused else self.kind_of(group).classic_members
+        first = next(iter(self._kinds.values())).classic_members
+        return found or cast("ClassicMembers", first)
+
     def topic(self, name: str) -> GroupTopic | None:
         """Return a topic as its subscribers see it, None if it does not exist."""
         return find_topic(self.metadata, name)
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        topic = self.metadata.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
 
     def keep_simple_group(self, group_id: str) -> None:
         """Let a group that has only offsets be one of the first kind, like those of simple consumers."""

@@ -14,14 +14,15 @@ is not rolled back: the context is closed, and another one loads the partition i
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from kbroker.common import NO_PRODUCER_ID, KafkaError, TopicPartition
-from kbroker.coordinator.internal_log import InternalLog, coordinator_error
+from kbroker.coordinator.internal_log import TOO_LARGE, InternalLog, coordinator_error
 from kbroker.coordinator.runtime.key_lock import KeyLock
 from kbroker.coordinator.runtime.loader import PartitionLoader
 from kbroker.coordinator.runtime.operation import (
@@ -30,6 +31,7 @@ from kbroker.coordinator.runtime.operation import (
     NO_PRODUCER,
     ORDERED,
     SHARED,
+    UNKNOWN_OFFSET,
     CoordinatorResult,
     CoordinatorShard,
     LockMode,
@@ -41,12 +43,13 @@ from kbroker.coordinator.runtime.write_event import (
     NO_RESULT,
     WriteEvent,
     complete_or_fail,
-    encode_batches,
+    encode_batch,
     fits_into_batches,
+    next_records,
     split_into_batches,
     time_out,
 )
-from kbroker.runtime.timer import DeadlineTimer
+from kbroker.runtime.deadlines import DeadlineTimer
 from kbroker.runtime.turns import paced
 from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import NO_ERROR, ErrorCode
@@ -61,10 +64,8 @@ T = TypeVar("T")
 
 # The number of writes that are appended and completed in one iteration of the event loop, which takes 2 or 3 ms.
 WRITES_PER_ITERATION = 256
-# The errors of an append that may succeed with fewer records.
-TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
-# The offset of a record that is replayed before it is appended.
-UNKNOWN_OFFSET = -1
+# Writes with more records are encoded in turns.
+SMALL_WRITE = 64
 
 
 class CoordinatorState(Enum):
@@ -115,11 +116,13 @@ class CoordinatorContext(Generic[S]):
         self._log = log
         self._config = config
         self._reload = reload
-        self._locks: dict[str, KeyLock] = {}
+        self._locks: defaultdict[str, KeyLock] = defaultdict(KeyLock)
         self._queue: list[WriteEvent] = []
         # Batches that are appended and not yet committed, in log order: (log end offset after the batch, its writes).
         self._appended: deque[tuple[int, list[WriteEvent]]] = deque()
-        self._timeouts: DeadlineTimer[WriteEvent] = DeadlineTimer(environment, time_out)
+        self._timeouts: DeadlineTimer[WriteEvent] = DeadlineTimer(
+            environment.clock.mono_ms, environment.loop.call_later, time_out
+        )
         # What `in_turns` has not finished.
         self._tasks: set[Task[None]] = set()
         self._loader = PartitionLoader(environment, log, tp, epoch, lambda: config().load_buffer_bytes)
@@ -198,7 +201,7 @@ class CoordinatorContext(Generic[S]):
 
     def _run_alone(self, event: WriteEvent) -> None:
         """Run an operation in turns, so a large group does not delay others. No other one of its key runs meanwhile."""
-        self._lock(event.key).is_held = True
+        self._locks[event.key].is_held = True
         self.in_turns(self._run, event)
 
     def _run(self, event: WriteEvent) -> None:
@@ -230,12 +233,6 @@ class CoordinatorContext(Generic[S]):
         write.reads.append(read)
         self._start_timeouts([read])
 
-    def _lock(self, key: str) -> KeyLock:
-        lock = self._locks.get(key)
-        if lock is None:
-            lock = self._locks[key] = KeyLock()
-        return lock
-
     def _release(self, key: str, mode: LockMode) -> None:
         if self._locks[key].release(mode):
             del self._locks[key]
@@ -243,7 +240,11 @@ class CoordinatorContext(Generic[S]):
     # Appends.
 
     def _enqueue(self, event: WriteEvent) -> None:
-        event.encoded = list(map(self.shard.encode, event.result.records))
+        records: Iterable[Any] = event.result.records
+        if len(event.result.records) > SMALL_WRITE and event.mode is not SHARED:
+            # A commit that pauses would be overtaken by those after it.
+            records = paced(records)
+        event.encoded = list(map(self.shard.encode, records))
         if event.mode is ORDERED:
             if not self._replay_uncommitted(event):
                 return
@@ -251,19 +252,17 @@ class CoordinatorContext(Generic[S]):
             lock.ordered += 1
             lock.last_write = event
         elif event.mode is SHARED:
-            self._lock(event.key).shared += 1
-        if not self._queue:
+            self._locks[event.key].shared += 1
+        self._queue.append(event)
+        if len(self._queue) == 1:
             linger_ms = self._config().append_linger_ms
             if linger_ms > 0:
                 self._environment.loop.call_later(linger_ms / 1000, self._flush)
             else:
                 self._environment.loop.call_soon(self._flush)
-        self._queue.append(event)
 
     def _flush(self) -> None:
         queue, self._queue = self._queue[:WRITES_PER_ITERATION], self._queue[WRITES_PER_ITERATION:]
-        if self._queue:
-            self._environment.loop.call_soon(self._flush)
         if self.state is not ACTIVE:
             self._fail_all(queue, ErrorCode.NOT_COORDINATOR)
             return
@@ -271,36 +270,46 @@ class CoordinatorContext(Generic[S]):
         try:
             max_bytes = self._max_batch_bytes(config)
         except KafkaError as error:
-            self._on_append_failed(queue, error.code, appended=False)
-            return
-        for events in split_into_batches(queue, max_bytes):
-            self._append(events, max_bytes, config.compression_codec)
+            self._on_append_failed(queue, error.code)
+        else:
+            batches = split_into_batches(queue, max_bytes)
+            for events in batches:
+                if not self._append(events, max_bytes, config.compression_codec):
+                    self._queue[:0] = chain(events, *batches)
+                    break
+        if self._queue:
+            self._environment.loop.call_soon(self._flush)
 
     def _max_batch_bytes(self, config: RuntimeConfig) -> int:
         """Return the maximum size of a batch. Raises KafkaError if the log accepts none now."""
         return min(config.max_batch_bytes, self._log.max_append_bytes(self.tp))
 
-    def _append(self, events: list[WriteEvent], max_bytes: int, codec: int) -> None:
+    def _append(self, events: list[WriteEvent], max_bytes: int, codec: int) -> bool:
+        """Append a batch of writes, or fail them. Returns False if there are further records, of a large write."""
         if self.state is not ACTIVE:
             self._fail_all(events, ErrorCode.NOT_COORDINATOR)
-            return
-        producer, now_ms = events[0].producer, self._environment.clock.now_ms()
-        end_offset = 0
+            return True
+        records, producer = next_records(events, max_bytes), events[0].producer
+        batch = encode_batch(records, producer, codec, self._environment.clock.now_ms())
         try:
-            for batch in encode_batches(events, max_bytes, codec, now_ms):
-                end_offset = self._log.append_internal(self.tp, batch, guard=producer.guard, verify=producer.verify)
+            end_offset = self._log.append_internal(self.tp, batch, guard=producer.guard, verify=producer.verify)
         except KafkaError as error:
             if error.code in TOO_LARGE and len(events) > 1:
                 # One of them has made the batch too large.
                 for event in events:
                     self._append([event], max_bytes, codec)
             else:
-                self._on_append_failed(events, error.code, appended=end_offset > 0)
-            return
+                self._on_append_failed(events, error.code)
+            return True
+        if len(events) == 1:
+            events[0].appended += len(records)
+            if events[0].appended < len(events[0].encoded):
+                return False
         self._appended.append((end_offset, events))
         self._log.on_committed(self.tp, end_offset, partial(self._on_committed, end_offset))
         if self._appended and self._appended[-1][1] is events:
             self._start_timeouts(events)
+        return True
 
     def _start_timeouts(self, events: list[WriteEvent]) -> None:
         """Start the timeouts of writes whose records were not committed at once."""
@@ -310,9 +319,9 @@ class CoordinatorContext(Generic[S]):
                 self._timeouts.set(event, now_ms + event.timeout_ms)
                 event.has_deadline = True
 
-    def _on_append_failed(self, events: list[WriteEvent], error: ErrorCode, *, appended: bool) -> None:
-        """Fail writes. If they are replayed already, or appended in part, the state differs from the log."""
-        if appended or any(event.mode is ORDERED for event in events):
+    def _on_append_failed(self, events: list[WriteEvent], error: ErrorCode) -> None:
+        """Fail writes. If one is replayed already, or appended in part, the state differs from the log."""
+        if any(event.mode is ORDERED or event.appended for event in events):
             self._queue[:0] = events
             self._close_and_reload(coordinator_error(error))
         else:

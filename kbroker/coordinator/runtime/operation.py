@@ -14,6 +14,9 @@ from protocol.records.batch import NO_PRODUCER_EPOCH
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
+# The offset of a record that is replayed before it is appended.
+UNKNOWN_OFFSET = -1
+
 # Called with the response of an operation, or with None and the error.
 Respond = Callable[[T | None, KafkaError | None], None]
 
@@ -49,7 +52,7 @@ class CoordinatorShard(Protocol):
     def replay(self, record: Any, offset: int, producer_id: int) -> None:
         """Apply a record, in log order. One with a producer id takes effect when its transaction commits.
 
-        The offset is unknown (-1) if the record is not appended yet, which is so in ORDERED operations.
+        The offset is UNKNOWN_OFFSET if the record is of an ORDERED operation, and not appended yet.
         """
         ...
 

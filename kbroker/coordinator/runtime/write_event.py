@@ -1,12 +1,14 @@
 """A write of a coordinator: one operation, and the response that waits until its records are committed.
 
 Writes outside of transactions share record batches up to the size limit. A batch has one producer, so the writes of a
-transaction have separate batches. A write that is larger than the limit has several batches, unless it commits offsets.
+transaction have separate batches. A large write has several batches, one in each iteration of the event loop, unless it
+commits offsets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kbroker.common import KafkaError
@@ -32,6 +34,8 @@ EncodedRecord = tuple[bytes, bytes | None]
 # Upper bounds in bytes: a record without its key and value; a batch header.
 RECORD_OVERHEAD = 32
 BATCH_OVERHEAD = 128
+# The number of records of one write in a batch, which take 1 or 2 ms.
+RECORDS_PER_BATCH = 1000
 
 NO_RESULT: CoordinatorResult[None] = CoordinatorResult(None)
 
@@ -40,11 +44,12 @@ class WriteEvent:
     """One operation, from its scheduling until its records are committed.
 
     `respond` is replaced by `ignore` when it has been called. `error`: what the operation has raised. `has_deadline`:
-    whether the timeout is running. `reads`: operations without records that respond after this one, because they may
-    have seen what it has replayed.
+    whether the timeout is running. `appended`: the number of records that are appended, of a large write. `reads`:
+    operations without records that respond after this one, because they may have seen what it has replayed.
     """
 
     __slots__ = (
+        "appended",
         "encoded",
         "error",
         "has_deadline",
@@ -77,6 +82,7 @@ class WriteEvent:
         self.result: CoordinatorResult[Any] = NO_RESULT
         self.error: KafkaError | None = None
         self.encoded: Sequence[EncodedRecord] = ()
+        self.appended = 0
         self.reads: list[WriteEvent] | None = None
 
 
@@ -101,11 +107,12 @@ def time_out(event: WriteEvent) -> None:
 
 
 def split_into_batches(writes: Sequence[WriteEvent], max_bytes: int) -> Iterator[list[WriteEvent]]:
-    """Yield the writes of each batch, in order. A write that is too large has its own batch."""
+    """Yield the writes of each batch, in order. A large write has batches of its own."""
     batch: list[WriteEvent] = []
     batch_bytes = BATCH_OVERHEAD
     for write in writes:
-        write_bytes = _max_bytes(write)
+        # A large write shares a batch with no other.
+        write_bytes = max_bytes if len(write.encoded) > RECORDS_PER_BATCH else _max_bytes(write)
         if batch and (batch_bytes + write_bytes > max_bytes or write.producer != batch[-1].producer):
             yield batch
             batch, batch_bytes = [], BATCH_OVERHEAD
@@ -128,31 +135,35 @@ def fits_into_batches(records: Iterable[EncodedRecord], max_bytes: int) -> bool:
     return all(len(key) + len(value or b"") <= limit for key, value in records)
 
 
-def encode_batches(writes: Sequence[WriteEvent], max_bytes: int, codec: int, now_ms: int) -> Iterator[bytearray]:
-    """Yield the batches of the writes that `split_into_batches` has put together: one, or several of a large write.
+def next_records(writes: Sequence[WriteEvent], max_bytes: int) -> Sequence[EncodedRecord]:
+    """Return the records of writes that `split_into_batches` has put together; of a large write, only the next ones."""
+    write = writes[0]
+    if len(writes) > 1 or write.mode is SHARED or write.producer is not NO_PRODUCER:
+        return [record for write in writes for record in write.encoded]
+    begin = end = write.appended
+    size = BATCH_OVERHEAD
+    for key, value in islice(write.encoded, begin, begin + RECORDS_PER_BATCH):
+        size += RECORD_OVERHEAD + len(key) + len(value or b"")
+        if size > max_bytes and end > begin:
+            break
+        end += 1
+    return write.encoded[begin:end]
 
-    `now_ms`: the timestamp of the records. Coordinators do not count sequences: as in Kafka every transactional batch
-    has base sequence 0, because Kafka's log cleaner rejects a lower one.
+
+def encode_batch(records: Iterable[EncodedRecord], producer: RecordProducer, codec: int, now_ms: int) -> bytearray:
+    """Return a batch of records with the timestamp `now_ms`.
+
+    Coordinators do not count sequences: as in Kafka every transactional batch has base sequence 0, because Kafka's log
+    cleaner rejects a lower one.
     """
-    producer = writes[0].producer
-    records: list[NewRecord] = [(now_ms, key, value, ()) for write in writes for key, value in write.encoded]
-    if producer is not NO_PRODUCER:
-        yield build_batch(
-            records,
-            codec=codec,
-            attributes=TRANSACTIONAL,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.epoch,
-            base_sequence=0,
-        )
-    elif len(writes) == 1 and writes[0].mode is not SHARED:
-        begin, batch_bytes = 0, BATCH_OVERHEAD
-        for index, (_, key, value, _) in enumerate(records):
-            record_bytes = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
-            if index > begin and batch_bytes + record_bytes > max_bytes:
-                yield build_batch(records[begin:index], codec=codec)
-                begin, batch_bytes = index, BATCH_OVERHEAD
-            batch_bytes += record_bytes
-        yield build_batch(records[begin:], codec=codec)
-    else:
-        yield build_batch(records, codec=codec)
+    new_records: list[NewRecord] = [(now_ms, key, value, ()) for key, value in records]
+    if producer is NO_PRODUCER:
+        return build_batch(new_records, codec=codec)
+    return build_batch(
+        new_records,
+        codec=codec,
+        attributes=TRANSACTIONAL,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        base_sequence=0,
+    )

@@ -160,7 +160,7 @@ class ReassignmentPlanManager(ControlManager):
         self._away: frozenset[int] = frozenset()
         self._is_step_due = False
         self._running: Task[None] | None = None
-        self._loader.roles_listeners.append(self._on_delta)
+        self._loader.roles_listeners.append(self.continue_plan)
 
     # Requests.
 
@@ -258,7 +258,7 @@ class ReassignmentPlanManager(ControlManager):
 
     # Steps.
 
-    def continue_plan(self, away: frozenset[int] | None = None) -> None:
+    def continue_plan(self, delta: MetadataDelta | None = None, away: frozenset[int] | None = None) -> None:
         """Continue the plan if one is running: this broker is the controller and its image is up to date.
 
         `away`: the brokers whose replicas self-healing rebuilds elsewhere from now on; None if they are the same.
@@ -266,9 +266,6 @@ class ReassignmentPlanManager(ControlManager):
         self._away = self._away if away is None else away
         if self._writer.is_elected and self._loader.reassignment_plan.is_active:
             self._start_steps()
-
-    def _on_delta(self, delta: MetadataDelta) -> None:
-        self.continue_plan()
 
     def _start_steps(self) -> None:
         self._is_step_due = True

@@ -128,7 +128,7 @@ class SelfHealingManager(ControlManager):
             inputs = self._inputs()
             healed = healed_brokers(inputs)
             known, version = dict(self._loader.registrations), self._image.version
-        self._plans.continue_plan(long_away(inputs))
+        self._plans.continue_plan(away=long_away(inputs))
         due = [broker for broker in healed if broker.state is HealingState.DUE]
         if not due:
             self._note(Obstacles.waiting(healed))

@@ -206,16 +206,14 @@ class LoadedPlan:
         paths = [] if header is None else header.move_paths()
         return [path for path in paths if nodes.get(path) is None and (path in nodes or path not in self._data)]
 
-    def update(self, nodes: Mapping[str, bytes | None]) -> None:
-        """Store the current data of nodes. Ignores nodes that do not belong to the plan."""
-        for path, data in nodes.items():
-            if path == REASSIGNMENT_PLAN:
-                header = decode_header(data)
-                if header is None or self._header is None or header.plan.plan_id != self._header.plan.plan_id:
-                    self._moves = None
-                self._header = header
-            elif path.startswith(REASSIGNMENT_PLAN + "/"):
-                if data is None:
-                    self._data.pop(path, None)
-                else:
-                    self._data[path] = data
+    def update(self, path: str, data: bytes | None) -> None:
+        """Store the current data of a node of the plan."""
+        if path == REASSIGNMENT_PLAN:
+            header = decode_header(data)
+            if header is None or self._header is None or header.plan.plan_id != self._header.plan.plan_id:
+                self._moves = None
+            self._header = header
+        elif data is None:
+            self._data.pop(path, None)
+        else:
+            self._data[path] = data

@@ -89,10 +89,6 @@ def recent_paths() -> Iterator[str]:
     yield from map(recent_path, range(RECENT_CHANGES))
 
 
-def encode_change(change: Change) -> bytes:
-    return encode(_change_fields(change))
-
-
 def _change_fields(change: Change) -> dict[str, object]:
     rows = {str(number): chunk_fields(chunk) for number, chunk in change.rows.items()}
     return {"number": change.number, "paths": [path.removeprefix(ROOT) for path in change.paths], "rows": rows}
@@ -128,7 +124,7 @@ def encode_change_log(change_log: ChangeLog) -> bytes:
 def change_ops(number: int, ops: Sequence[Op], version: int = ANY_VERSION, writers: Sequence[Writer] = ()) -> list[Op]:
     """Return the operations that announce a change. `version`: that of CHANGES after the change before."""
     change = Change.of(number, ops)
-    data = encode_change(change)
+    data = encode(_change_fields(change))
     log = ChangeLog(number, change if len(data) <= MAX_INLINE_BYTES else None, tuple(writers)[-MAX_WRITERS:])
     return [Set(CHANGES, encode_change_log(log), version), Set(recent_path(number), data)]
 

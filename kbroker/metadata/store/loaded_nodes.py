@@ -84,23 +84,20 @@ class LoadedNodes:
                 features = FORMER_FINALIZED if data is None else znodes.decode_features(data)
                 if features != self.image.features:
                     delta.features = features
+            elif znodes.REASSIGNMENT_PLAN in (path, parent):
+                self.reassignment_plan.update(path, data)
             elif parent in znodes.CONFIG_ROOTS:
                 overrides: dict[str, str] = {} if data is None else znodes.decode(path, data)
                 resource = znodes.config_resource(path)
                 if overrides != self.image.overrides(*resource):
                     delta.configs[resource] = overrides
-        self._update_chunks(
-            {
-                znodes.number_of(path): znodes.decode_chunk(znodes.number_of(path), data or b"{}")
-                for path, data in nodes.items()
-                if path.startswith(znodes.PARTITIONS + "/")
-            },
-            changed,
-        )
+        for path, data in nodes.items():
+            if path.startswith(znodes.PARTITIONS + "/"):
+                number = znodes.number_of(path)
+                self._update_chunk(number, znodes.decode_chunk(number, data or b"{}"), changed)
         for number, written in rows.items():
             for each in written:
                 self._update_rows(number, each, changed)
-        self.reassignment_plan.update(nodes)
         for topic_id, indexes in changed.items():
             self._add_topic_delta(topic_id, indexes, delta, deleted)
         if has_brokers:
@@ -133,13 +130,12 @@ class LoadedNodes:
             self._topic_names[new.topic_id] = name
             changed[new.topic_id] = None
 
-    def _update_chunks(self, chunks: Mapping[int, znodes.Chunk], changed: ChangedTopics) -> None:
-        for number, chunk in chunks.items():
-            old = self.chunks.get(number)
-            for topic_id in {**old, **chunk}:
-                if old.get(topic_id) != chunk.get(topic_id):
-                    changed[topic_id] = None
-            self.chunks.replace(number, chunk)
+    def _update_chunk(self, number: int, chunk: znodes.Chunk, changed: ChangedTopics) -> None:
+        old = self.chunks.get(number)
+        for topic_id in {**old, **chunk}:
+            if old.get(topic_id) != chunk.get(topic_id):
+                changed[topic_id] = None
+        self.chunks.replace(number, chunk)
 
     def _update_rows(self, number: int, rows: ChunkRows, changed: ChangedTopics) -> None:
         if number not in self.chunks:

@@ -195,18 +195,16 @@ class ChunkDraft:
                 self._rows[number].setdefault(topic_id, {})[index] = None
 
     def ops(self) -> list[Op]:
-        return [
-            SetChunk(chunk_path(number), encode_chunk(chunk), rows=self._small_rows(number))
-            if number in self._chunks
-            else Create(chunk_path(number), encode_chunk(chunk))
-            for number, chunk in self._changed.items()
-        ]
-
-    def _small_rows(self, number: int) -> Mapping[bytes, TopicRows] | None:
-        """Return the changed rows of a chunk, None if they are almost as large as the chunk."""
-        rows = self._rows[number]
-        count, size = (sum(map(len, topics.values())) for topics in (rows, self._changed[number]))
-        return rows if count <= MAX_ROWS_SHARE * size else None
+        ops: list[Op] = []
+        for number, chunk in self._changed.items():
+            path, data = chunk_path(number), encode_chunk(chunk)
+            if number not in self._chunks:
+                ops.append(Create(path, data))
+                continue
+            rows = self._rows[number]
+            count, size = (sum(map(len, topics.values())) for topics in (rows, chunk))
+            ops.append(SetChunk(path, data, rows=rows if count <= MAX_ROWS_SHARE * size else None))
+        return ops
 
     def _writable(self, number: int) -> Chunk:
         """Return the chunk in this draft, a copy at its first change."""

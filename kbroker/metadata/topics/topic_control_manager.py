@@ -9,6 +9,7 @@ from base64 import urlsafe_b64encode
 from collections import Counter
 from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from kbroker.common import KafkaError
 from kbroker.config.config_def import ConfigResource, ConfigResourceType
@@ -70,8 +71,10 @@ class TopicControlManager(ControlManager):
     async def create_topics(self, topics: Sequence[NewTopic], validate_only: bool) -> list[CreateTopicResult]:
         """Create each topic independently, and return one result for each name. A repeated name is not created."""
         times_named = Counter(topic.name for topic in paced(topics))
-        repeated = _repeated()
-        results = {name: CreateTopicResult(name, error=repeated) for name in paced(times_named)}
+        results = {
+            name: CreateTopicResult(name, error=_repeated() if count > 1 else None)
+            for name, count in paced(times_named.items())
+        }
         unique = [topic for topic in paced(topics) if times_named[topic.name] == 1]
         async with self._lock:
             try:
@@ -134,11 +137,11 @@ class TopicControlManager(ControlManager):
                     try:
                         if is_outdated:
                             plan = plan_topic(plan.topic, current, self._image.names_by_collision_key)
-                        topic_ops = self._create_topic(plan, results[plan.name].topic_id, draft)
+                        topic_ops = self._create_topic(plan, results[plan.topic.name].topic_id, draft)
                     except KafkaError as refusal:
-                        results[plan.name] = CreateTopicResult(plan.name, error=refusal)
+                        results[plan.topic.name] = CreateTopicResult(plan.topic.name, error=refusal)
                         continue
-                    names.append(plan.name)
+                    names.append(plan.topic.name)
                     size += sum(map(op_bytes, topic_ops))
                     ops += topic_ops
                 if error is None and ops:
@@ -148,17 +151,17 @@ class TopicControlManager(ControlManager):
 
     def _create_topic(self, plan: TopicPlan, topic_id: bytes, draft: ChunkDraft) -> list[Create]:
         """Add the topic's partitions to the draft, and return the operations for its other nodes. Raises KafkaError."""
-        if plan.name in self._image.topics:
-            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{plan.name}' already exists.")
+        if plan.topic.name in self._image.topics:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{plan.topic.name}' already exists.")
         if VIEW_OF in plan.configs:
             # It may have been deleted since the topic was planned.
             check_source(plan.configs[VIEW_OF], self._image.topics)
         partitions = [self._new_partition(replicas, 0) for replicas in plan.replicas]
-        is_internal = plan.name in INTERNAL_TOPICS
+        is_internal = plan.topic.name in INTERNAL_TOPICS
         node = znodes.TopicNode(topic_id, is_internal, has_kafka_key_hash=is_internal)
-        ops = [Create(znodes.topic_path(plan.name), znodes.encode_topic(node))]
+        ops = [Create(znodes.topic_path(plan.topic.name), znodes.encode_topic(node))]
         if plan.configs:
-            path = znodes.config_path(ConfigResource(ConfigResourceType.TOPIC, plan.name))
+            path = znodes.config_path(ConfigResource(ConfigResourceType.TOPIC, plan.topic.name))
             ops.append(Create(path, znodes.encode(plan.configs)))
         for index, partition in enumerate(partitions):
             draft.add(topic_id, index, partition)
@@ -273,7 +276,7 @@ class TopicControlManager(ControlManager):
             random=self._environment.random,
             default_partitions=config.num_partitions,
             default_replication_factor=config.default_replication_factor,
-            validate_configs=lambda overrides: validate_topic_configs(overrides, config.topic_defaults),
+            validate_configs=partial(validate_topic_configs, defaults=config.topic_defaults),
             cordoned_brokers=frozenset(filter(self._is_cordoned, (*running, *fenced))),
             fenced_brokers=frozenset(fenced),
             stopping_brokers=frozenset(id for id, broker in running.items() if broker.in_controlled_shutdown),

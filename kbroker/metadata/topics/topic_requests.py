@@ -67,10 +67,6 @@ class TopicPlan:
     replicas: list[list[int]]
     configs: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        return self.topic.name
-
 
 def check_partition_count(topics: Iterable[NewTopic], default_partitions: int) -> None:
     """Raise KafkaError (POLICY_VIOLATION) if one request creates too many partitions."""

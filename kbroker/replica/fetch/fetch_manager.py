@@ -11,13 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import Buffer, KafkaError
-from kbroker.replica.fetch.fetch_reads import (
-    ColdReadResult,
-    FetchReads,
-    readable_end,
-    state_of,
-    wait_for_change,
-)
+from kbroker.replica.fetch.cold_reads import ColdReadResult, read_cold_blocking
 from kbroker.replica.fetch.fetch_response_cache import FetchResponseCache
 from kbroker.replica.fetch.fetch_session import (
     FINAL_EPOCH,
@@ -29,11 +23,12 @@ from kbroker.replica.fetch.fetch_session import (
     FetchSessionCache,
 )
 from kbroker.replica.fetch.partition_reads import (
+    FetchReads,
     add_cold_results,
     check_fetch,
     look_up,
-    read_cold_blocking,
     read_partitions,
+    wait_for_change,
 )
 from kbroker.replica.replication_throttle import LeaderThrottle, unlimited_quota
 from kbroker.runtime.event_log import EventLogger
@@ -133,7 +128,8 @@ class FetchManager:
         max_bytes = self.max_bytes_for(request)
         try:
             session.update(request.topics, request.forgotten)
-            session = self._count_session(session)
+            if session.size_bytes != session.counted_bytes or not session.partitions:
+                session = self._count_session(session)
             session.listener = listener
             if request.replica_id >= 0:
                 record_positions(session, request, self.replicas, self.environment.clock.mono_ms())
@@ -144,7 +140,8 @@ class FetchManager:
             raise
         min_bytes = request.min_bytes
         if reads.size < min_bytes:
-            min_bytes = reachable_min_bytes(min_bytes, max_bytes)
+            # Responses consist of complete batches, so they may never reach `max_bytes`, but they do reach half of it.
+            min_bytes = min(min_bytes, max(max_bytes // 2, 1))
         if not reads.cold and (
             reads.size >= min_bytes or reads.must_respond or request.max_wait_ms <= 0 or not session.partitions
         ):
@@ -152,10 +149,10 @@ class FetchManager:
         deadline_ms = self.environment.clock.mono_ms() + request.max_wait_ms
         if reads.is_throttled:
             deadline_ms = self.throttle.deadline_ms(deadline_ms)
-        loop = self.environment.loop
+        end_wait = self._end_wait_in_turns if in_turns else self._read_and_complete
         delayed = DelayedFetch(
-            self.replicas.purgatory, session, request, min_bytes, deadline_ms, loop.call_soon, self._end_wait,
-            self._end_request, in_turns,
+            self.replicas.purgatory, session, request, min_bytes, deadline_ms, self.environment.loop.call_soon,
+            end_wait, self._end_request, in_turns,
         )  # fmt: skip
         if reads.cold:
             self._start(self._read_cold(delayed, reads))
@@ -215,7 +212,8 @@ class FetchManager:
             if session.id:
                 _record_sent(session, fetched, result, size)
         session.is_busy = False
-        session.end_request()
+        if not session.id or session.is_closed:
+            session.end_request()
         return FetchResponse(0, session.id, list(topics.items()))
 
     # Sessions.
@@ -242,7 +240,8 @@ class FetchManager:
             session.replica_id = request.replica_id
         else:
             session = sessions.resume(request.session_id, epoch, uses_topic_ids, now_ms)
-            self._end_waiter(session)
+            if session.waiter is not None:
+                self._end_waiter(session)
         return session
 
     def _count_session(self, session: FetchSession) -> FetchSession:
@@ -274,15 +273,13 @@ class FetchManager:
     def _end_waiter(self, session: FetchSession) -> None:
         """Complete the waiting request of a session without records, because a later request replaces it."""
         if session.waiter is not None:
-            session.waiter.complete(FetchResponse(0, session.id, []))
+            waiter, session.waiter = session.waiter, None
+            waiter.complete(FetchResponse(0, session.id, []))
 
     # Delayed fetches.
 
-    def _end_wait(self, delayed: DelayedFetch) -> None:
-        if delayed.in_turns:
-            self._call_in_turns(self._read_and_complete, delayed)
-        else:
-            self._read_and_complete(delayed)
+    def _end_wait_in_turns(self, delayed: DelayedFetch) -> None:
+        self._call_in_turns(self._read_and_complete, delayed)
 
     def _call_in_turns(self, function: Callable[..., None], *arguments: Any) -> None:
         rest = self.environment.turns.call(function, *arguments)
@@ -301,7 +298,10 @@ class FetchManager:
 
         If a read filter has left too few of the new bytes, the wait continues.
         """
+        if delayed.is_done:
+            return
         request, session = delayed.request, delayed.session
+        self.replicas.purgatory.cancel(delayed)
         session.is_busy = delayed.in_turns
         try:
             max_bytes = self.max_bytes_for(request)
@@ -311,37 +311,29 @@ class FetchManager:
             reads = FetchReads()
         if reads.cold:
             self._start(self._read_cold(delayed, reads))
-        elif reads.is_filtered:
-            self._complete_or_wait(delayed, reads)
         else:
-            self._complete(delayed, reads)
+            self._complete_or_wait(delayed, reads)
 
     def _complete_or_wait(self, delayed: DelayedFetch, reads: FetchReads) -> None:
-        """Respond if a read filter has left enough, or the wait is over."""
-        if (
-            reads.size >= delayed.min_bytes
-            or reads.must_respond
-            or delayed.must_complete
-            or self.environment.clock.mono_ms() >= delayed.deadline_ms
+        """Respond, unless a read filter has left too little and the wait is not over."""
+        session = delayed.session
+        if delayed.is_done:
+            # The connection of a large request, or the session, was closed while the partitions were read.
+            if session.is_busy:
+                session.is_busy = False
+                session.end_request()
+        elif (
+            reads.is_filtered
+            and reads.size < delayed.min_bytes
+            and not (reads.must_respond or delayed.must_complete)
+            and self.environment.clock.mono_ms() < delayed.deadline_ms
         ):
-            self._complete(delayed, reads)
-        elif not delayed.is_done:
-            delayed.session.is_busy = False
+            session.is_busy = False
             delayed.wait_for_bytes(reads.size)
         else:
-            self._end_unused(delayed.session)
-
-    def _complete(self, delayed: DelayedFetch, reads: FetchReads) -> None:
-        if not delayed.is_done:
-            delayed.complete(self._respond(delayed.session, reads))
-        else:
-            self._end_unused(delayed.session)
-
-    def _end_unused(self, session: FetchSession) -> None:
-        """End a large request whose connection, or session, was closed while its partitions were read."""
-        if session.is_busy:
-            session.is_busy = False
-            session.end_request()
+            response = self._respond(session, reads)
+            session.waiter = None
+            delayed.complete(response)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.environment.loop.create_task(self.environment.turns.run(work))
@@ -364,15 +356,7 @@ class FetchManager:
             results = [KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)] * len(cold)
         if not delayed.is_done:
             add_cold_results(reads, session, delayed.request, results, self.replicas)
-        if reads.is_filtered:
-            self._complete_or_wait(delayed, reads)
-        else:
-            self._complete(delayed, reads)
-
-
-def reachable_min_bytes(min_bytes: int, max_bytes: int) -> int:
-    """Responses consist of complete batches, so they may never reach `max_bytes`, but they do reach half of it."""
-    return min(min_bytes, max(max_bytes // 2, 1))
+        self._complete_or_wait(delayed, reads)
 
 
 def _record_sent(session: FetchSession, fetched: FetchPartition, result: FetchResult, size: int) -> None:
@@ -387,5 +371,5 @@ def _record_sent(session: FetchSession, fetched: FetchPartition, result: FetchRe
     fetched.last_sent = (result.high_watermark, result.log_start_offset)
     if size:
         session.move_to_end(fetched)
-    elif fetched.offset >= readable_end(session, partition) and fetched.last_sent == state_of(partition):
+    elif fetched.last_sent == (partition.state.high_watermark, partition.log.log_start_offset):
         wait_for_change(session, fetched, partition)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from kbroker.common import KafkaError
 from kbroker.replica.fetch.read_filter import ReadView
-from kbroker.replica.purgatory import DelayedOperation, Purgatory
+from kbroker.runtime.delayed_response import DelayedResponse, Purgatory
 from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FetchedPartition, FetchRequest, FetchResponse, TopicKey
@@ -123,7 +123,6 @@ class FetchSession:
         """Add, update and remove partitions as the request says."""
         partitions, ready = self.partitions, self.ready
         for key, requested_partitions in topics:
-            added_bytes = partition_bytes(key) if self.id else 0
             for requested in requested_partitions:
                 if self.is_busy:
                     yield_if_due()
@@ -131,7 +130,8 @@ class FetchSession:
                 partition = partitions.get(partition_key)
                 if partition is None:
                     partition = partitions[partition_key] = FetchPartition(self, key, requested)
-                    self.size_bytes += added_bytes
+                    if self.id:
+                        self.size_bytes += partition_bytes(key)
                 else:
                     partition.update(requested)
                 ready[partition] = None
@@ -262,10 +262,10 @@ class FetchSessionCache:
         return session
 
 
-class DelayedFetch(DelayedOperation[FetchResponse]):
+class DelayedFetch(DelayedResponse[FetchResponse]):
     """A request that waits for `min_bytes` or its deadline, or for the disk.
 
-    When the wait for bytes is over, `on_ready` is called; it reads the records and completes the request. The call is
+    When the wait for bytes is over, `end_wait` is called; it reads the records and completes the request. The call is
     made in the next iteration of the event loop, so the appends of one iteration share a response.
 
     `deadline_ms`: the end of the wait (monotonic). `must_complete`: the wait is over, even if a read filter drops all
@@ -273,9 +273,10 @@ class DelayedFetch(DelayedOperation[FetchResponse]):
     """
 
     __slots__ = (
-        "_call_soon", "_end_request", "_gained_bytes", "_is_waiting", "_on_ready", "deadline_ms", "in_turns",
+        "_call_soon", "_end_request", "_end_wait", "_gained_bytes", "_is_waiting", "deadline_ms", "in_turns",
         "min_bytes", "must_complete", "request", "session",
     )  # fmt: skip
+    purgatory: Purgatory
 
     def __init__(
         self,
@@ -284,8 +285,8 @@ class DelayedFetch(DelayedOperation[FetchResponse]):
         request: FetchRequest,
         min_bytes: int,
         deadline_ms: int,
-        call_soon: Callable[[Callable[[], None]], object],
-        on_ready: Callable[[DelayedFetch], None],
+        call_soon: Callable[[Callable[[DelayedFetch], None], DelayedFetch], object],
+        end_wait: Callable[[DelayedFetch], None],
         end_request: Callable[[FetchSession], None],
         in_turns: bool,
     ) -> None:
@@ -293,7 +294,7 @@ class DelayedFetch(DelayedOperation[FetchResponse]):
         self.session = session
         self.request = request
         self._call_soon = call_soon
-        self._on_ready = on_ready
+        self._end_wait = end_wait
         self._end_request = end_request
         self.in_turns = in_turns
         self._is_waiting = False
@@ -316,7 +317,7 @@ class DelayedFetch(DelayedOperation[FetchResponse]):
                     fetched.target.fetchers[fetched] = None
         self._is_waiting = True
         self._gained_bytes = available
-        self.watch(self.deadline_ms)
+        self.purgatory.set(self, self.deadline_ms)
 
     def gained(self, size: int) -> None:
         """Called when a partition has `size` more bytes to read, or 0 for another change that must be sent."""
@@ -325,29 +326,16 @@ class DelayedFetch(DelayedOperation[FetchResponse]):
             self.must_complete = True
         if self._is_waiting and (size == 0 or self._gained_bytes >= self.min_bytes):
             self._is_waiting = False
-            self._call_soon(self._end_wait)
+            self._call_soon(self._end_wait, self)
 
     def expire(self) -> None:
         self._is_waiting = False
         self.must_complete = True
-        self._end_wait()
-
-    def _end_wait(self) -> None:
-        if not self.is_done:
-            self.stop_watching()
-            self._on_ready(self)
-
-    def complete(self, response: FetchResponse) -> None:
-        self._leave_session()
-        super().complete(response)
+        self._end_wait(self)
 
     def abandon(self) -> None:
         """End the request, because its connection is closed. Nothing was sent, so the session is unchanged."""
         if not self.is_done:
             super().abandon()
-            self._leave_session()
-            self._end_request(self.session)
-
-    def _leave_session(self) -> None:
-        if self.session.waiter is self:
             self.session.waiter = None
+            self._end_request(self.session)

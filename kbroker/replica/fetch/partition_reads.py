@@ -10,12 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, KafkaError
-from kbroker.replica.fetch.fetch_reads import (
-    AbortedTransactions,
-    ColdRead,
-    ColdReadResult,
-    FetchReads,
-)
+from kbroker.replica.fetch.cold_reads import AbortedTransactions, ColdRead, ColdReadResult, aborted_transactions
 from kbroker.replica.fetch.fetch_session import READ_COMMITTED, FetchPartition, FetchSession
 from kbroker.replica.fetch.filter_scan import FilteredRead, LookBudget, read_filtered
 from kbroker.replica.fetch.read_filter import (
@@ -30,16 +25,101 @@ from kbroker.replica.fetch.read_filter import (
 from kbroker.replica.partition import Partition
 from kbroker.replica.partition_state import NO_REPLICA
 from kbroker.runtime.turns import yield_if_due
-from kbroker.storage.log.log_reads import find_aborted_transactions, read_blocking, read_or_slice
+from kbroker.storage.log.log_reads import read_or_slice
 from kbroker.storage.log.segment import FileSlice
 from protocol.errors import ErrorCode
-from protocol.fast.fetch import FetchRequest
+from protocol.fast.fetch import FetchRequest, FetchResult
 
 if TYPE_CHECKING:
     from kbroker.replica.replica_manager import ReplicaManager
     from kbroker.replica.replication_throttle import LeaderThrottle
     from kbroker.runtime.environment import Clock
-    from kbroker.storage.log.log import Log
+    from protocol.fast.current_leader import CurrentLeader
+
+PartitionReadResult = tuple[FetchPartition, FetchResult]
+
+
+class FetchReads:
+    """The results for a response. `size`: bytes of records. `must_respond`: the request must not wait for more.
+
+    `is_filtered`: a partition has a read filter; `budget` limits what the response scans, and `size` does not count
+    batches that only move a position. `is_throttled`: records were withheld from a follower. `throttled_left`:
+    the bytes that throttled replicas may still get; None before the first of them.
+    """
+
+    __slots__ = ("budget", "cold", "is_filtered", "is_throttled", "must_respond", "results", "size", "throttled_left")
+
+    def __init__(self) -> None:
+        self.results: list[PartitionReadResult] = []
+        self.size = 0
+        self.must_respond = self.is_throttled = self.is_filtered = False
+        self.budget: LookBudget | None = None
+        self.cold: list[ColdRead] = []
+        self.throttled_left: int | None = None
+
+    def add_error(
+        self,
+        fetched: FetchPartition,
+        code: ErrorCode,
+        leader: CurrentLeader | None = None,
+        message: str | None = None,
+    ) -> None:
+        """Add the error of a partition. `message`: the reason, for the broker's log."""
+        # As in Kafka, the list of aborted transactions is empty if the partition does not exist, and else null.
+        aborted: AbortedTransactions = [] if fetched.target is None else None
+        result = FetchResult(fetched.index, code, -1, -1, -1, aborted, b"", None, leader, error_message=message)
+        self.results.append((fetched, result))
+
+    def add_read_replica(self, fetched: FetchPartition, partition: Partition, replica: int) -> None:
+        """Refer a consumer to a follower (KIP-392)."""
+        result = FetchResult(
+            fetched.index, 0, partition.high_watermark, partition.last_stable_offset, partition.log.log_start_offset,
+            None, b"", preferred_read_replica=replica,
+        )  # fmt: skip
+        self.results.append((fetched, result))
+
+    def add(
+        self,
+        session: FetchSession,
+        fetched: FetchPartition,
+        partition: Partition,
+        request: FetchRequest,
+        records: Buffer | FileSlice,
+        aborted: AbortedTransactions = None,
+        diverging: tuple[int, int] | None = None,
+    ) -> None:
+        """Add a partition, unless the client already knows its state and there are no records (KIP-227)."""
+        high_watermark, log_start_offset = partition.state.high_watermark, partition.log.log_start_offset
+        is_known = session.is_incremental and fetched.last_sent == (high_watermark, log_start_offset)
+        if is_known and not records and diverging is None:
+            wait_for_change(session, fetched, partition)
+            return
+        self.size += len(records)
+        if session.is_busy and isinstance(records, Buffer):
+            # Other requests use the buffer before this one has its response.
+            records = bytes(records)
+        result = FetchResult(
+            fetched.index,
+            0,
+            high_watermark,
+            partition.last_stable_offset,
+            log_start_offset,
+            aborted or [] if request.isolation_level == READ_COMMITTED else None,
+            records,
+            diverging,
+        )
+        self.results.append((fetched, result))
+
+
+def wait_for_change(session: FetchSession, fetched: FetchPartition, partition: Partition) -> None:
+    """Remove the partition from the `ready` ones until it notifies the session, unless there is more to read."""
+    is_follower = session.replica_id >= 0
+    if fetched.offset < (partition.log.log_end_offset if is_follower else partition.state.high_watermark):
+        return
+    session.ready.pop(fetched, None)
+    # A throttle of a follower that has ended may have removed it.
+    (partition.replica_fetchers if is_follower else partition.fetchers)[fetched] = None
+
 
 # With these errors the response names the current leader (KIP-951).
 LEADER_ERRORS = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH}
@@ -260,16 +340,23 @@ def check_fetch(partition: Partition, fetched: FetchPartition, request: FetchReq
     If the client sent the last epoch that it has fetched, and its log diverges from this one below its offset, returns
     the (epoch, end offset) up to which they agree (KIP-595). Otherwise returns None.
     """
-    if request.rack_id is not None and request.replica_id < 0:
-        # From version 11 on, consumers may read from followers (KIP-392): as in Kafka, also those without client.rack.
-        partition.check_reader(fetched.current_epoch)
-    else:
-        partition.check_leader(fetched.current_epoch)
-    if request.replica_id >= 0:
+    state, replica_id = partition.state, request.replica_id
+    if fetched.current_epoch != state.leader_epoch:
+        partition.check_epoch(fetched.current_epoch)
+    # From version 11 on, consumers may read from followers (KIP-392): as in Kafka, also those without client.rack.
+    reads_followers = request.rack_id is not None and replica_id < 0
+    if not partition.is_leader and not (reads_followers and partition.has_leader):
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    if replica_id >= 0:
         if fetched.current_epoch < 0:
             # A claim counts in one leader epoch only.
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
-        partition.check_follower(request.replica_id, request.replica_epoch)
+        follower = state.followers.get(replica_id)
+        if follower is None:
+            # The leader does not know of a reassignment yet: the follower retries.
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        if request.replica_epoch < follower.broker_epoch:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     elif partition.is_retired:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     log = partition.log
@@ -277,7 +364,7 @@ def check_fetch(partition: Partition, fetched: FetchPartition, request: FetchReq
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
     if fetched.offset < log.log_start_offset:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-    if fetched.last_epoch >= 0:
+    if fetched.last_epoch >= 0 and (fetched.last_epoch != log.epochs.latest or fetched.offset > log.log_end_offset):
         epoch, end_offset = log.epochs.end_offset_for(fetched.last_epoch, log.log_end_offset)
         if end_offset < 0:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -286,47 +373,6 @@ def check_fetch(partition: Partition, fetched: FetchPartition, request: FetchReq
     if fetched.offset > log.log_end_offset:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     return None
-
-
-# Reads from disk.
-
-
-def read_cold_blocking(
-    cold_reads: list[ColdRead], max_bytes: int, clock: Clock, is_large: bool, copies: bool
-) -> list[ColdReadResult]:
-    """Read one partition after another in a thread, up to `max_bytes`. Returns the results of those that it read.
-
-    These are none if the first one has a batch with more decompressed bytes than several threads may have at a time:
-    then call it with `is_large`. Without `copies`, the thread's next read may reuse the buffers of the records.
-    """
-    results: list[ColdReadResult] = []
-    size = 0
-    budget = LookBudget.for_thread(clock, is_large)
-    for _, partition, offset, end_offset, partition_max_bytes, read_committed, filtered in cold_reads:
-        limit = min(partition_max_bytes, max_bytes - size)
-        if size and limit <= 0:
-            break
-        if filtered is not None and budget.is_used_up(clock):
-            break
-        try:
-            if filtered is not None:
-                found = read_filtered(
-                    partition.log, filtered, offset, max(limit, 0), end_offset, read_committed, budget, clock,
-                    wait=True,
-                )  # fmt: skip
-                if found is None:
-                    break
-                size += len(found.records)
-                results.append(found._replace(records=bytes(found.records)) if copies else found)
-                continue
-            records = read_blocking(partition.log, offset, max(limit, 0), end_offset, not size)
-            aborted = aborted_transactions(partition.log, offset, len(records), wait=True) if read_committed else None
-        except KafkaError as error:
-            results.append(error)
-            continue
-        size += len(records)
-        results.append((bytes(records) if copies else records, aborted))
-    return results
 
 
 def add_cold_results(
@@ -353,10 +399,3 @@ def add_cold_results(
             _add_filtered(reads, session, request, cold_read, result)
         else:
             reads.add(session, cold_read.fetched, cold_read.partition, request, *result)
-
-
-def aborted_transactions(log: Log, offset: int, size: int, wait: bool) -> AbortedTransactions:
-    """Return the aborted transactions in `size` bytes from `offset` on; None if that would wait for the disk."""
-    found = find_aborted_transactions(log, offset, size, wait)
-    # In the order of their markers, as Kafka sends them; consumers sort them.
-    return None if found is None else [(transaction.producer_id, transaction.first_offset) for transaction in found]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.config.topic_config import TopicConfig
-from kbroker.config.values import ConfigError, Value
+from kbroker.config.values import ConfigError
 from kbroker.replica.logs.checkpoints import NEW_LOG, TAKEN_BACK, CheckpointFiles, LogCheckpoints, StartupState
 from kbroker.replica.logs.disk_health import ShortageReporter
 from kbroker.replica.logs.stray_logs import FateOf, LogOffsets, LogPosition, StrayLogs
@@ -105,7 +105,7 @@ class LogManager:
         self._background = BackgroundTasks(environment)
         self._stray_logs = StrayLogs(environment.disk, path, self._unique)
         # What the last result of `topic_config` was made from, and that: all partitions of a topic share it.
-        self._last_topic_config: tuple[Mapping[str, Value], Mapping[str, str], TopicConfig] | None = None
+        self._last_topic_config: tuple[TopicConfig, Mapping[str, str], TopicConfig] | None = None
         # The messages that `_warn_once` has logged.
         self._warnings: set[tuple[object, ...]] = set()
 
@@ -132,9 +132,7 @@ class LogManager:
         self._last_topic_config = defaults, dict(overrides), config
         return config
 
-    def _valid_topic_config(
-        self, topic: str, overrides: Mapping[str, str], defaults: Mapping[str, Value]
-    ) -> TopicConfig:
+    def _valid_topic_config(self, topic: str, overrides: Mapping[str, str], defaults: TopicConfig) -> TopicConfig:
         valid: dict[str, str] = {}
         for name, text in overrides.items():
             try:

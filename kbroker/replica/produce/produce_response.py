@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
-from kbroker.replica.partition import ACKS_ALL, Partition
+from kbroker.replica.partition import Partition
 from kbroker.replica.produce.batch_validation import NotOneBatchError
 from kbroker.replica.produce.record_rules import InvalidRecordsError
-from kbroker.replica.purgatory import DelayedOperation, Purgatory
+from kbroker.runtime.delayed_response import DelayedResponse, Purgatory
 from kbroker.runtime.turns import paced
 from kbroker.storage.producers.transactions import VerificationGuard
 from protocol.errors import ErrorCode
@@ -38,7 +38,7 @@ class UnacknowledgedBatch(NamedTuple):
     waits_for_commit: bool
 
 
-class DelayedProduce(DelayedOperation[list[TopicResult]]):
+class DelayedProduce(DelayedResponse[list[TopicResult]]):
     """A request with batches that are not committed yet, or not synced yet (flush.before.ack)."""
 
     __slots__ = ("_batches", "_current_leader", "_listener", "_missing", "_results")
@@ -46,11 +46,14 @@ class DelayedProduce(DelayedOperation[list[TopicResult]]):
     def __init__(
         self,
         purgatory: Purgatory,
+        deadline_ms: int,
         response: list[TopicResult],
         batches: list[UnacknowledgedBatch],
         current_leader: Callable[[TopicKey, int, str], CurrentLeader | None],
         listener: str,
+        in_turn: bool,
     ) -> None:
+        """`deadline_ms`: the end of the wait (monotonic). `in_turn`: whether the caller is in a turn."""
         super().__init__(purgatory)
         self._current_leader = current_leader
         self._listener = listener
@@ -58,10 +61,9 @@ class DelayedProduce(DelayedOperation[list[TopicResult]]):
         self._batches = batches
         # The indexes in `batches` of those that are not acknowledged yet.
         self._missing = set(range(len(batches)))
-
-    def start(self, deadline_ms: int) -> None:
-        self.watch(deadline_ms)
-        for number, batch in paced(enumerate(self._batches)):
+        purgatory.set(self, deadline_ms)
+        numbered = enumerate(batches)
+        for number, batch in paced(numbered) if in_turn else numbered:
             wait = batch.partition.on_committed if batch.waits_for_commit else batch.partition.on_synced
             wait(batch.end_offset, partial(self._on_acknowledged, number))
 
@@ -159,18 +161,6 @@ def append_error_result(index: int, error: KafkaError, partition: Partition | No
         log_start_offset = partition.log.log_start_offset
     record_errors = tuple(error.record_errors) if isinstance(error, InvalidRecordsError) else NO_RECORD_ERRORS
     return (index, int(error.code), -1, -1, log_start_offset, record_errors, error.message)
-
-
-def await_acknowledgement(
-    partition: Partition,
-    end_offset: int,
-    acks: int,
-    results: list[PartitionResult],
-    unacknowledged: list[UnacknowledgedBatch],
-) -> None:
-    """Make the response wait for the batch with the next result, if it must be committed or synced first."""
-    if acks == ACKS_ALL or partition.flush_before_ack:
-        unacknowledged.append(UnacknowledgedBatch(partition, end_offset, results, len(results), acks == ACKS_ALL))
 
 
 def copied(topics: list[TopicRecords]) -> list[TopicRecords]:

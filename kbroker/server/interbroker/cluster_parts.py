@@ -77,9 +77,11 @@ class ClusterParts:
         return self.identity.broker_epoch
 
     def _on_delta(self, delta: MetadataDelta) -> None:
-        self.peers.on_delta(delta)
-        self.server.on_delta(delta)
-        self.controller_channel.on_delta(delta)
+        if delta.brokers or delta.fenced_brokers:
+            self.peers.on_brokers_changed()
+            self.server.on_brokers_changed()
+        if delta.controller_id is not None:
+            self.controller_channel.on_controller_changed()
 
     async def bind(self) -> tuple[str, int]:
         """Bind the listener for brokers. Returns the address at which other brokers reach it."""

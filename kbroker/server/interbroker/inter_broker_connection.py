@@ -13,14 +13,15 @@ from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from kbroker.api.context import UNKNOWN_SOFTWARE, ApiHandler, Identity, RequestContext
+from kbroker.api.context import UNKNOWN_SOFTWARE, Identity, RequestContext
 from kbroker.api.dispatch import UnsupportedRequest
+from kbroker.common import KafkaError
 from kbroker.interbroker.frame_protocol import FrameProtocol
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.server.error_reporter import api_name
 from kbroker.server.file_response import FileResponseWriter
 from kbroker.storage.log.segment import FileSlice
-from protocol.errors import MalformedError, ManyElements
+from protocol.errors import MalformedError
 from protocol.fast.primitives import no_pause
 from protocol.varints import skip_tagged_fields
 
@@ -78,7 +79,7 @@ class InterBrokerConnection(FrameProtocol):
         received_ns = server.mono_ns()
         try:
             api_key, version, correlation_id, client_id_size = _REQUEST_HEADER.unpack_from(frame)
-            handler = server.dispatch.find(api_key, version)
+            handler = server.dispatch[api_key, version]
             pos = _REQUEST_HEADER.size + max(0, client_id_size)
             if handler.is_flexible:
                 pos = pos + 1 if frame[pos] == 0 else skip_tagged_fields(frame, pos)
@@ -86,29 +87,34 @@ class InterBrokerConnection(FrameProtocol):
             stats.requests += 1
             stats.bytes_in += len(frame)
             context = RequestContext(self, handler, version, correlation_id, None, received_ns)
-            request = _decode(handler, frame, pos, version)
-            response = handler.handle(server.services, context, request)
+            # At once, also if it has many elements.
+            request = handler.decode(frame, pos, version, no_pause)
+            try:
+                response = handler.handle(server.services, context, request)
+            except KafkaError as error:
+                response = handler.fail(context, request, error)
             if isinstance(response, handler.response_type):
                 self._complete(context, request, response)
-            elif isinstance(response, DelayedResponse):
-                context.delayed = response
-                self._add(context)
-                response.on_complete(partial(self._complete, context, request))
             elif response is not None:
-                self._add(context)
-                server.spawn(self._await(context, request, server.turns.run(response)))
+                self._in_progress[context] = None
+                if len(self._in_progress) == MAX_IN_PROGRESS:
+                    self._update_reading()
+                if isinstance(response, DelayedResponse):
+                    context.delayed = response
+                    response.on_complete(partial(self._complete, context, request))
+                else:
+                    server.spawn(self._await(context, request, server.turns.run(response)))
         except UnsupportedRequest as error:
             self.close(error.reason, api=api_name(error.api_key), version=error.version)
         except Exception as error:
             self._on_request_error(error, context)
 
-    def _add(self, context: RequestContext) -> None:
-        self._in_progress[context] = None
-        self._update_reading()
-
     async def _await(self, context: RequestContext, request: Any, response: Awaitable[Any]) -> None:
         try:
-            completed = await response
+            try:
+                completed = await response
+            except KafkaError as error:
+                completed = context.handler.fail(context, request, error)
         except Exception as error:
             self._on_request_error(error, context)
         else:
@@ -116,7 +122,8 @@ class InterBrokerConnection(FrameProtocol):
 
     def _complete(self, context: RequestContext, request: Any, response: Any) -> None:
         context.delayed = None
-        if self._in_progress.pop(context, self) is None:
+        self._in_progress.pop(context, None)
+        if not self._is_reading:
             self._update_reading()
         if self.transport is None or response is None:
             return
@@ -243,11 +250,3 @@ class InterBrokerConnection(FrameProtocol):
         for context in contexts:
             if context.delayed is not None:
                 context.delayed.abandon()
-
-
-def _decode(handler: ApiHandler, frame: memoryview, pos: int, version: int) -> Any:
-    """Decode a request at once, also if it has many elements."""
-    try:
-        return handler.decode(frame, pos, version)
-    except ManyElements:
-        return handler.decode(frame, pos, version, no_pause)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kbroker.api.dispatch import Dispatch
     from kbroker.config import BrokerConfig
     from kbroker.interbroker.handshake import BrokerIdentity
-    from kbroker.metadata.image import MetadataDelta, MetadataImage
+    from kbroker.metadata.image import MetadataImage
     from kbroker.runtime.environment import Environment
 
 log = EventLogger("kbroker.interbroker")
@@ -81,7 +81,7 @@ class InterBrokerServer:
             connection.close_quietly()
         await self.context.stop()
 
-    def on_delta(self, delta: MetadataDelta) -> None:
+    def on_brokers_changed(self) -> None:
         """Close connections of former processes of brokers."""
         for connection in list(self.connections):
             peer_broker = connection.identity.peer_broker

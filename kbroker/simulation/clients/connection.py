@@ -204,6 +204,9 @@ _DRAWN = (
     ApiKey.LIST_CONFIG_RESOURCES, ApiKey.DESCRIBE_TOPIC_PARTITIONS,
 )  # fmt: skip
 
+# The last versions of Kafka 4.3, which the clients have whose versions are drawn.
+_LAST_OF_4_3 = {ApiKey.API_VERSIONS: 4, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.DELETE_GROUPS: 2}
+
 # The highest version to use, by API key.
 Caps = dict[int, int]
 
@@ -214,7 +217,7 @@ def draw_older_versions(random: Random, *, static_members: bool = False) -> Caps
     for key in _DRAWN:
         api = APIS[key]
         lowest = max(api.min_version, _LOWEST.get(key, 0), STATIC_MEMBERS.get(key, 0) if static_members else 0)
-        caps[key] = random.randint(lowest, api.max_version)
+        caps[key] = random.randint(lowest, _LAST_OF_4_3.get(key, api.max_version))
     if caps[ApiKey.METADATA] < FIRST_METADATA_WITH_IDS:
         for named, last in MAX_VERSIONS.items():
             caps[named] = min(caps[named], last)

@@ -58,6 +58,8 @@ from protocol.messages.k23_offset_for_leader_epoch import (
 )
 
 FIRST_COMMIT_WITH_INSTANCE = 7
+# Of TxnOffsetCommit.
+LAST_WITH_NAMES = 5
 FIRST_FETCH_WITH_ID = 10
 FIRST_WITH_GROUPS = 8
 FIRST_STABLE = 7
@@ -343,6 +345,9 @@ async def _commit_in_transaction(
     async def attempt(connection: SimClientConnection) -> ErrorCode:
         version = producer.request_version(connection, ApiKey.TXN_OFFSET_COMMIT)
         request = _transactional_commit(producer, group, membership, positions)
+        if any(topic.topic_id == NO_ID for topic in request.topics):
+            # As the Java client does. The producer need not know the topics that its program reads.
+            version = min(version, LAST_WITH_NAMES)
         response = await connection.request(request, TxnOffsetCommitResponse, version=version)
         return first_error(
             ErrorCode(partition.error_code) for topic in response.topics for partition in topic.partitions
@@ -363,7 +368,8 @@ def _transactional_commit(
 ) -> TxnOffsetCommitRequest:
     topics: dict[str, TxnOffsetCommitRequestTopic] = {}
     for (name, index), (offset, leader_epoch) in positions.items():
-        topic = topics.setdefault(name, TxnOffsetCommitRequestTopic(name=name))
+        topic_id = producer.cluster.topic_ids.get(name, NO_ID)
+        topic = topics.setdefault(name, TxnOffsetCommitRequestTopic(name=name, topic_id=topic_id))
         topic.partitions.append(
             TxnOffsetCommitRequestPartition(
                 partition_index=index,

@@ -101,12 +101,15 @@ def _read_batches(
         if available <= 0:
             return b""
         size = 0
-        end = _find_end(positions, segment, position, max_bytes, available, end_offset, wait, allow_slice)
-        if end is not None:
-            size, next_offset, limit = end
-            positions.add_read(offset, segment, position, size, next_offset, limit)
-        elif available <= max_bytes:
+        if available <= max_bytes:
             size = available
+            if end_offset is not None:
+                positions.add_read(offset, segment, position, size, end_offset, _NOT_LIMITED)
+        elif not wait:
+            end = _find_end(positions, segment, position, max_bytes, available, allow_slice)
+            if end is not None:
+                size, next_offset = end
+                positions.add_read(offset, segment, position, size, next_offset, max_bytes)
     if size > max_bytes and not min_one:
         return b""
     if allow_slice and size >= BULK_BYTES:
@@ -136,19 +139,13 @@ def _find_end(
     position: int,
     max_bytes: int,
     available: int,
-    end_offset: int | None,
-    wait: bool,
     allow_slice: bool,
-) -> tuple[int, int, int] | None:
-    """Return the size of a read, the offset that follows it, and its limit for the position cache; None if unknown."""
-    if available <= max_bytes:
-        return None if end_offset is None else (available, end_offset, _NOT_LIMITED)
-    if wait:
-        return None
+) -> tuple[int, int] | None:
+    """Return the size of a read, and the offset that follows it; None if they are unknown."""
     end = positions.find_append_end(segment, position, max_bytes)
     if end is None and allow_slice and max_bytes >= BULK_BYTES:
         end = _find_read_end(segment, position, max_bytes, available)
-    return None if end is None else (*end, max_bytes)
+    return end
 
 
 def _find_limit(

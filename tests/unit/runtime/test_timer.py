@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kbroker.runtime.timer import DeadlineTimer
+from kbroker.runtime.deadlines import DeadlineTimer
 from kbroker.simulation.runtime.environment import simulated_environment
 from kbroker.simulation.runtime.loop import SimLoop
 
@@ -15,7 +15,9 @@ class Story:
         self.environment = simulated_environment(1, loop=self.loop)
         self.start_ms = self.environment.clock.mono_ms()
         self.expired: list[tuple[str, int]] = []
-        self.timer: DeadlineTimer[str] = DeadlineTimer(self.environment, self.on_expired)
+        self.timer: DeadlineTimer[str] = DeadlineTimer(
+            self.environment.clock.mono_ms, self.loop.call_later, self.on_expired
+        )
 
     def on_expired(self, key: str) -> None:
         self.expired.append((key, self.environment.clock.mono_ms() - self.start_ms))

@@ -213,7 +213,7 @@ async def test_a_cached_response_counts_as_a_request_and_has_its_place(m: Machin
     await client.create_topic("t", 2)
     version = 9
     await client.request(metadata("t"), version, MetadataResponse)
-    stats = m.broker._server.context.dispatch.find(ApiKey.METADATA, version).stats
+    stats = m.broker._server.context.dispatch[ApiKey.METADATA, version].stats
     before = stats.requests, stats.bytes_in, stats.bytes_out, sum(stats.buckets)
     # The first waits for the creation of a topic. The second, whose response is cached, is sent after it.
     waiting = client.send(metadata("new"), version, MetadataResponse)

@@ -19,7 +19,7 @@ from kbroker.server.connection import Connection
 from kbroker.server.socket_server import FEW_CONNECTIONS, Listener, SocketServer
 from protocol.apis import ApiKey
 from tests.unit.support.memory_disk import make_environment
-from tests.unit.support.server_connection import ECHO, ConnectionUnderTest
+from tests.unit.support.server_connection import ECHO, ConnectionUnderTest, DispatchTo
 
 SHORTAGE = "out of file descriptors, disk space or memory"
 
@@ -45,7 +45,7 @@ def test_a_connection_is_closed_with_a_reason_if_the_handler_cannot_be_loaded(
 ) -> None:
     """The header of a frame is read before the frame is complete."""
     tested = ConnectionUnderTest()
-    tested.server.dispatch = SimpleNamespace(find=find)
+    tested.server.dispatch = DispatchTo(find)
     frame = tested.frame(ECHO, b"x" * 100)
     tested.receive(frame[: int(part * len(frame))])
     assert tested.transport.closed
@@ -57,8 +57,8 @@ def test_a_handler_that_could_not_be_loaded_is_loaded_by_a_later_request(monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(dispatch, "import_module", no_descriptor)
         with pytest.raises(OSError, match="Too many open files"):
-            table.find(ApiKey.FETCH, 12)
-    assert table.find(ApiKey.FETCH, 12).stats.api_key == ApiKey.FETCH
+            table[ApiKey.FETCH, 12]
+    assert table[ApiKey.FETCH, 12].stats.api_key == ApiKey.FETCH
 
 
 class Transport:

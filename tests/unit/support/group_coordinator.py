@@ -50,6 +50,7 @@ DEFAULTS = {
     "group_consumer_assignors": ("uniform", "range"),
     "group_consumer_heartbeat_interval_ms": 500,
     "group_consumer_max_size": 2**31 - 1,
+    "group_consumer_migration_policy": "bidirectional",
     "group_consumer_session_timeout_ms": 3000,
     "group_coordinator_append_linger_ms": -1,
     "group_coordinator_rebalance_protocols": ("classic", "consumer", "share"),

@@ -372,9 +372,8 @@ HIDDEN_VALUES: dict[str, Any] = {
 }
 
 
-LISTS_WITHOUT_ORDER = frozenset(
-    ("members", "groups", "topics", "partitions", "results", "topic_partitions", "subscribed_topic_names")
-)
+# Lists without an order.
+SORTED = {"members", "groups", "topics", "partitions", "results", "subscribed_topic_names", "topic_partitions"}
 
 
 def code(number: int) -> str:
@@ -413,7 +412,7 @@ def _shown(names: Names, name: str, item: Any) -> str:
         return repr(raw.decode()) if raw.isascii() and raw.decode().isprintable() else "x" + raw.hex()
     if isinstance(item, list):
         rows = [render(names, value) if isinstance(value, dict) else str(value) for value in item]
-        if name in LISTS_WITHOUT_ORDER:
+        if name in SORTED:
             rows.sort(key=lambda row: row.partition(" ")[2] if row.split(" ")[0].isupper() else row)
         return "[" + ", ".join(rows) + "]"
     return (

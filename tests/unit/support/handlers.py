@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from kbroker.api.context import Identity, RequestContext, awaited
+from kbroker.api.context import Identity, RequestContext, complete_response
 from kbroker.api.dispatch import load_handler
 from kbroker.api.local_requests import DetachedConnection
 from kbroker.common import KafkaError, TopicPartition
@@ -194,9 +194,8 @@ async def respond(
     handler = load_handler(ApiKey(key), version, forwards=False)
     identity = Identity("PLAINTEXT", peer_broker=peer_broker)
     context = RequestContext(DetachedConnection("127.0.0.1:5", identity), handler, version, 0, client, 0)
-    response = await awaited(
-        handler.handle(services, context, decode(type(request), encode(request, version), version))
-    )
+    decoded = decode(type(request), encode(request, version), version)
+    response = await complete_response(handler.handle, services, context, decoded)
     return decode(type(response), encode(response, version), version)
 
 

@@ -13,9 +13,10 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
-from kbroker.api.context import ApiHandler, Identity, Overlap, RequestContext, Services
+from kbroker.api.context import ApiHandler, Identity, Overlap, RequestContext, Services, complete_response
 from kbroker.api.dispatch import Dispatch, UnsupportedRequest, load_handler, message_codec
-from kbroker.api.local_requests import DetachedConnection, awaited, handle_locally
+from kbroker.api.local_requests import DetachedConnection, handle_locally
+from kbroker.api.response_errors import no_failed_response
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
@@ -36,6 +37,7 @@ from protocol.apis import BROKER_LISTENER_APIS, ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from protocol.schema.message import Message, message_info
+from tests.unit.support.server_connection import DispatchTo
 from tests.unit.support.simulated_hosts import SimulatedHosts
 
 CLUSTER, SECRET, PORT = "rTfKmo8hSJq2Yd1uQk3bWg", b"\5" * 32, 9192
@@ -68,7 +70,7 @@ class PeerBroker:
             self.loop.offload, cast(Any, None), direct_socket=direct_socket,
         )  # fmt: skip
         self.peers = Peers(self.environment, self.identity, self.image)
-        dispatch = cast(Dispatch, SimpleNamespace(find=self._find, stats=list))
+        dispatch = DispatchTo(self._find)
         self.server = InterBrokerServer(self.environment, BrokerConfig.load({}), dispatch, self.identity)
 
     @property
@@ -91,8 +93,8 @@ class PeerBroker:
         changes = {r if isinstance(r, int) else r.id: None if isinstance(r, int) else r for r in registrations}
         delta = MetadataDelta(brokers=changes)
         self.image.apply(delta)
-        self.peers.on_delta(delta)
-        self.server.on_delta(delta)
+        self.peers.on_brokers_changed()
+        self.server.on_brokers_changed()
 
     async def heartbeat(self, to: int, offset: int = 0, timeout_ms: int = 10_000) -> BrokerHeartbeatResponse:
         request = BrokerHeartbeatRequest(broker_id=self.id, current_metadata_offset=offset)
@@ -124,7 +126,7 @@ class PeerBroker:
         return response_bytes(size)
 
 
-def _decode_size(frame: memoryview, pos: int, version: int) -> int:
+def _decode_size(frame: memoryview, pos: int, version: int, pause: object) -> int:
     return int.from_bytes(frame[pos:], "big")
 
 
@@ -133,6 +135,7 @@ def _handler(key: ApiKey, version: int, decode: Any, handle: Any, encode: Any, r
     return ApiHandler(
         decode=decode,
         handle=handle,
+        fail=no_failed_response,
         encode=encode,
         append=lambda response, version, out, pause: out.append(encode(response, version)),
         report_errors=lambda context, request, response: False,
@@ -270,14 +273,15 @@ class ForwardingBroker(PeerBroker):
 
     def apply(self, delta: MetadataDelta) -> None:
         self.image.apply(delta)
-        self.channel.on_delta(delta)
+        if delta.controller_id is not None:
+            self.channel.on_controller_changed()
 
     async def handle(self, request: Message, version: int) -> Any:
         """Handle a client's request."""
         key = message_info(type(request)).key
         handler = load_handler(ApiKey(key or 0), version)
         context = RequestContext(DetachedConnection(CLIENT, Identity("PLAINTEXT")), handler, version, 1, "an app", 0)
-        return await awaited(handler.handle(self.services, context, request))
+        return await complete_response(handler.handle, self.services, context, request)
 
 
 class ForwardingBrokers(PeerBrokers):

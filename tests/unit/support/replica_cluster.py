@@ -262,7 +262,7 @@ class ReplicaCluster:
         """Append a batch at a broker, as the leader."""
         batch = build_batch([(NOW, None, value, ()) for value in values])
         response = self.nodes[node_id].replicas.append_records(
-            [(topic, [(index, memoryview(batch))])], acks, 30_000, 11, "PLAINTEXT"
+            [(topic, [(index, memoryview(batch))])], acks, 30_000, 11, "PLAINTEXT", in_turn=False
         )
         return Produced(response)
 

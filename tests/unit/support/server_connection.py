@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from kbroker.api.context import ApiHandler, Identity, Overlap, RequestContext
-from kbroker.api.dispatch import UnsupportedRequest
+from kbroker.api.dispatch import Dispatch, UnsupportedRequest
+from kbroker.api.response_errors import no_failed_response
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.metrics import RequestStats
 from kbroker.server.connection import Connection
@@ -27,6 +28,17 @@ UNSUPPORTED = 99
 MAX_FRAME = 100_000
 # uv__read() of libuv.
 UVLOOP_READS = 32
+
+
+class DispatchTo(Dispatch):
+    """Handlers that a function returns."""
+
+    def __init__(self, find: Callable[[int, int], ApiHandler]) -> None:
+        super().__init__({})
+        self._find = find
+
+    def __missing__(self, key: tuple[int, int]) -> ApiHandler:
+        return self._find(*key)
 
 
 class FakeTransport:
@@ -96,7 +108,7 @@ class FakeServer:
         self.max_request_bytes = MAX_FRAME
         self.services = None
         self.identity = Identity("PLAINTEXT")
-        self.dispatch = SimpleNamespace(find=self.find)
+        self.dispatch = DispatchTo(self.find)
         self.unsent_bytes = 0
         self.connections: list[Connection] = []
         self.calls_soon: list[Callable[[], None]] = []
@@ -161,6 +173,7 @@ class FakeServer:
         return ApiHandler(
             decode=lambda frame, pos, version: bytes(frame[pos:]),
             handle=self.handle,
+            fail=no_failed_response,
             encode=lambda response, version: [response[:1], response[1:]] if key == PARTS else response,
             append=lambda response, version, out, pause: out.append(response),
             report_errors=lambda context, request, response: False,

@@ -1,13 +1,14 @@
 """What an assignor works with: the members of a group, and what they keep of their current targets (pure)."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from kbroker.runtime.turns import paced
 
 # Ascending partition numbers by topic id. Neither is changed once it is a member's target.
 Assignment = Mapping[bytes, tuple[int, ...]]
-Assignments = dict[str, Assignment]
+Assignments = Mapping[str, Assignment]
 
 
 class MemberSpec(NamedTuple):
@@ -35,22 +36,38 @@ def keep_targets(
     A member does not keep topics without a subscription, and partitions that do not exist or that a member before it
     keeps: a target that comes from a classic group is what its leader has sent.
     """
-    owned: dict[bytes, set[int]] = {topic_id: set() for topic_id in partition_counts}
-    kept: Assignments = {}
-    for member_id, member in paced(members.items()):
-        target: dict[bytes, tuple[int, ...]] = {}
+    parts: dict[bytes, list[tuple[int, ...]]] = {topic_id: [] for topic_id in partition_counts}
+    are_valid = True
+    for member in paced(members.values()):
         for topic_id, partitions in member.target.items():
-            owners = owned.get(topic_id)
-            if not partitions or owners is None or topic_id not in member.subscribed:
-                continue
-            count = partition_counts[topic_id]
-            if max(partitions) >= count or not owners.isdisjoint(partitions):
-                partitions = tuple(p for p in partitions if p < count and p not in owners)
-            if partitions:
-                owners.update(partitions)
-                target[topic_id] = partitions
-        kept[member_id] = target
-    return kept, owned
+            if partitions and topic_id in member.subscribed and topic_id in parts:
+                parts[topic_id].append(partitions)
+            else:
+                are_valid = False
+    owned: dict[bytes, set[int]] = {}
+    for topic_id, topic_parts in paced(parts.items()):
+        owned[topic_id] = partitions_of_topic = set(chain.from_iterable(topic_parts))
+        are_valid = are_valid and len(partitions_of_topic) == sum(map(len, topic_parts))
+        are_valid = are_valid and max(partitions_of_topic, default=-1) < partition_counts[topic_id]
+    if are_valid:
+        return {member_id: member.target for member_id, member in members.items()}, owned
+    return _repair(members, partition_counts)
+
+
+def _repair(
+    members: Mapping[str, MemberSpec], partition_counts: Mapping[bytes, int]
+) -> tuple[Assignments, dict[bytes, set[int]]]:
+    free = {topic_id: set(range(count)) for topic_id, count in paced(partition_counts.items())}
+    kept: dict[str, dict[bytes, tuple[int, ...]]] = {}
+    for member_id, member in paced(members.items()):
+        kept[member_id] = target = {}
+        for topic_id, partitions in member.target.items():
+            if topic_id in member.subscribed and topic_id in free:
+                valid = tuple(partition for partition in partitions if partition in free[topic_id])
+                if valid:
+                    free[topic_id].difference_update(valid)
+                    target[topic_id] = valid
+    return kept, {topic_id: set(range(count)) - free[topic_id] for topic_id, count in partition_counts.items()}
 
 
 def free_partitions(owned: set[int], partition_count: int) -> Sequence[int]:

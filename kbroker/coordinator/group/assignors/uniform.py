@@ -35,16 +35,17 @@ def _assign_homogeneous(members: Mapping[str, MemberSpec], partition_counts: Map
     """
     subscribed = next(iter(members.values())).subscribed
     counts = {topic_id: partition_counts[topic_id] for topic_id in sorted(subscribed) if topic_id in partition_counts}
-    targets, owned = keep_targets(members, counts)
+    kept, owned = keep_targets(members, counts)
+    targets = dict(kept)
     quota, extras = divmod(sum(counts.values()), len(members))
     unfilled: list[tuple[str, int]] = []
-    for index, (member_id, kept) in enumerate(paced(targets.items())):
-        size = sum(map(len, kept.values()))
+    for index, (member_id, target) in enumerate(paced(kept.items())):
+        size = sum(map(len, target.values()))
         has_extra = extras > 0 and (size > quota or len(members) - index <= extras)
         extras -= has_extra
         share = quota + has_extra
         if size > share:
-            targets[member_id] = _trim(kept, share, owned)
+            targets[member_id] = _trim(target, share, owned)
         elif size < share:
             unfilled.append((member_id, share - size))
     free = [(topic_id, free_partitions(owned[topic_id], count)) for topic_id, count in paced(counts.items())]

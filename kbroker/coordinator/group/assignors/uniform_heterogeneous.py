@@ -8,64 +8,68 @@ nothing moves. Topics with many partitions per subscriber come first.
 These are the decisions of Kafka 4.4, so the result is the same for the same order of members.
 """
 
+from bisect import insort
 from collections.abc import Mapping, Sequence
 
-from kbroker.coordinator.group.assignors.members import Assignments, MemberSpec, free_partitions, keep_targets
+from kbroker.coordinator.group.assignors.members import (
+    Assignment,
+    Assignments,
+    MemberSpec,
+    free_partitions,
+    keep_targets,
+)
 from kbroker.runtime.turns import paced, yield_if_due
 
 # Balance is not always possible, and nearly reached in the first rounds.
 MAX_ROUNDS = 16
-_NOBODY = -1
 
 
 def assign_heterogeneous(members: Mapping[str, MemberSpec], partition_counts: Mapping[bytes, int]) -> Assignments:
     """Return the target of each member."""
     kept, owned = keep_targets(members, partition_counts)
-    assignment = _Assignment(members, partition_counts)
-    assignment.add(kept)
+    assignment = _Assignment(members, partition_counts, kept)
     for topic_id in paced(assignment.topics):
         assignment.assign(topic_id, free_partitions(owned[topic_id], partition_counts[topic_id]))
     assignment.balance()
-    return assignment.targets(members)
+    return assignment.targets()
 
 
 class _Assignment:
-    """The owner of each partition, and how many partitions each member has. Members are numbers, in their order."""
+    """The partitions of each member, and how many it has. Members are numbers, in their order."""
 
-    def __init__(self, members: Mapping[str, MemberSpec], partition_counts: Mapping[bytes, int]) -> None:
-        self._sizes = [0] * len(members)
-        subscribers: dict[bytes, list[int]] = {}
+    def __init__(
+        self, members: Mapping[str, MemberSpec], partition_counts: Mapping[bytes, int], kept: Assignments
+    ) -> None:
+        self._kept = kept
+        self._sizes = [sum(map(len, target.values())) for target in kept.values()]
+        # The members that subscribe to each topic, and the partitions of those that have any.
+        self._subscribers: dict[bytes, list[int]] = {}
+        self._partitions: dict[bytes, dict[int, list[int]]] = {topic_id: {} for topic_id in partition_counts}
+        # The members whose partitions of a topic have changed.
+        self._changed: dict[bytes, set[int]] = {topic_id: set() for topic_id in partition_counts}
         for member, spec in enumerate(paced(members.values())):
             for topic_id in spec.subscribed:
                 if topic_id in partition_counts:
-                    subscribers.setdefault(topic_id, []).append(member)
-        self._subscribers = subscribers
-        self._owners = {topic_id: [_NOBODY] * partition_counts[topic_id] for topic_id in subscribers}
+                    self._subscribers.setdefault(topic_id, []).append(member)
+        for member, target in enumerate(paced(kept.values())):
+            for topic_id, partitions in target.items():
+                self._partitions[topic_id][member] = list(partitions)
 
         def position(topic_id: bytes) -> tuple[float, int, int, int]:
-            count = len(subscribers[topic_id])
+            count = len(self._subscribers[topic_id])
             # Kafka's order of ids: both halves are signed.
             high, low = (int.from_bytes(half, signed=True) for half in (topic_id[:8], topic_id[8:]))
             return -partition_counts[topic_id] / count, count, high, low
 
-        self.topics: Sequence[bytes] = sorted(subscribers, key=position)
+        self.topics: Sequence[bytes] = sorted(self._subscribers, key=position)
 
-    def add(self, targets: Assignments) -> None:
-        """Add what members keep."""
-        for member, target in enumerate(paced(targets.values())):
-            for topic_id, partitions in target.items():
-                owners = self._owners[topic_id]
-                self._sizes[member] += len(partitions)
-                for partition in partitions:
-                    owners[partition] = member
-
-    def assign(self, topic_id: bytes, partitions: Sequence[int]) -> None:
+    def assign(self, topic_id: bytes, free: Sequence[int]) -> None:
         """Assign the free partitions of a topic."""
-        if not partitions:
+        if not free:
             return
         loads = _Loads(self._subscribers[topic_id], self._sizes)
-        for partition in paced(partitions):
-            self._move(topic_id, partition, loads.next_least_loaded())
+        for partition in paced(free):
+            self._add(topic_id, partition, loads.next_least_loaded())
 
     def balance(self) -> None:
         """Balance the topics until all others are balanced since the last one from which a partition has moved."""
@@ -83,9 +87,7 @@ class _Assignment:
         loads = _Loads(self._subscribers[topic_id], self._sizes)
         if loads.are_balanced_at_first:
             return False
-        partitions: dict[int, list[int]] = {}
-        for partition, owner in enumerate(self._owners[topic_id]):
-            partitions.setdefault(owner, []).append(partition)
+        partitions = self._partitions[topic_id]
         has_moved = False
         while not loads.are_balanced:
             giver = loads.next_most_loaded()
@@ -94,31 +96,36 @@ class _Assignment:
                 giver = loads.next_most_loaded()
             if giver is None:
                 break
-            partition = partitions[giver].pop()
             receiver = loads.next_least_loaded()
             if loads.are_balanced:
                 break
-            self._move(topic_id, partition, receiver)
+            self._add(topic_id, self._remove_last(topic_id, giver), receiver)
             has_moved = True
             yield_if_due()
         return has_moved
 
-    def _move(self, topic_id: bytes, partition: int, member: int) -> None:
-        owners = self._owners[topic_id]
-        if owners[partition] != _NOBODY:
-            self._sizes[owners[partition]] -= 1
+    def _add(self, topic_id: bytes, partition: int, member: int) -> None:
+        insort(self._partitions[topic_id].setdefault(member, []), partition)
         self._sizes[member] += 1
-        owners[partition] = member
+        self._changed[topic_id].add(member)
 
-    def targets(self, member_ids: Mapping[str, object]) -> Assignments:
-        targets: list[dict[bytes, list[int]]] = [{} for _ in member_ids]
-        for topic_id, owners in self._owners.items():
-            for partition, owner in enumerate(paced(owners)):
-                targets[owner].setdefault(topic_id, []).append(partition)
-        return {
-            member_id: {topic_id: tuple(partitions) for topic_id, partitions in target.items()}
-            for member_id, target in zip(paced(member_ids), targets, strict=True)
-        }
+    def _remove_last(self, topic_id: bytes, member: int) -> int:
+        self._sizes[member] -= 1
+        self._changed[topic_id].add(member)
+        return self._partitions[topic_id][member].pop()
+
+    def targets(self) -> Assignments:
+        member_ids = list(self._kept)
+        targets: dict[str, Assignment] = dict(self._kept)
+        for topic_id, members in self._changed.items():
+            for member in paced(members):
+                member_id = member_ids[member]
+                partitions = tuple(self._partitions[topic_id][member])
+                if partitions:
+                    targets[member_id] = {**targets[member_id], topic_id: partitions}
+                else:
+                    targets[member_id] = {key: ps for key, ps in targets[member_id].items() if key != topic_id}
+        return targets
 
 
 class _Loads:

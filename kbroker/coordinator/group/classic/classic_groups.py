@@ -8,12 +8,13 @@ from typing import TypeVar
 
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup, GroupState
 from kbroker.coordinator.group.classic.classic_group_member import RespondToJoin, RespondToSync, member_from_record
+from kbroker.coordinator.group.classic.classic_members import ClassicMembers
 from kbroker.coordinator.group.classic.heartbeat import expire_deadline, heartbeat, leave_group
 from kbroker.coordinator.group.classic.join import JoinRequest, check_new_group, join_group
 from kbroker.coordinator.group.classic.rebalance import join_error, prepare_rebalance, sync_group
 from kbroker.coordinator.group.classic.records import CODEC, ClassicGroupRecord, PendingRecord
-from kbroker.coordinator.group.group import Now
-from kbroker.coordinator.group.group_shard import GroupKind
+from kbroker.coordinator.group.group import Group, Now
+from kbroker.coordinator.group.group_shard import GroupKind, GroupShard
 from kbroker.coordinator.runtime.operation import CoordinatorResult
 from kbroker.runtime.deadlines import Deadlines
 from kbroker.runtime.event_log import EventLogger
@@ -29,12 +30,16 @@ log = EventLogger("kbroker.groups")
 MAX_LOGGED_MEMBERS = 20
 
 
-class ClassicGroups(GroupKind[ClassicGroup]):
+class ClassicGroups(GroupKind[ClassicGroup], ClassicMembers):
     """The groups of the classic protocol, and those of simple consumers, which only commit offsets."""
 
     type_name = ClassicGroup.type_name
     state_names = tuple(state.value for state in GroupState)
     codec = CODEC
+
+    def __init__(self, shard: GroupShard) -> None:
+        super().__init__(shard)
+        self.classic_members = self
 
     def new_group(self, group_id: str) -> ClassicGroup:
         return ClassicGroup(group_id)
@@ -49,21 +54,29 @@ class ClassicGroups(GroupKind[ClassicGroup]):
         group = self.shard.find(ClassicGroup, group_id)
         if group is not None:
             return self._result(group, join_group(group, request, respond, now, config), None)
-        is_other_kind = group_id in self.shard.groups
-        error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL if is_other_kind else check_new_group(request)
+        former = self.shard.groups.get(group_id)
+        error = check_new_group(request)
+        if former is not None and not (former.is_unused and former.changes_kind):
+            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if error is not ErrorCode.NONE:
             respond(join_error(error, request.member_id))
             return CoordinatorResult(None)
         group = self.shard.groups[group_id] = ClassicGroup(group_id)
         join_group(group, request, respond, now, config)
-        return self._result(group, self._first_record(group), None)
+        result = self._result(group, self._first_record(group, former), None)
+        return result if former is None else result._replace(records=[*former.tombstones(), *result.records])
 
-    def _first_record(self, group: ClassicGroup) -> PendingRecord:
-        """Write a new group immediately, without members, so that the next coordinator knows it."""
+    def _first_record(self, group: ClassicGroup, former: Group | None) -> PendingRecord:
+        """Write a new group immediately, without members, so that the next coordinator knows it.
+
+        `former`: the empty group of another kind that it replaces.
+        """
 
         def on_failed(error: ErrorCode, now: Now) -> None:
             if self.shard.groups.get(group.group_id) is group:
                 del self.shard.groups[group.group_id]
+                if former is not None:
+                    self.shard.groups[group.group_id] = former
                 self.shard.keep_simple_group(group.group_id)
             self.close(group, error)
 
@@ -79,7 +92,7 @@ class ClassicGroups(GroupKind[ClassicGroup]):
         pending = sync_group(group, request, respond, self.shard.now(), self.shard.config())
         return self._result(group, pending, None)
 
-    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+    def classic_heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         group = self.shard.find(ClassicGroup, group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -121,12 +134,22 @@ class ClassicGroups(GroupKind[ClassicGroup]):
         group = self.shard.find(ClassicGroup, group_id)
         if value is None:
             self.remove(group_id)
-        elif group is None or not self.shard.is_loaded:
-            # Only while the partition is loading nothing else is replayed before the end of a pause.
+        elif group is None or not self.shard.is_loaded or group.generation < value.generation:
+            # A generation that the group does not know is that of a group of another kind. While the partition is
+            # loading, and only then, nothing else is replayed before the end of a pause.
             members = value.members if self.shard.is_loaded else paced(value.members)
             self.put(group_from_record(group_id, value, members))
         else:
             replay_group_record(group, value)
+
+    def on_converted(self, group_id: str, *, must_rebalance: bool) -> None:
+        """Start the sessions of a group that has been of another kind, unless it is no more of this kind."""
+        group = self.shard.find(ClassicGroup, group_id)
+        if group is not None and group.state is GroupState.STABLE:
+            self.on_loaded(group)
+            if must_rebalance and group.state is GroupState.STABLE:
+                prepare_rebalance(group, self.shard.now(), self.shard.config())
+            self.shard.update_timer(group)
 
     def on_loaded(self, group: ClassicGroup) -> None:
         """Start the sessions of the members.

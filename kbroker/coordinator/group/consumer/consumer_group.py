@@ -22,9 +22,13 @@ from kbroker.coordinator.group.modern.modern_group import ModernGroup
 from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
+from protocol.messages.consumer_group_records import ClassicMemberMetadata
 
-# The key of a deadline: a member has not revoked its partitions in time.
+# The keys of deadlines: a member has not revoked its partitions in time; one of the classic protocol has not sent the
+# JoinGroup that a heartbeat's response asks for, or the SyncGroup that follows.
 REVOCATION = "revocation"
+CLASSIC_JOIN = "join"
+CLASSIC_SYNC = "sync"
 
 # The first version of OffsetCommit that has member epochs.
 MEMBER_EPOCH_VERSION = 9
@@ -50,7 +54,7 @@ class ConsumerGroupState(StrEnum):
 class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
     """The replay of records changes a group; `owners` has the member of each partition, assigned or pending."""
 
-    __slots__ = ("assignor_votes", "owners", "regexes")
+    __slots__ = ("_classic_protocols", "assignor_votes", "classic_member_count", "owners", "regexes")
 
     type_name = "consumer"
 
@@ -60,6 +64,9 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
         self.regexes = GroupRegexes()
         # How many members prefer each server-side assignor.
         self.assignor_votes: Counter[str] = Counter()
+        self.classic_member_count = 0
+        # How many members of the classic protocol support each protocol.
+        self._classic_protocols: Counter[str] = Counter()
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -96,7 +103,8 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
         if member is not None:
             self._count_choices(member, None)
             self._disown(member)
-        self.deadlines.cancel((REVOCATION, member_id))
+        for reason in (REVOCATION, CLASSIC_JOIN, CLASSIC_SYNC):
+            self.deadlines.cancel((reason, member_id))
         return member
 
     def is_free_for(self, member_id: str, topic_id: bytes, partition: int) -> bool:
@@ -127,6 +135,24 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
         self.regexes.replace(old_regex, new_regex)
         if old_assignor != new_assignor:
             self.assignor_votes = votes_after(self.assignor_votes, old_assignor, new_assignor)
+        old_classic = None if old is None else old.classic
+        new_classic = None if new is None else new.classic
+        if old_classic != new_classic:
+            self._count_classic(old_classic, -1)
+            self._count_classic(new_classic, 1)
+
+    def _count_classic(self, classic: ClassicMemberMetadata | None, difference: int) -> None:
+        if classic is not None:
+            self.classic_member_count += difference
+            for protocol in classic.supported_protocols:
+                self._classic_protocols[protocol.name] += difference
+            self._classic_protocols = +self._classic_protocols
+
+    def supports_classic_protocols(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Return whether a member of the classic protocol may join: all such members support one of its protocols."""
+        return protocol_type == self.protocol_type_name and any(
+            self._classic_protocols[name] == self.classic_member_count for name in names
+        )
 
     def subscribed_topics(self) -> Collection[str]:
         return self.subscribed_topics_with((), ())

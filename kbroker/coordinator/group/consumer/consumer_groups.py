@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from kbroker.common import KafkaError
 from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordinator.group.assignors.server_assignors import supported_assignors
+from kbroker.coordinator.group.classic.classic_group import ClassicGroup
+from kbroker.coordinator.group.consumer.classic_members import ClassicMembersOfConsumerGroups
 from kbroker.coordinator.group.consumer.consumer_group import REVOCATION, ConsumerGroup, ConsumerGroupState
 from kbroker.coordinator.group.consumer.consumer_group_member import ConsumerGroupMember, MemberState
 from kbroker.coordinator.group.consumer.description import describe
@@ -20,7 +22,7 @@ from kbroker.coordinator.group.consumer.heartbeat import (
     MemberHeartbeat,
     preferred_assignor,
 )
-from kbroker.coordinator.group.consumer.membership import existing_static_member, leave_temporarily, remove_members
+from kbroker.coordinator.group.consumer.membership import existing_static_member, leave_temporarily
 from kbroker.coordinator.group.consumer.records import (
     CODEC,
     ConsumerGroupRecord,
@@ -69,6 +71,7 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
     def __init__(self, shard: GroupShard) -> None:
         super().__init__(shard)
         self._topics = SubscribedTopics(shard.topic)
+        self.classic_members = self._migration = ClassicMembersOfConsumerGroups(shard, self._topics, self._settings)
         self._resolver = RegexResolver(shard.environment, self._post_regexes)
         # Rises with each new topic, which a regular expression may match.
         self._topics_version = 0
@@ -91,28 +94,31 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
 
     def heartbeat(self, request: HeartbeatRequest) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
         """Handle a ConsumerGroupHeartbeat of a member that joins, stays or leaves. Raises KafkaError."""
-        message, config = request.message, self.shard.config()
+        message = request.message
         if message.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
             return self._leave(message)
-        group_id, group_config = message.group_id, self._config(message.group_id)
-        group, tombstones = self._find_or_create(group_id, may_create=message.member_epoch == JOIN_EPOCH)
-        settings = HeartbeatSettings(
+        group, first_records = self._find_or_create(message.group_id, may_create=message.member_epoch == JOIN_EPOCH)
+        heartbeat = MemberHeartbeat(group, request, self._topics, self._settings(message.group_id))
+        records, response, *_ = heartbeat.run()
+        if response.member_id in group.members:
+            session_ms = self._config(message.group_id).consumer_session_timeout_ms
+            group.deadlines.set((SESSION, response.member_id), self.shard.now().mono_ms + session_ms)
+            self.shard.update_timer(group)
+        self._resolve_regexes(group)
+        return CoordinatorResult(response, [*first_records, *records])
+
+    def _settings(self, group_id: str) -> HeartbeatSettings:
+        config, group_config = self.shard.config(), self._config(group_id)
+        return HeartbeatSettings(
             assignors=supported_assignors(config.group_consumer_assignors),
             max_size=config.group_consumer_max_size,
             heartbeat_interval_ms=group_config.consumer_heartbeat_interval_ms,
             assignment_interval_ms=group_config.consumer_assignment_interval_ms,
             wall_ms=self.shard.now().wall_ms,
         )
-        records, response = MemberHeartbeat(group, request, self._topics, settings).run()
-        if response.member_id in group.members:
-            session_ms = group_config.consumer_session_timeout_ms
-            group.deadlines.set((SESSION, response.member_id), self.shard.now().mono_ms + session_ms)
-            self.shard.update_timer(group)
-        self._resolve_regexes(group)
-        return CoordinatorResult(response, [*tombstones, *records])
 
     def _find_or_create(self, group_id: str, *, may_create: bool) -> tuple[ConsumerGroup, list[object]]:
-        """Return the group, and the records that delete an empty one of the classic protocol, which it replaces.
+        """Return the group, and the records that make it one if it has been one of the classic protocol.
 
         A new group is not in the shard before its records are replayed.
         """
@@ -121,7 +127,11 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
             return group, []
         if group is None and not may_create:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
-        if group is not None and not (may_create and group.is_unused):
+        if group is not None and not may_create:
+            raise _not_a_consumer_group(group_id)
+        if isinstance(group, ClassicGroup) and group.members:
+            return self._migration.upgrade(group)
+        if group is not None and not (group.changes_kind and group.member_count == 0):
             raise _not_a_consumer_group(group_id)
         return ConsumerGroup(group_id), [] if group is None else list(group.tombstones())
 
@@ -143,19 +153,14 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
         response = ConsumerGroupHeartbeatResponse(member_id=message.member_id, member_epoch=message.member_epoch)
         if message.instance_id is not None and message.member_epoch == LEAVE_STATIC_EPOCH:
             return CoordinatorResult(response, leave_temporarily(group, member))
-        return CoordinatorResult(response, remove_members(group, [member], self._topics.hash))
+        return self._migration.remove(group, [member], response)
 
     def describe(self, group_id: str) -> CoordinatorResult[DescribedConsumerGroup]:
         """Return the description of a group. Raises GROUP_ID_NOT_FOUND."""
-        group, topics = self.existing_group(group_id), self.shard.metadata.topics_by_id
-
-        def topic_name(topic_id: bytes) -> str | None:
-            topic = topics.get(topic_id)
-            return None if topic is None else topic.name
-
+        group = self.existing_group(group_id)
         assignors = supported_assignors(self.shard.config().group_consumer_assignors)
         assignor = preferred_assignor(group.assignor_votes, assignors)
-        return CoordinatorResult(describe(group, assignor, topic_name))
+        return CoordinatorResult(describe(group, assignor, self.shard.topic_name))
 
     def expire_deadline(self, group: ConsumerGroup) -> CoordinatorResult[None]:
         """Remove the members whose session has ended, or that have not revoked their partitions in time."""
@@ -168,7 +173,7 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
         self.shard.update_timer(group)
         if not expired:
             return CoordinatorResult(None)
-        return CoordinatorResult(None, remove_members(group, list(expired.values()), self._topics.hash))
+        return self._migration.remove(group, list(expired.values()), None)
 
     # Regular expressions.
 
@@ -283,14 +288,22 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
 
     def _start_session(self, group: ConsumerGroup, member_id: str) -> None:
         if (SESSION, member_id) not in group.deadlines:
-            session_ms = self._config(group.group_id).consumer_session_timeout_ms
+            classic = group.members[member_id].classic
+            if classic is None:
+                session_ms = self._config(group.group_id).consumer_session_timeout_ms
+            else:
+                session_ms = classic.session_timeout_ms
             group.deadlines.set((SESSION, member_id), self.shard.now().mono_ms + session_ms)
             self.shard.update_timer(group)
 
     def _restart_revocation(self, group: ConsumerGroup, member: ConsumerGroupMember) -> None:
-        """Restart the time in which a member has to revoke partitions, which ends when it has."""
+        """Restart the time in which a member has to revoke partitions, which ends when it has.
+
+        One of the classic protocol has the time in which it has to join again instead.
+        """
         key = (REVOCATION, member.member_id)
-        if member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch != LEAVE_STATIC_EPOCH:
+        has_to_revoke = member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch != LEAVE_STATIC_EPOCH
+        if has_to_revoke and member.classic is None:
             group.deadlines.set(key, self.shard.now().mono_ms + member.rebalance_timeout_ms)
             self.shard.update_timer(group)
         else:

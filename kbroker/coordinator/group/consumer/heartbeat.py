@@ -44,6 +44,7 @@ from kbroker.coordinator.group.modern.subscribed_topics import SubscribedTopics
 from kbroker.coordinator.group.modern.target import changed_targets, may_compute
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
+from protocol.messages.consumer_group_records import ClassicMemberMetadata
 from protocol.messages.k68_consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -59,12 +60,16 @@ _BLANKS = "".join(map(chr, range(0x21)))
 
 
 class HeartbeatRequest(NamedTuple):
-    """A request, and what is known of its sender. `new_member_id`: the id of a member that has not chosen one."""
+    """A request, and what is known of its sender. `new_member_id`: the id of a member that has not chosen one.
+
+    `classic`: what the sender has sent in a JoinGroup, if it is a member of the classic protocol.
+    """
 
     message: ConsumerGroupHeartbeatRequest
     new_member_id: str
     client_id: str
     client_host: str
+    classic: ClassicMemberMetadata | None = None
 
 
 class HeartbeatSettings(NamedTuple):
@@ -81,10 +86,12 @@ class HeartbeatSettings(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """The records of a heartbeat, and its response."""
+    """The records of a heartbeat and its response; the member, and the group epoch, as the records make them."""
 
     records: list[ConsumerGroupRecord]
     response: ConsumerGroupHeartbeatResponse
+    member: ConsumerGroupMember
+    group_epoch: int
 
 
 class RegexChange(Enum):
@@ -151,7 +158,14 @@ class MemberHeartbeat:
         self._records: list[ConsumerGroupRecord] = []
         validate_size(group, message.member_id, message.instance_id, settings.max_size)
         member_id = message.member_id or request.new_member_id
-        self._member = find_member(group, member_id, message.instance_id, message.member_epoch, self._owned)
+        self._member = find_member(
+            group,
+            member_id,
+            message.instance_id,
+            message.member_epoch,
+            self._owned,
+            is_classic=request.classic is not None,
+        )
         # The same member as it is in the group: with its former id, if it takes over a static member's place.
         static = None if message.instance_id is None else group.static_member(message.instance_id)
         self._existing = static or group.members.get(member_id)
@@ -183,7 +197,7 @@ class MemberHeartbeat:
         )
         if _is_full(message) or updated.assigned != self._member.assigned:
             response.assignment = _response_assignment(updated.assigned)
-        return Heartbeat(self._records, response)
+        return Heartbeat(self._records, response, updated, group_epoch)
 
     def _updated_member(self) -> ConsumerGroupMember:
         """Return the member with what the request has; null means unchanged."""
@@ -200,8 +214,8 @@ class MemberHeartbeat:
             "client_host": self._request.client_host,
         }
         changes = {name: value for name, value in sent.items() if value is not None and value != getattr(member, name)}
-        if member.classic is not None:
-            changes["classic"] = None
+        if member.classic != self._request.classic:
+            changes["classic"] = self._request.classic
         return replace(member, **changes) if changes else member
 
     def _change_regex(self, updated: ConsumerGroupMember) -> RegexChange:
@@ -253,14 +267,15 @@ class MemberHeartbeat:
         computed_ms, interval_ms = group.assignment_timestamp_ms, settings.assignment_interval_ms
         if not may_compute(group.assignment_epoch, computed_ms, group_epoch, interval_ms, settings.wall_ms):
             return Target(group.assignment_epoch, own)
-        members = dict(group.members)
-        for existing in self._existing_members():
-            del members[existing.member_id]
-        members[updated.member_id] = updated
+        # Members stay in order: the first ones get the partitions that remain.
+        existing = self._existing
+        members = [updated if member is existing else member for member in group.members.values()]
+        if existing is None:
+            members.append(updated)
         specs: dict[str, MemberSpec] = {}
-        for member_id, member in paced(members.items()):
-            target = own if member is updated else group.target.get(member_id, NO_ASSIGNMENT)
-            specs[member_id] = MemberSpec(self._topics.ids(group.topics_of(member)), target, member.instance_id)
+        for member in paced(members):
+            target = own if member is updated else group.target.get(member.member_id, NO_ASSIGNMENT)
+            specs[member.member_id] = MemberSpec(self._topics.ids(group.topics_of(member)), target, member.instance_id)
         partition_counts = self._topics.partition_counts(self._subscribed_topics(updated))
         changed = changed_targets(SERVER_ASSIGNORS[assignor], specs, partition_counts)
         for member_id, target in paced(changed.items()):

@@ -39,7 +39,13 @@ def validate_size(group: ConsumerGroup, member_id: str, instance_id: str | None,
 
 
 def find_member(
-    group: ConsumerGroup, member_id: str, instance_id: str | None, epoch: int, owned: OwnedPartitions
+    group: ConsumerGroup,
+    member_id: str,
+    instance_id: str | None,
+    epoch: int,
+    owned: OwnedPartitions,
+    *,
+    is_classic: bool,
 ) -> ConsumerGroupMember:
     """Return the member that sends a heartbeat; one that joins is new, and not in the group yet.
 
@@ -51,19 +57,24 @@ def find_member(
             return group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
         member = group.existing_member(member_id)
     elif epoch == JOIN_EPOCH:
-        return _joining_static_member(group, member_id, instance_id)
+        return _joining_static_member(group, member_id, instance_id, is_classic=is_classic)
     else:
         member = existing_static_member(group, member_id, instance_id)
     _validate_epoch(member, epoch, owned)
     return member
 
 
-def _joining_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerGroupMember:
-    """Return a new static member, or the one that takes over the partitions of a member that left with epoch -2."""
+def _joining_static_member(
+    group: ConsumerGroup, member_id: str, instance_id: str, *, is_classic: bool
+) -> ConsumerGroupMember:
+    """Return a new static member, or the one that takes over the partitions of a member that left with epoch -2.
+
+    With the classic protocol an instance is released by its successor; so is one of that protocol.
+    """
     existing = group.static_member(instance_id)
     if existing is None:
         return group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
-    if existing.classic is None and existing.epoch != LEAVE_STATIC_EPOCH:
+    if not is_classic and existing.classic is None and existing.epoch != LEAVE_STATIC_EPOCH:
         message = (
             f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id "
             f"is owned by {existing.member_id} member."

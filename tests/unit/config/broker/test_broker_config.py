@@ -1,5 +1,6 @@
 """BrokerConfig: precedence of the sources, typed attributes, checks of configs against each other."""
 
+from dataclasses import asdict
 from typing import get_type_hints
 
 import pytest
@@ -55,7 +56,7 @@ def test_dynamic_configs_take_precedence_over_static_ones():
     config = BrokerConfig.load({"log.segment.bytes": "2000000"})
     assert config.get("log.segment.bytes") == 2_000_000
     config = config.with_dynamic({"log.segment.bytes": "3000000"}, {})
-    assert config.topic_defaults["segment.bytes"] == 3_000_000
+    assert config.topic_defaults.values["segment.bytes"] == 3_000_000
     config = config.with_dynamic({"log.segment.bytes": "3000000"}, {"log.segment.bytes": "4000000"})
     assert TopicConfig.of({}, config.topic_defaults).segment_bytes == 4_000_000
     assert TopicConfig.of({"segment.bytes": "5000000"}, config.topic_defaults).segment_bytes == 5_000_000
@@ -158,5 +159,5 @@ def test_stored_configs_that_are_no_longer_valid_are_ignored():
         "The dynamic config log.cleaner.min.compaction.lag.ms",
         "The dynamic config gone",
     ]
-    stored_again = config.with_stored_dynamic(config.dynamic_default_configs, config.dynamic_broker_configs)
-    assert stored_again == (config, [])
+    again, errors = config.with_stored_dynamic(config.dynamic_default_configs, config.dynamic_broker_configs)
+    assert (asdict(again), errors) == (asdict(config), [])

@@ -1,11 +1,13 @@
 """ORDERED operations: each sees what those before it have written, and responses wait for the commits."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode
+from kbroker.coordinator.runtime.write_event import RECORDS_PER_BATCH
 from protocol.errors import ErrorCode
 from tests.unit.coordinator.runtime.test_elections import NODE, TP
 from tests.unit.coordinator.runtime.test_elections import Story as ClusterStory
@@ -154,6 +156,27 @@ def test_a_large_write_has_several_batches_and_one_response(mode: LockMode) -> N
     offsets = range(22) if mode is EXCLUSIVE else [-1] * 22
     written = ["small", *records, "last"]
     assert story.shard.replayed == [(text, offset, -1) for text, offset in zip(written, offsets, strict=True)]
+
+
+def test_others_run_between_the_batches_of_a_large_write(story: Story) -> None:
+    """A target has a record for each of 10,000 members, whose encoding takes 15 ms."""
+    story.write(*map(str, range(2 * RECORDS_PER_BATCH + 1)), mode=ORDERED)
+    story.write("next", mode=ORDERED)
+    appended: list[int] = []
+
+    def count() -> None:
+        appended.append(story.log.record_count())
+        if len(story.log.waiting) < 2:
+            story.loop.call_soon(count)
+
+    count()
+    while len(story.log.waiting) < 2:
+        story.run_ready()
+    batches = [after - before for before, after in pairwise(appended) if after > before]
+    assert batches == [RECORDS_PER_BATCH, RECORDS_PER_BATCH, 2]
+    story.log.commit()
+    story.run_ready()
+    assert [record for record, _ in story.results] == ["0", "next"]
 
 
 def test_a_record_that_is_too_large_is_not_replayed(story: Story) -> None:

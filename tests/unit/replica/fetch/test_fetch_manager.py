@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from kbroker.replica.fetch import partition_reads
 from kbroker.replica.fetch.fetch_session import partition_bytes
 from protocol.errors import ErrorCode
 from protocol.messages.k01_fetch import FetchResponse
@@ -240,9 +241,9 @@ async def test_the_cost_of_a_session_does_not_grow_with_its_partitions(
         fetched.last_sent = (0, 0)
         state.partitions["t", index] = fetched
     checked: list[int] = []
-    check = type(partition).check_reader
+    check = partition_reads.check_fetch
     monkeypatch.setattr(
-        type(partition), "check_reader", lambda self, epoch: checked.append(self.tp.partition) or check(self, epoch)
+        partition_reads, "check_fetch", lambda read, *rest: checked.append(read.tp.partition) or check(read, *rest)
     )
     assert (await session.fetch()).responses == []
     assert checked == []

@@ -226,9 +226,9 @@ def a_former_controller_writes(patch: pytest.MonkeyPatch) -> None:
 def lost_watches_are_not_set_again(patch: pytest.MonkeyPatch) -> None:
     """After a lost connection the coordination service has no watch, and no event comes."""
 
-    def ignore_loss(original: Any, loader: MetadataLoader, event: WatchEvent) -> None:
-        if event.kind != "lost":
-            original(loader, event)
+    def ignore_loss(original: Any, loader: MetadataLoader, *events: WatchEvent) -> None:
+        if all(event.kind != "lost" for event in events):
+            original(loader, *events)
 
     wrap(patch, MetadataLoader, "_on_change", ignore_loss)
     wrap(patch, MetadataLoader, "_on_controller_change", ignore_loss)

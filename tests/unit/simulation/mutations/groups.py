@@ -41,9 +41,7 @@ def commit_is_acknowledged_early(real: Any, groups: GroupCoordinator, *arguments
 
 @mutation("disk", ["lost commit"], only("full", "kill", concurrent_faults=3, members=3), first_seed=1)
 @replaces(CoordinatorContext, "_on_append_failed")
-def commit_counts_although_refused(
-    _: Any, context: CoordinatorContext[Any], events: Any, error: ErrorCode, *, appended: bool
-) -> None:
+def commit_counts_although_refused(_: Any, context: CoordinatorContext[Any], events: Any, error: ErrorCode) -> None:
     """A commit takes effect although its append failed."""
     for event in events:
         for record in event.result.records:

@@ -4,6 +4,8 @@ import asyncio
 from random import Random
 from typing import Any
 
+import pytest
+
 from kbroker.queues.closing import forwarder, partition_removal
 from kbroker.queues.closing.forwarded_batches import forwarded_copy, position_of
 from kbroker.queues.dedup import dedup_extension
@@ -14,7 +16,7 @@ from kbroker.queues.delay.delay_batches import HIDDEN, Effects
 from kbroker.queues.delay.delay_state import DelayState
 from kbroker.queues.delay.delivery import DelayedDelivery
 from kbroker.queues.delay.pending_records import PendingRecords
-from kbroker.replica.fetch import partition_reads
+from kbroker.replica.fetch import cold_reads, partition_reads
 from kbroker.replica.fetch.read_filter import Filtered, FilterSequence, HiddenRanges
 from kbroker.simulation.clients.workloads.queue_topics import KEYED
 from kbroker.simulation.scenarios.simulation import Simulation
@@ -22,7 +24,7 @@ from kbroker.storage.log.log import Log
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.records.batch import NO_LEADER_EPOCH, parse_header
 from tests.unit.simulation.mutations.cluster import replicated
-from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, mutation, replaces
+from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, mutation, replaces, wrap
 from tests.unit.simulation.mutations.scene import Scene
 from tests.unit.simulation.mutations.shapes import only
 
@@ -112,13 +114,17 @@ class _SkippingFilter:
 
 
 @mutation("queues", BROKEN, only(producers=1, readers=1, members=0, deleters=0), slow=True)
-@replaces(partition_reads, "read_filtered")
-def views_skip_the_end_of_segments(real: Any, log: Log, filtered: Filtered, *rest: Any, **named: Any) -> Any:
+def views_skip_the_end_of_segments(patch: pytest.MonkeyPatch) -> None:
     """A view lacks the last batch of each segment."""
-    # The topics have filters of their own, so that those of their views are sequences.
-    if isinstance(filtered.read_filter, FilterSequence):
-        filtered = filtered._replace(read_filter=_SkippingFilter(filtered.read_filter, log))
-    return real(log, filtered, *rest, **named)
+
+    def read_skipping(real: Any, log: Log, filtered: Filtered, *rest: Any, **named: Any) -> Any:
+        # The topics have filters of their own, so that those of their views are sequences.
+        if isinstance(filtered.read_filter, FilterSequence):
+            filtered = filtered._replace(read_filter=_SkippingFilter(filtered.read_filter, log))
+        return real(log, filtered, *rest, **named)
+
+    for module in (partition_reads, cold_reads):
+        wrap(patch, module, "read_filtered", read_skipping)
 
 
 @mutation("queues", BROKEN, KILLS)

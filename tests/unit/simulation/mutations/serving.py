@@ -9,12 +9,12 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.coordination.journal import Journal
 from kbroker.metadata.replication import broker_changes
-from kbroker.replica.fetch import fetch_manager, fetch_reads
+from kbroker.replica.fetch import fetch_manager, partition_reads
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.partition import Partition
-from kbroker.replica.purgatory import Purgatory
+from kbroker.runtime.delayed_response import Purgatory
 from kbroker.server.connection import Connection
-from kbroker.server.large_request import serve_large_request
+from kbroker.server.large_request import serve_frame
 from kbroker.server.response_queue import ResponseQueue
 from kbroker.storage.log.log import Log
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
@@ -110,9 +110,10 @@ def session_loses_idle_partitions(patch: pytest.MonkeyPatch) -> None:
     """A partition that had nothing is forgotten by its session."""
 
     def wait_for_change(session: Any, fetched: Any, partition: Partition) -> None:
-        session.ready.pop(fetched, None)
+        if fetched.offset >= partition.high_watermark:
+            session.ready.pop(fetched, None)
 
-    patch.setattr(fetch_reads, "wait_for_change", wait_for_change)
+    patch.setattr(partition_reads, "wait_for_change", wait_for_change)
     patch.setattr(fetch_manager, "wait_for_change", wait_for_change)
 
 
@@ -127,8 +128,8 @@ def first_fetch_of_a_session_waits_on(_: Any, manager: Any, session: Any) -> Non
 def next_deadline_has_no_timer(_: Any, purgatory: Purgatory) -> None:
     """After a deadline the timer for the next one is not set."""
     purgatory._timer = None
-    now_ms = purgatory._environment.clock.mono_ms()
-    while (operation := purgatory._deadlines.pop_due(now_ms)) is not None:
+    now_ms = purgatory._mono_ms()
+    while (operation := purgatory.pop_due(now_ms)) is not None:
         operation.expire()
 
 
@@ -136,7 +137,7 @@ def next_deadline_has_no_timer(_: Any, purgatory: Purgatory) -> None:
 
 
 @mutation("durable", ["UnhandledError"], first_seed=2)
-@replaces(ResponseQueue, "_send_ready")
+@replaces(ResponseQueue, "_gather")
 def responses_are_out_of_order(real: Any, queue: ResponseQueue) -> None:
     """A response is sent before the responses to earlier requests."""
     queue._contexts = deque(sorted(queue._contexts, key=lambda context: context.body is None))
@@ -150,7 +151,8 @@ def responses_are_out_of_order(real: Any, queue: ResponseQueue) -> None:
 @replaces(Connection, "_serve_large_request")
 def frame_of_turns_is_overwritten(_: Any, connection: Connection, context: Any, frame: memoryview, pos: int) -> None:
     """A request is decoded in turns from the buffer that receives the next one."""
-    connection._responses.wait_for_body(context, serve_large_request(connection._server, context, frame, pos))
+    server = connection._server
+    connection._responses.wait_for_body(context, server.turns.call(serve_frame, server, context, frame, pos))
 
 
 # Metadata.

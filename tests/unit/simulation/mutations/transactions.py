@@ -15,7 +15,7 @@ from kbroker.coordinator.transaction.transaction_markers import TransactionMarke
 from kbroker.coordinator.transaction.transaction_metadata import PREPARED
 from kbroker.coordinator.transaction.transaction_shard import TransactionShard
 from kbroker.metadata.producer_id_manager import BLOCK_SIZE, ProducerIdManager
-from kbroker.replica.fetch import partition_reads
+from kbroker.replica.fetch import cold_reads, partition_reads
 from kbroker.replica.logs import log_manager
 from kbroker.simulation.clients import group_offsets
 from kbroker.simulation.clients.group_member import Member
@@ -199,10 +199,10 @@ def reads_pass_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("transactions", ["aborted read"], transacting(only()))
-@replaces(partition_reads, "aborted_transactions")
-def aborted_transactions_are_not_returned(_: Any, *arguments: Any, **__: Any) -> Any:
+def aborted_transactions_are_not_returned(patch: pytest.MonkeyPatch) -> None:
     """Fetch responses omit the aborted transactions."""
-    return []
+    for module in (partition_reads, cold_reads):
+        patch.setattr(module, "aborted_transactions", lambda *_, **__: [])
 
 
 @mutation("transactions-durable", [INVARIANT], transacting(only("slow_disk")))

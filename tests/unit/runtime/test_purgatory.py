@@ -1,16 +1,16 @@
-"""A delayed operation ends once: it is completed, expires, or is abandoned."""
+"""A response in the purgatory ends once: it is completed, expires, or is abandoned."""
 
 import asyncio
 
-from kbroker.replica.purgatory import DelayedOperation, Purgatory
+from kbroker.runtime.delayed_response import DelayedResponse, Purgatory
 from kbroker.simulation.runtime.environment import simulated_environment
 from kbroker.simulation.runtime.loop import SimLoop
 
 
-class Waiting(DelayedOperation[str]):
+class Waiting(DelayedResponse[str]):
     def __init__(self, purgatory: Purgatory, now_ms: int, wait_ms: int, responses: list[str]) -> None:
         super().__init__(purgatory)
-        self.watch(now_ms + wait_ms)
+        purgatory.set(self, now_ms + wait_ms)
         self.on_complete(responses.append)
 
     def expire(self) -> None:

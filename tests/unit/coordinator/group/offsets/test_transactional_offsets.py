@@ -116,7 +116,7 @@ def test_a_log_of_apache_kafka_is_loaded_with_the_same_result(make: Make) -> Non
     """The log of the recorded scenarios (transactional_offsets.txt) is cut after each batch and loaded. The result must
     be what Kafka returned at that point.
     """
-    data = bytearray((Path(__file__).parents[1] / "data" / "kafka-4.3.1-pending.log").read_bytes())
+    data = bytearray((Path(__file__).parents[2] / "data" / "kafka-4.3.1-pending.log").read_bytes())
     responses: dict[int, list[int | ErrorCode]] = {}
     pos = 0
     while pos < len(data):

@@ -79,18 +79,17 @@ class StateTopics(NamedTuple):
 
     def initialization(self, group_id: str, state_epoch: int, missing: StatesByTopic) -> Initialization:
         """Return the start offsets of states: those of new topics are up to share.auto.offset.reset."""
-        return Initialization(
-            group_id,
-            state_epoch,
-            {
-                topic_id: dict.fromkeys(sorted(states.partitions), self._start_offset(topic_id))
-                for topic_id, states in missing.items()
-            },
-        )
+        start_offsets = {
+            topic_id: {index: self._start_offset(topic_id, index) for index in sorted(states.partitions)}
+            for topic_id, states in missing.items()
+        }
+        return Initialization(group_id, state_epoch, start_offsets)
 
-    def _start_offset(self, topic_id: bytes) -> int:
-        is_known = topic_id in self.initialized or topic_id in self.initializing
-        return FIRST_OFFSET if is_known else UNINITIALIZED_START_OFFSET
+    def _start_offset(self, topic_id: bytes, index: int) -> int:
+        begun = _partitions(self.initializing, topic_id)
+        # Kafka takes the first offset, too, when it begins the initialization of a new topic again.
+        is_added = topic_id in self.initialized or (bool(begun) and index not in begun)
+        return FIRST_OFFSET if is_added else UNINITIALIZED_START_OFFSET
 
     def begin(self, added: StatesByTopic) -> "StateTopics":
         """Return the partitions when the initialization of more of them has begun."""

@@ -134,3 +134,11 @@ def test_nothing_that_is_acknowledged_is_lost_when_the_coordinator_fails_at_any_
     assert outcome(consuming) is None
     shard = cluster.leader(SHARES).share_states.runtime.contexts()[0].shard
     assert shard.partitions[key].state.start_offset == RECORDS - 1
+
+
+def test_an_initialization_is_not_repeated_if_its_group_coordinator_was_replaced(cluster: Cluster):
+    cluster.kill(1, 1)
+    key = key_of(cluster)
+    calling = cluster.start(cluster.nodes[2].persister.initialize(key, 0, 0, may_repeat=lambda: False))
+    cluster.loop.pass_ms(500)
+    assert outcome(calling) is ErrorCode.NETWORK_EXCEPTION

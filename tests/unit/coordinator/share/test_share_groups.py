@@ -70,15 +70,18 @@ async def consume(cluster: Cluster, key: SharePartitionKey, member: Member) -> N
     assert state.start_offset == 5, "the state was initialized again"
 
 
-@pytest.mark.parametrize("step", range(0, 40, 2))
+@pytest.mark.parametrize("step", range(0, 48, 2))
 @pytest.mark.parametrize("failing", [GROUPS, SHARES])
 def test_states_are_initialized_once_when_a_coordinator_fails_at_any_step(cluster: Cluster, step: int, failing: Any):
+    """`step`: the iterations of the event loop after which it fails. Requests to another broker take a millisecond."""
     key = SharePartitionKey(GROUP, cluster.topic_id(A), 0)
     member = Member(cluster, "m")
+    cluster.elect(SHARES, 2)
+    cluster.loop.pass_ms(10)
     consuming = cluster.start(consume(cluster, key, member))
     for failure in range(4):
         for _ in range(step):
-            cluster.loop.run_until_complete(asyncio.sleep(0.0005))
+            cluster.loop.run_until_complete(asyncio.sleep(0.0005 if failure else 0))
         old = cluster.partition(failing).leader
         if failure % 2:
             cluster.kill(old, old % 3 + 1)
@@ -110,3 +113,20 @@ def test_the_states_of_a_deleted_group_are_deleted_although_a_share_coordinator_
     with pytest.raises(KafkaError):
         cluster.loop.run_until_complete(cluster.nodes[1].persister.read(key, 0))
     assert cluster.leader(SHARES).share_states.runtime.contexts()[0].shard.partitions == {}
+
+
+def test_no_partition_is_assigned_while_the_share_coordinator_is_away(cluster: Cluster):
+    cluster.elect(SHARES, 2)
+    cluster.kill(2, 2)
+    member = Member(cluster, "m")
+    waiting = cluster.start(member.wait_for_partitions())
+    # Longer than requests to the share coordinator are repeated.
+    cluster.loop.pass_ms(75_000)
+    assert not waiting.done()
+    cluster.restart(2)
+    cluster.elect(SHARES, 3)
+    cluster.loop.pass_ms(60_000)
+    assert outcome(waiting) is None
+    state = cluster.start(cluster.nodes[1].persister.read(SharePartitionKey(GROUP, cluster.topic_id(A), 0), 1))
+    cluster.loop.pass_ms(20)
+    assert state.result().start_offset == -1

@@ -83,6 +83,7 @@ class ShareGroup(ModernGroup[ShareGroupMember]):
 
     type_name = "share"
     # Its states are elsewhere.
+    changes_kind = False
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)

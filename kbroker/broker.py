@@ -51,6 +51,9 @@ from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from kbroker.runtime.system import new_event_loop, raise_descriptor_limit, system_environment
 from kbroker.server.socket_server import SocketServer
+from kbroker.share.dead_letters import DeadLetterWriter
+from kbroker.share.group_settings import ShareGroupSettings
+from kbroker.share.manager import SharePartitionManager
 from kbroker.telemetry.client_instances import ClientMetricsManager
 
 if TYPE_CHECKING:
@@ -216,6 +219,7 @@ class Broker:
         self.services.groups.resign()
         self.services.transactions.resign()
         self.services.share_states.resign()
+        self.services.share.resign()
         if self._cluster is not None:
             self._cluster.resign()
 
@@ -248,6 +252,7 @@ class Broker:
         persister = ShareStatePersister(
             self.environment, node_id, member.image, lambda: self.config.request_timeout_ms, share_states, topics, peers
         )
+        dead_letters = DeadLetterWriter(self.environment, member.image, replicas, topics, peers, lambda: self.config)
         return Services(
             node_id=node_id,
             config=self.config,
@@ -264,7 +269,14 @@ class Broker:
                 self.environment, node_id, member.image, lambda: self.config.request_timeout_ms, transactions, peers
             ),
             share_states=share_states,
-            share_state_persister=persister,
+            share=SharePartitionManager(
+                self.environment,
+                replicas,
+                persister,
+                ShareGroupSettings(member.image, lambda: self.config),
+                lambda: self.config,
+                dead_letters.start,
+            ),
             share_group_states=ShareGroupStates(self.environment, member.image, groups, persister),
             marker_writer=marker_writer,
             producer_ids=member.producer_ids,
@@ -296,6 +308,7 @@ class Broker:
         member.add_roles_listener(self.services.groups.on_delta)
         member.add_roles_listener(self.services.transactions.on_delta)
         member.add_roles_listener(self.services.share_states.on_delta)
+        member.add_roles_listener(self.services.share.on_delta)
         member.add_roles_listener(self.services.client_metrics.on_delta)
         turns = self.environment.turns
         member.add_listener(lambda delta: turns.run(assigned.apply_delta(delta)))
@@ -303,7 +316,7 @@ class Broker:
     async def _start_coordinators(self) -> None:
         groups, transactions = self.services.groups, self.services.transactions
         await self.services.share_states.start()
-        self._started.append(self.services.share_states.stop)
+        self._started += [self.services.share_states.stop, self.services.share.stop]
         await groups.start()
         self._started += [groups.stop, self.services.share_group_states.stop]
         await transactions.start()

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
     from kbroker.coordinator.group.group_coordinator import GroupCoordinator
     from kbroker.coordinator.group.share.share_group_states import ShareGroupStates
-    from kbroker.coordinator.share.persister import ShareStatePersister
     from kbroker.coordinator.share.share_coordinator import ShareCoordinator
     from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     from kbroker.runtime.delayed_response import DelayedResponse
     from kbroker.runtime.environment import Environment
     from kbroker.runtime.metrics import RequestStats
+    from kbroker.share.manager import SharePartitionManager
     from kbroker.telemetry.client_instances import ClientMetricsManager
 
 Body = bytes | Sequence[Buffer | Records]
@@ -73,8 +73,7 @@ Handle = Callable[["Services", "RequestContext", Any], Any]
 class Services:
     """The parts of the broker that handlers use, assembled by broker.py.
 
-    `marker_writer` writes to the partitions of this broker. `share_states` are those that this broker coordinates,
-    `share_state_persister` reaches all of them.
+    `marker_writer` writes to the partitions of this broker. `share_states` are those that this broker coordinates.
     `peers` and `controller_channel` are None if this broker is not a member of a cluster, but the only broker.
     `started_ms`: the wall clock when the broker started.
     """
@@ -89,7 +88,7 @@ class Services:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     share_states: ShareCoordinator
-    share_state_persister: ShareStatePersister
+    share: SharePartitionManager
     share_group_states: ShareGroupStates
     add_partitions_to_txn: AddPartitionsToTxnManager
     marker_writer: TransactionMarkerWriter

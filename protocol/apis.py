@@ -210,6 +210,11 @@ _ROWS = (
     Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, 0, family="k90_share_group_offsets"),
     Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
     Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
+    Api(ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, 0, brokers_from=0, family="k83_share_state"),
+    Api(ApiKey.READ_SHARE_GROUP_STATE, 0, 0, 0, brokers_from=0, family="k83_share_state"),
+    Api(ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, 0, brokers_from=1, family="k83_share_state"),
+    Api(ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, 0, brokers_from=0, family="k83_share_state"),
+    Api(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, 0, brokers_from=1, family="k83_share_state"),
 )
 
 # Served on the listener for brokers only, and not advertised to clients.
@@ -220,11 +225,6 @@ _INTER_BROKER_ROWS = (
     Api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, 0, 0, brokers_from=0),
     Api(ApiKey.FORWARD_RECORDS, 0, 0, 0, brokers_from=0),
     Api(ApiKey.DESCRIBE_REPLICA_LOGS, 0, 0, 0, brokers_from=0),
-    Api(ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, 0, brokers_from=0, family="k83_share_state"),
-    Api(ApiKey.READ_SHARE_GROUP_STATE, 0, 0, 0, brokers_from=0, family="k83_share_state"),
-    Api(ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, 0, brokers_from=1, family="k83_share_state"),
-    Api(ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, 0, brokers_from=0, family="k83_share_state"),
-    Api(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, 0, brokers_from=1, family="k83_share_state"),
 )
 
 # APIs that Kafka does not have, which are not advertised: only kbroker's command line sends them, in version 0.

@@ -147,7 +147,7 @@ class DeadLetterWriter:
         result: Any
         if leader == self._replicas.node_id:
             topics: list[TopicRecords] = [(topic.topic_id, [(index, memoryview(batch))])]
-            result = self._replicas.append_records(topics, -1, timeout_ms, PRODUCE_VERSION, "")
+            result = self._replicas.append_records(topics, -1, timeout_ms, PRODUCE_VERSION, "", in_turn=False)
             while not isinstance(result, list):
                 result = await result
             code = result[0][1][0][1]

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from kbroker.coordinator.share.persister import ShareStatePersister
     from kbroker.replica.fetch.read_filter import ReadView
     from kbroker.replica.partition import Partition
+    from kbroker.runtime.deadlines import DeadlineTimer
     from kbroker.runtime.environment import Environment
-    from kbroker.runtime.timer import DeadlineTimer
     from kbroker.share.group_settings import GroupSettings
     from kbroker.share.session import ShareSession
 

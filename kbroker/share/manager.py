@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.share.share_partition_state import SharePartitionKey
-from kbroker.runtime.timer import DeadlineTimer
+from kbroker.runtime.deadlines import DeadlineTimer
 from kbroker.runtime.turns import paced
 from kbroker.share.delivery import Acknowledgement
 from kbroker.share.leader import AcquiredRecords, AcquireRequest, ShareGroupParts, SharePartitionLeader, client_error
@@ -51,7 +51,9 @@ class SharePartitionManager:
         self._replicas = replicas
         self._settings = settings
         self._config = config
-        self._timer = DeadlineTimer[SharePartitionLeader](environment, SharePartitionLeader.on_deadline)
+        self._timer = DeadlineTimer[SharePartitionLeader](
+            environment.clock.mono_ms, environment.loop.call_later, SharePartitionLeader.on_deadline
+        )
         self._parts = ShareGroupParts(
             environment, persister, settings.of, self._timer, Lock(), on_dead_letters, self._drop
         )

@@ -226,7 +226,7 @@ class Broker:
     async def _read_own_logs(self, brokers: Collection[int], keys: Sequence[tuple[bytes, int]]) -> LogsByBroker:
         """Return how far the logs of a lone broker go, whose metadata were restored from an older copy."""
         from kbroker.api.local_requests import handle_locally
-        from kbroker.server.interbroker.log_reports import read_replica_logs
+        from kbroker.server.interbroker.broker_reports import read_replica_logs
 
         own = self.config.node_id
         return await read_replica_logs(

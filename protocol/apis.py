@@ -210,6 +210,11 @@ _ROWS = (
     Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, 0, family="k90_share_group_offsets"),
     Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
     Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
+    Api(ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, 0, brokers_from=0, family="k83_share_state"),
+    Api(ApiKey.READ_SHARE_GROUP_STATE, 0, 0, 0, brokers_from=0, family="k83_share_state"),
+    Api(ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, 0, brokers_from=1, family="k83_share_state"),
+    Api(ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, 0, brokers_from=0, family="k83_share_state"),
+    Api(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, 0, brokers_from=1, family="k83_share_state"),
 )
 
 # Served on the listener for brokers only, and not advertised to clients.
@@ -220,11 +225,6 @@ _INTER_BROKER_ROWS = (
     Api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, 0, 0, brokers_from=0),
     Api(ApiKey.FORWARD_RECORDS, 0, 0, 0, brokers_from=0),
     Api(ApiKey.DESCRIBE_REPLICA_LOGS, 0, 0, 0, brokers_from=0),
-    Api(ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, 0, brokers_from=0, family="k83_share_state"),
-    Api(ApiKey.READ_SHARE_GROUP_STATE, 0, 0, 0, brokers_from=0, family="k83_share_state"),
-    Api(ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, 0, brokers_from=1, family="k83_share_state"),
-    Api(ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, 0, brokers_from=0, family="k83_share_state"),
-    Api(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, 0, brokers_from=1, family="k83_share_state"),
 )
 
 # APIs that Kafka does not have, which are not advertised: only kbroker's command line sends them, in version 0.
@@ -237,11 +237,23 @@ _PRIVATE_ROWS = (
     Api(ApiKey.DELAYED_RECORDS, 0, 0, 0),
 )
 
+# APIs of Kafka that kbroker's command line sends to any broker that advertises them, but that kbroker does not serve.
+_CLIENT_ROWS = (
+    Api(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, 0, family="k76_share_groups"),
+    Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, 0),
+    Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, 0, family="k90_share_group_offsets"),
+    Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
+    Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
+)
+
 # In this order: Kafka's APIs for clients, APIs between brokers only, kbroker's own for its command line, all of these.
 APIS: dict[int, Api] = {api.key: api for api in _ROWS}
 INTER_BROKER_APIS: dict[int, Api] = {api.key: api for api in _INTER_BROKER_ROWS}
 PRIVATE_APIS: dict[int, Api] = {api.key: api for api in _PRIVATE_ROWS}
 ALL_APIS = APIS | INTER_BROKER_APIS | PRIVATE_APIS
+# What kbroker's clients can send, and all APIs with messages.
+CLIENT_APIS = {api.key: api for api in _CLIENT_ROWS} | APIS
+KNOWN_APIS = CLIENT_APIS | ALL_APIS
 
 # By listener.
 CLIENT_LISTENER_APIS = APIS | PRIVATE_APIS

@@ -120,6 +120,7 @@ PURE = (
     "kbroker/config/",
     "kbroker/coordinator/group/assignors/",
     "kbroker/coordinator/group/classic/",
+    "kbroker/coordinator/group/consumer/",
     "kbroker/coordinator/group/group.py",
     "kbroker/coordinator/group/modern/",
     "kbroker/coordinator/group/offset_metadata_manager.py",
@@ -127,6 +128,7 @@ PURE = (
     "kbroker/coordinator/group/share/",
     "kbroker/coordinator/group/topics.py",
     "kbroker/coordinator/java_hash.py",
+    "kbroker/coordinator/re2_pattern.py",
     "kbroker/coordinator/runtime/operation.py",
     "kbroker/coordinator/share/share_partition_state.py",
     "kbroker/coordinator/share/records.py",
@@ -196,6 +198,9 @@ PURE = (
 # Files of those directories that carry out the decisions beside them.
 NOT_PURE = (
     "kbroker/coordinator/group/classic/classic_groups.py",
+    "kbroker/coordinator/group/consumer/classic_members.py",
+    "kbroker/coordinator/group/consumer/consumer_groups.py",
+    "kbroker/coordinator/group/consumer/regex_resolver.py",
     "kbroker/coordinator/group/share/share_group_states.py",
     "kbroker/coordinator/group/share/share_groups.py",
     "kbroker/metadata/replication/isr_change_queue.py",

@@ -36,9 +36,8 @@ from kbroker.config.values import BOOLEAN, INT, INT_MAX, LIST, SHORT, STRING, Co
 
 # The kinds of groups with configs of their own.
 KINDS = ("consumer", "share", "streams")
-# Those that the broker does not serve yet, and single configs. They take effect when their row is removed.
+# Those that the broker does not serve yet. A kind's configs take effect when its row is removed.
 NOT_SERVED = {
-    "group.consumer.migration.policy": NoEffect.NO_CONVERSION,
     "streams": NoEffect.NO_STREAMS_GROUPS,
 }
 
@@ -110,7 +109,7 @@ def _broker(
     importance: Importance = MEDIUM,
     update_mode: UpdateMode = READ_ONLY,
 ) -> ConfigKey:
-    no_effect = NOT_SERVED.get(name) or NOT_SERVED.get(_kind_of(name))
+    no_effect = NOT_SERVED.get(_kind_of(name))
     return ConfigKey(name, config_type, default, validator, importance, update_mode, documentation, (), no_effect)
 
 

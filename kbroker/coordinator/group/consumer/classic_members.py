@@ -5,8 +5,8 @@ The decisions are in classic_member.py and conversion.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_groups import ClassicGroups
@@ -91,8 +91,7 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
             remaining = {**group.members, joined.member.member_id: joined.member}
             del remaining[replaced.member_id]
             is_stale = group.assignment_epoch < joined.group_epoch
-            records = self._downgrade_records(group, remaining, joined.group_epoch)
-            return self._converted(group, records, is_stale, lambda: respond(response))
+            return self._downgrade(group, remaining, joined.group_epoch, is_stale, None, lambda: respond(response))
 
         def on_committed() -> None:
             self._start_timeouts(group, joined.member.member_id, request)
@@ -195,28 +194,32 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
         remaining = dict(group.members)
         for member in members:
             del remaining[member.member_id]
-        records = self._downgrade_records(group, remaining, group.group_epoch)
-        return self._converted(group, records, True)._replace(response=response)
+        return self._downgrade(group, remaining, group.group_epoch, True, response)
 
     def _can_downgrade(self, group: ConsumerGroup, removed: Collection[ConsumerGroupMember], size: int) -> bool:
         config = self._shard.config()
         return can_downgrade(group, removed, size, config.group_consumer_migration_policy, config.group_max_size)
 
-    def _downgrade_records(
-        self, group: ConsumerGroup, remaining: Mapping[str, ConsumerGroupMember], group_epoch: int
-    ) -> list[object]:
-        wall_ms = self._shard.now().wall_ms
-        return downgrade_records(group, remaining, group_epoch, self._shard.topic_name, wall_ms)
-
-    def _converted(
+    def _downgrade(
         self,
         group: ConsumerGroup,
-        records: Sequence[object],
+        remaining: Mapping[str, ConsumerGroupMember],
+        group_epoch: int,
         must_rebalance: bool,
+        response: T,
         respond: Callable[[], None] = ignore,
-    ) -> CoordinatorResult[Any]:
+    ) -> CoordinatorResult[T]:
+        records = downgrade_records(
+            group,
+            remaining,
+            group_epoch,
+            self._shard.topic_name,
+            self._shard.now().wall_ms,
+            must_rebalance=must_rebalance,
+        )
+
         def on_committed() -> None:
-            self._shard.kind(ClassicGroups).on_converted(group.group_id, must_rebalance=must_rebalance)
+            self._shard.kind(ClassicGroups).on_converted(group.group_id)
             respond()
 
-        return CoordinatorResult(None, records, on_committed)
+        return CoordinatorResult(response, records, on_committed)

@@ -82,6 +82,8 @@ class ShareGroup(ModernGroup[ShareGroupMember]):
     __slots__ = ("initializing_since_ms", "may_lack_partitions", "states")
 
     type_name = "share"
+    # Its states are elsewhere.
+    changes_kind = False
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)

@@ -20,6 +20,8 @@ def find_coordinator(story: Story) -> None:
     story.request("an empty key", key="", coordinator_keys=[""], key_type=0)
     if story.version >= 1:
         story.request_until("an empty transactional id", is_ready, key="", coordinator_keys=[""], key_type=1)
+        key = f"{group}:AAAAAAAAAAAAAAAAAAAAAQ:0"
+        story.request_until("a share partition", is_ready, key=key, coordinator_keys=[key], key_type=2)
     if story.version >= 4:
         story.request("two keys", coordinator_keys=[group, story.name("h")], key_type=0)
         story.request("no key", coordinator_keys=[], key_type=0)

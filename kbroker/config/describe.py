@@ -86,7 +86,6 @@ def _topic_synonyms(key: ConfigKey, config: BrokerConfig) -> list[ConfigSynonym]
 
 
 def describe_group(overrides: ConfigTexts, config: BrokerConfig) -> list[ConfigEntry]:
-    group_config = config.group_config(overrides)
     entries = []
     for name, key in GROUP_CONFIGS.items():
         synonyms = _override(key, overrides, ConfigSource.GROUP_CONFIG)
@@ -94,7 +93,9 @@ def describe_group(overrides: ConfigTexts, config: BrokerConfig) -> list[ConfigE
             synonyms += _broker_synonyms(key.synonyms[0].name, config)
         else:
             synonyms.append(ConfigSynonym(name, format_value(key.default), ConfigSource.DEFAULT_CONFIG))
-        entries.append(_entry(key, getattr(group_config, name.replace(".", "_")), synonyms))
+        # As in Kafka, also if the broker has got other limits since the config was set.
+        default = getattr(config.group_defaults, name.replace(".", "_"))
+        entries.append(_entry(key, key.parse(overrides[name]) if name in overrides else default, synonyms))
     return entries
 
 

@@ -68,6 +68,26 @@ def test_version_5_adds_the_group_even_without_verification(group_broker: Harnes
     assert partition == ("__consumer_offsets", group_broker.groups.runtime.partition_for("g"))
 
 
+def test_version_6_names_topics_by_id(group_broker: Harness) -> None:
+    begin(group_broker)
+    request = request_for(0, topic="")
+    assert codes(group_broker.call(request, 6)) == [ErrorCode.UNKNOWN_TOPIC_ID]
+    topic = group_broker.metadata.topics["t"]
+    request.topics[0].topic_id = topic.topic_id
+    response = group_broker.call(request, 6)
+    assert (codes(response), response.topics[0].topic_id) == ([ErrorCode.NONE], topic.topic_id)
+    assert group_broker.unstable_partitions() == {("t", 0)}
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, ErrorCode.ILLEGAL_GENERATION), (6, ErrorCode.GROUP_ID_NOT_FOUND)])
+def test_a_member_of_a_group_that_does_not_exist(group_broker: Harness, version: int, code: ErrorCode) -> None:
+    begin(group_broker)
+    request = request_for(0, group="gone")
+    request.topics[0].topic_id = group_broker.metadata.topics["t"].topic_id
+    request.member_id, request.generation_id_or_member_epoch = "m", 1
+    assert codes(group_broker.call(request, version)) == [code]
+
+
 def test_topics_that_do_not_exist_are_an_error_before_the_group_is_validated(group_broker: Harness) -> None:
     response = group_broker.call(request_for(0, topic="gone", group=""), 5)
     assert codes(response) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
@@ -101,6 +121,8 @@ def test_a_group_of_another_broker(group_broker: Harness) -> None:
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, 5, ErrorCode.NOT_COORDINATOR),
         (ErrorCode.CONCURRENT_TRANSACTIONS, 5, ErrorCode.CONCURRENT_TRANSACTIONS),
         (ErrorCode.ILLEGAL_GENERATION, 0, ErrorCode.ILLEGAL_GENERATION),
+        (ErrorCode.STALE_MEMBER_EPOCH, 5, ErrorCode.ILLEGAL_GENERATION),
+        (ErrorCode.STALE_MEMBER_EPOCH, 6, ErrorCode.STALE_MEMBER_EPOCH),
     ],
 )
 def test_errors_by_version(error: ErrorCode, version: int, returned: ErrorCode) -> None:

@@ -195,3 +195,12 @@ def test_a_decompression_bomb_is_too_large(codec):
     with pytest.raises(KafkaError) as refused:
         check(bomb, config)
     assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("codec", "size", "code"), [(0, 500, ErrorCode.NONE), (1, 93, ErrorCode.NONE), (1, 94, ErrorCode.INVALID_RECORD)]
+)
+def test_the_size_of_a_record_in_a_compressed_batch_is_bounded(codec: int, size: int, code: ErrorCode):
+    """The results are those of Apache Kafka 4.4.0. A record of 94 bytes has 101 bytes with its other fields."""
+    case = Case("", "plain", lambda now: bytes(build_batch([(now, b"", b"x" * size, ())], codec=codec)), code)
+    assert outcome(case, config_of("plain", max_decompressed_message_bytes="100")) == (code, ())

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from kbroker.coordinator.share.share_partition_state import DeliveryState, SharePartitionKey
+from kbroker.share.start_offset import duration_ms
 from protocol.errors import ErrorCode
 from protocol.records.batch import build_batch
 from tests.unit.support.share_consumer import (
@@ -330,3 +333,63 @@ async def test_without_share_groups_in_the_cluster_the_apis_are_not_supported(ma
     install(machine, StateCoordinator(), share_version=0)
     consumer = await ShareConsumer.open(machine, bytes(16))
     assert (await consumer.send_fetch()).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize(
+    ("reset", "expected"), [("earliest", [(0, 29, 1)]), ("latest", []), ("by_duration:PT1H", [(10, 29, 1)])]
+)
+@broker_test
+async def test_a_group_begins_where_its_config_says(
+    machine: Machine, reset: str, expected: list[tuple[int, int, int]]
+) -> None:
+    coordinator, topic_id = await start(machine, 10, share_auto_offset_reset=reset)
+    await asyncio.sleep(2 * 3600)
+    await produce(machine, 20)
+    consumer = await ShareConsumer.open(machine, topic_id)
+    assert await consumer.acquire(max_wait_ms=1000) == expected
+    # The next leader begins there, too, though nothing was acknowledged.
+    await machine.until(lambda: coordinator.writes, 1)
+    assert coordinator.starts[key_of(topic_id)] == 30 - sum(last - first + 1 for first, last, _ in expected)
+    if reset == "latest":
+        await produce(machine, 10)
+        assert await consumer.acquire(max_wait_ms=1000) == [(30, 39, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("PT1S", 1000), ("PT1.5S", 1500), ("P2D", 172_800_000), ("P1DT2H3M4S", 93_784_000), ("pt5m", 300_000)],
+)
+def test_durations(text: str, expected: int) -> None:
+    assert duration_ms(text) == expected
+
+
+@broker_test(group_share_max_share_sessions=1, group_share_max_size=1)
+async def test_a_session_that_is_not_used_any_more_makes_place(machine: Machine) -> None:
+    _, topic_id = await start(machine)
+    first = await ShareConsumer.open(machine, topic_id, member="first")
+    second = await ShareConsumer.open(machine, topic_id, member="second")
+    assert await first.acquire(max_wait_ms=1000) == [(0, 9, 1)]
+    assert (await second.send_fetch()).error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    await asyncio.sleep(121)
+    second.epoch = 0
+    assert await second.acquire(max_wait_ms=1000) == [(0, 9, 2)]
+    assert (await first.send_fetch()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+
+
+@broker_test
+async def test_nothing_is_kept_for_groups_without_sessions(machine: Machine) -> None:
+    coordinator, topic_id = await start(machine)
+    share = machine.broker.services.share
+    for number in range(20):
+        consumer = await ShareConsumer.open(machine, topic_id, group=f"g{number}")
+        await consumer.acquire(max_wait_ms=10)
+        consumer.client.close()
+    await asyncio.sleep(60)
+    assert len(share.sessions) == len(share.leaders) == 0
+    # Locks outlive a session that is replaced, and then expire.
+    consumer = await ShareConsumer.open(machine, topic_id)
+    assert await consumer.acquire(max_wait_ms=1000) == [(0, 9, 1)]
+    consumer.client.close()
+    await asyncio.sleep(1)
+    assert len(share.leaders) == 0
+    assert coordinator.states(key_of(topic_id)) == dict.fromkeys(range(10), DeliveryState.AVAILABLE)

@@ -224,4 +224,16 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
             self._shard.kind(ClassicGroups).on_converted(group.group_id)
             respond()
 
-        return CoordinatorResult(response, records, on_committed)
+        return self.converted(group.group_id, CoordinatorResult(response, records, on_committed))
+
+    def converted(self, group_id: str, result: CoordinatorResult[T]) -> CoordinatorResult[T]:
+        """Return the result of an operation that converts a group, which is marked until its records are committed."""
+        self._shard.converted_groups.add(group_id)
+
+        def on_committed() -> None:
+            self._shard.converted_groups.discard(group_id)
+            result.on_committed()
+
+        return result._replace(
+            on_committed=on_committed, on_failed=lambda _: self._shard.converted_groups.discard(group_id)
+        )

@@ -106,7 +106,8 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
             group.deadlines.set((SESSION, response.member_id), self.shard.now().mono_ms + session_ms)
             self.shard.update_timer(group)
         self._resolve_regexes(group)
-        return CoordinatorResult(response, [*first_records, *records])
+        result = CoordinatorResult(response, [*first_records, *records])
+        return self._migration.converted(message.group_id, result) if first_records else result
 
     def _settings(self, group_id: str) -> HeartbeatSettings:
         config, group_config = self.shard.config(), self._config(group_id)

@@ -159,6 +159,31 @@ def test_a_new_coordinator_completes_a_conversion(start: Callable[..., Harness])
     assert len(classic.owned) == 6
 
 
+def test_a_group_stays_one_of_the_consumer_protocol_if_its_record_would_be_too_large(
+    start: Callable[..., Harness],
+) -> None:
+    broker = start(message_max_bytes=1_500)
+    member, others = ModelMember("m", {"t"}), []
+    member.heartbeat(broker)
+    for _ in range(16):
+        others.append(join_classic(broker))
+    member.leave(broker)
+    assert type_of_group(broker) == "consumer"
+    assert members_of(broker) == {other.member_id for other in others}
+
+
+def test_a_removal_that_cannot_be_written_is_tried_again(start: Callable[..., Harness]) -> None:
+    broker = start(group_consumer_session_timeout_ms=1_000)
+    member = ModelMember("m", {"t"})
+    member.heartbeat(broker)
+    broker.log.is_under_min_isr = True
+    broker.loop.pass_ms(3_000)
+    assert members_of(broker) == {"m"}
+    broker.log.is_under_min_isr = False
+    broker.loop.pass_ms(1_100)
+    assert members_of(broker) == set()
+
+
 def test_no_member_is_lost_while_a_large_group_is_converted(start: Callable[..., Harness]) -> None:
     """The records are replayed in several turns. The heartbeats in between find none or some of the members."""
     broker = start()

@@ -145,6 +145,8 @@ class GroupShard:
         self.config = config
         self.context = context
         self.is_loaded = False
+        # Groups that become groups of another kind: their members are not all in memory before that is committed.
+        self.converted_groups: set[str] = set()
         self.environment = environment
         self._clock = environment.clock
         # The earliest deadline of each group that has one.

@@ -47,7 +47,7 @@ class NoEffect(StrEnum):
     NO_PROTECTION = "kbroker has no TLS, SASL, authorization or delegation tokens yet"
     NO_SECURITY = "it is part of TLS, SASL or delegation tokens, which kbroker does not have yet"
     NO_TIERED_STORAGE = "kbroker has no tiered storage"
-    NO_SHARE_GROUPS = "kbroker does not serve share groups yet (KIP-932)"
+    ONE_SHARE_ASSIGNOR = "share groups have one assignor, simple"
     NO_STREAMS_GROUPS = "kbroker does not serve streams groups yet (KIP-1071)"
     NO_TWO_PHASE_COMMIT = "no client can request it: that version of InitProducerId is not stable yet (KIP-939)"
     NO_QUORUM = "kbroker has no metadata quorum"

@@ -40,7 +40,7 @@ SUPPORTED_FEATURES = {
     TRANSACTION_VERSION: SupportedVersionRange(0, 2, 2),
     # Kafka's are (0, 1, 1), (0, 2, 2) and (0, 1, 1). They rise when all APIs of the groups are served.
     GROUP_VERSION: SupportedVersionRange(0, 1, 1),
-    SHARE_VERSION: SupportedVersionRange(0, 0, 0),
+    SHARE_VERSION: SupportedVersionRange(0, 2, 2),
     STREAMS_VERSION: SupportedVersionRange(0, 0, 0),
     "eligible.leader.replicas.version": SupportedVersionRange(0, 1, 1),
     "kraft.version": SupportedVersionRange(0, 1, 0),
@@ -89,6 +89,27 @@ FORMER_FINALIZED = FinalizedFeatures(0, {TRANSACTION_VERSION: 2})
 INITIAL_FEATURES = FinalizedFeatures(
     0, {name: supported.initial for name, supported in SUPPORTED_FEATURES.items() if supported.initial}
 )
+
+
+class UnsupportedFeatures(Exception):
+    """The cluster uses levels of features that this broker does not support."""
+
+
+def check_supported(features: FinalizedFeatures) -> None:
+    """Raise UnsupportedFeatures unless this broker supports all finalized levels.
+
+    A broker of an earlier version would ignore data that a later one has written.
+    """
+    unsupported = [
+        f"{name} {level}"
+        for name, level in features.levels.items()
+        if level and not (name in SUPPORTED_FEATURES and level <= SUPPORTED_FEATURES[name].highest)
+    ]
+    if unsupported:
+        raise UnsupportedFeatures(
+            f"the cluster uses {', '.join(sorted(unsupported))}, which this version of kbroker does not support: start "
+            "the version that the other brokers have, or downgrade with kafka-features"
+        )
 
 
 class FeatureUpdate(NamedTuple):

@@ -238,13 +238,7 @@ _PRIVATE_ROWS = (
 )
 
 # APIs of Kafka that kbroker's command line sends to any broker that advertises them, but that kbroker does not serve.
-_CLIENT_ROWS = (
-    Api(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, 0, family="k76_share_groups"),
-    Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, 0),
-    Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, 0, family="k90_share_group_offsets"),
-    Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
-    Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
-)
+_CLIENT_ROWS = (Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, 0),)
 
 # In this order: Kafka's APIs for clients, APIs between brokers only, kbroker's own for its command line, all of these.
 APIS: dict[int, Api] = {api.key: api for api in _ROWS}

@@ -5,7 +5,7 @@ knows (KIP-664).
 - Version 2 has the transaction version of the producer (KIP-1228); version 1 means 0.
 - The results of all markers of a producer are returned together; a marker without partitions has no result.
 - A marker that is not committed within request.timeout.ms gets REQUEST_TIMED_OUT; it may be committed later.
-- A negative producer id or epoch gets UNKNOWN_SERVER_ERROR, as in Kafka 4.3.1.
+- A negative producer id or epoch gets UNKNOWN_SERVER_ERROR, as in Kafka 4.4.0.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ DescribeAcls (key 29), CreateAcls (key 30) and DeleteAcls (key 31), versions 1 t
 MirrorMaker 2 then skip ACLs; a closed connection would be an error to them.
 
 The operations that a client may perform are bit sets of Kafka's AclOperation numbers: all operations that apply to the
-type of resource, as in Apache Kafka 4.3.1.
+type of resource, as in Apache Kafka 4.4.0.
 """
 
 from kbroker.api.context import RequestContext, Services

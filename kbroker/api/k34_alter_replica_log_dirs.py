@@ -1,7 +1,7 @@
 """AlterReplicaLogDirs (key 34), versions 1 and 2: move replicas to another log directory of this broker (KIP-113).
 
 kbroker has one log directory: it is the only valid target, and each of its replicas is there already. Error codes and
-the order of the checks are those of Apache Kafka 4.3.1.
+the order of the checks are those of Apache Kafka 4.4.0.
 """
 
 from kbroker.api.context import RequestContext, Services

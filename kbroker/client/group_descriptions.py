@@ -45,6 +45,7 @@ class GroupMember(NamedTuple):
 
     A member of a classic group has no epoch. One of a share group has no instance id, and no target. That of a streams
     group has tasks by their role (active, standby, warmup), and the partitions that its active tasks read.
+    `is_classic`: it uses the classic protocol, as members of a consumer group may, too.
     """
 
     member_id: str
@@ -55,6 +56,7 @@ class GroupMember(NamedTuple):
     assignment: Assignment
     target: Assignment | None = None
     tasks: Mapping[str, list[str]] | None = None
+    is_classic: bool = False
 
 
 class GroupDescription(NamedTuple):
@@ -103,7 +105,9 @@ def _describe_classic(cluster: ClusterClient, group_id: str) -> GroupDescription
 def classic_member(member: DescribedGroupMember) -> GroupMember:
     """Return a member of a classic group. It has no assignment if that cannot be decoded."""
     host, assignment = member.client_host.removeprefix("/"), _decode_assignment(member.member_assignment)
-    return GroupMember(member.member_id, member.group_instance_id, member.client_id, host, None, assignment)
+    return GroupMember(
+        member.member_id, member.group_instance_id, member.client_id, host, None, assignment, is_classic=True
+    )
 
 
 def _decode_assignment(data: bytes) -> Assignment:
@@ -122,7 +126,10 @@ def _decode_assignment(data: bytes) -> Assignment:
 def _describe_consumer(cluster: ClusterClient, group_id: str) -> GroupDescription:
     request = ConsumerGroupDescribeRequest(group_ids=[group_id])
     group = _described(cluster, group_id, request, ConsumerGroupDescribeResponse)
-    members = [_member(row, row.instance_id, _partitions(row.target_assignment)) for row in group.members]
+    members = [
+        _member(row, row.instance_id, _partitions(row.target_assignment))._replace(is_classic=row.member_type == 0)
+        for row in group.members
+    ]
     return _description(group, CONSUMER, members)
 
 
@@ -165,7 +172,17 @@ def _streams_member(row: DescribedStreamsGroupMember, sources: Mapping[str, list
         for role, found in roles.items()
     }
     host = row.client_host.removeprefix("/")
-    return GroupMember(row.member_id, row.instance_id, row.client_id, host, row.member_epoch, assignment, None, tasks)
+    return GroupMember(
+        row.member_id,
+        row.instance_id,
+        row.client_id,
+        host,
+        row.member_epoch,
+        assignment,
+        None,
+        tasks,
+        row.is_classic,
+    )
 
 
 def _description(

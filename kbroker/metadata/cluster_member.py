@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.coordination.interface import CoordinationError, NoSpace, SessionExpired, Unavailable
 from kbroker.metadata.controller import Controller
-from kbroker.metadata.features import OWN_FEATURES
+from kbroker.metadata.features import OWN_FEATURES, check_supported
 from kbroker.metadata.image import (
     BrokerRegistration,
     DeltaListener,
@@ -167,13 +167,15 @@ class ClusterMember:
 
         If there is no controller, this broker campaigns. `previous_epoch`: see register_broker. Raises
         CoordinationError; NodeExists if another session still has this broker id after `max_wait_s` seconds;
-        WrongSecret if the other brokers have registered with another secret.
+        WrongSecret if the other brokers have registered with another secret; UnsupportedFeatures if the cluster uses
+        features of a later version.
         """
         await check_secret(self._coordination, self.secret)
         self.loader.follow()
         # A new session may read older data than the former one, in which topics seem to be deleted.
         await self._coordination.sync()
         await self.loader.catch_up()
+        check_supported(self.image.features)
         await self.loader.wait_for_listeners()
         # An attempt in another session continues with it: the logs are as they were.
         self._last_epoch = previous_epoch

@@ -91,6 +91,27 @@ INITIAL_FEATURES = FinalizedFeatures(
 )
 
 
+class UnsupportedFeatures(Exception):
+    """The cluster uses levels of features that this broker does not support."""
+
+
+def check_supported(features: FinalizedFeatures) -> None:
+    """Raise UnsupportedFeatures unless this broker supports all finalized levels.
+
+    A broker of an earlier version would ignore data that a later one has written.
+    """
+    unsupported = [
+        f"{name} {level}"
+        for name, level in features.levels.items()
+        if level and not (name in SUPPORTED_FEATURES and level <= SUPPORTED_FEATURES[name].highest)
+    ]
+    if unsupported:
+        raise UnsupportedFeatures(
+            f"the cluster uses {', '.join(sorted(unsupported))}, which this version of kbroker does not support: start "
+            "the version that the other brokers have, or downgrade with kafka-features"
+        )
+
+
 class FeatureUpdate(NamedTuple):
     name: str
     level: int

@@ -19,7 +19,7 @@ CLIENTS = {
     "cli": "kbroker CLI",
     "wire": "raw frames (kio)",
 }
-KAFKA_VERSIONS = {"kafka_tools": "4.4.0", "old_java": "2.1.1", "mirror": "4.3.1"}
+KAFKA_VERSIONS = {"kafka_tools": "4.4.0", "old_java": "4.3.1, 2.1.1", "mirror": "4.3.1"}
 
 FEATURES = (
     "records",

@@ -174,17 +174,19 @@ def _print_description(group: Mapping[str, Any], members: bool) -> None:
     if members:
         print_table(*_member_table(group["members"]))
         return
-    offset = "start" if group["type"] == SHARE else "committed"
-    names = ("topic", "partition", offset, "end", "lag", *(() if group["type"] == SHARE else ("client_id", "host")))
-    print_table(
-        [name.removesuffix("_id") for name in names], [[row[name] for name in names] for row in group["offsets"]]
-    )
+    if group["type"] == SHARE:
+        names: Sequence[str] = ("topic", "partition", "start", "end", "lag")
+    else:
+        names = ("topic", "partition", "committed", "end", "lag", "client_id", "host")
+    rows = [[row[name] for name in names] for row in group["offsets"]]
+    print_table([name.removesuffix("_id") for name in names], rows)
 
 
 def _member_table(members: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Cell]]]:
     """Return columns and rows. Members of classic groups have no epoch; a target is shown if there is one."""
     columns = {"member": "member_id", "instance": "instance_id", "client": "client_id", "host": "host"}
     columns |= {"epoch": "epoch"} if any(member["epoch"] is not None for member in members) else {}
+    columns |= {"classic": "is_classic"} if len({member["is_classic"] for member in members}) > 1 else {}
     columns |= {"tasks": "tasks"} if any(member["tasks"] is not None for member in members) else {}
     columns |= {"partitions": "assignment"}
     columns |= {"target": "target"} if any(member["target"] is not None for member in members) else {}
@@ -196,6 +198,8 @@ def _member_cell(value: Any) -> Cell:
     """Return partitions by topic as "t:0,1 u:2", and tasks by role as "active:0_0,0_1"."""
     if isinstance(value, Mapping):
         return " ".join(f"{name}:{','.join(map(str, items))}" for name, items in value.items() if items)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     cell: Cell = value
     return cell
 

@@ -1,6 +1,6 @@
 """The state of a transactional id: its record, the valid transitions, and the change that is in flight.
 
-The bytes of records in __transaction_state are those that Apache Kafka 4.3 writes and reads.
+The bytes of records in __transaction_state are those that Apache Kafka 4.4 writes and reads.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Requests for changes of partitions: AlterPartition, ElectLeaders, AlterPartitionReassignments; balance of leaders.
 
-Error codes, messages and the order of the checks are those of Apache Kafka 4.3.1.
+Error codes, messages and the order of the checks are those of Apache Kafka 4.4.0.
 
 *AlterPartition* (KIP-497, KIP-841, KIP-903): a leader changes the in-sync replicas of its partition. Its write health
 counts, too: others take the roles of a broker that cannot write to its disk (full, read-only, no file descriptors). It

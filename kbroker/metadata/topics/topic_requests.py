@@ -1,6 +1,6 @@
 """CreateTopics, CreatePartitions and DeleteTopics: plans, or the reasons why there are none; and views.
 
-Error codes, messages and the order of the checks are those of Apache Kafka 4.3.1. The internal topics of the
+Error codes, messages and the order of the checks are those of Apache Kafka 4.4.0. The internal topics of the
 coordinators have the configs that these require.
 
 *Views* are topics without partitions of their own, from which consumers read selected records of another topic. A

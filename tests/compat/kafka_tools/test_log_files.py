@@ -186,12 +186,14 @@ def test_group_offsets_are_in_kafkas_record_format(jvm, stopped):
 def test_transactions_are_in_kafkas_record_format(jvm, stopped):
     logs = [path for path in stopped.data_dir.rglob("__transaction_state-*/*.log") if path.stat().st_size]
     decoded = dump(jvm, logs, "--transaction-log-decoder", "--print-data-log")
-    written = {"ended": "", "open": ""}
-    for name, state in re.findall(r'"transactionalId":"(\w+)".*"transactionStatus":(\d)', decoded):
+    written: dict[str, list[str]] = {"ended": [], "open": []}
+    for name, state in re.findall(r'"transactionalId":"(\w+)".*"transactionStatus":"(\w+)"', decoded):
         # Partitions may be added together or one after another.
-        written[name] += "" if state == "1" and written[name].endswith("1") else state
-    # 0 empty, 1 ongoing, 2 prepared to commit, 3 to abort, 4 and 5 completed.
-    assert written == {"ended": "0124135", "open": "01"}
+        if state != "Ongoing" or written[name][-1] != state:
+            written[name].append(state)
+    begun = ["Empty", "Ongoing"]
+    committed, aborted = ["PrepareCommit", "CompleteCommit"], ["Ongoing", "PrepareAbort", "CompleteAbort"]
+    assert written == {"ended": begun + committed + aborted, "open": begun}
     partition = stopped.partition_dir("transacted", 0)
     aborted = dump(jvm, list(partition.glob("*.txnindex")))
     assert re.findall(r"firstOffset: (\d+) lastOffset: (\d+)", aborted) == [("2", "3")]

@@ -203,7 +203,7 @@ def test_kafka_log_dirs_cluster_id_and_api_versions(tool, jvm, bootstrap, topic)
     cluster = jvm.check("kafka-cluster", "cluster-id", "--bootstrap-server", bootstrap).out
     assert re.fullmatch(r"Cluster ID: \S{22}\s*", cluster)
     versions = tool("kafka-broker-api-versions").out
-    for expected in ("Produce(0): 0 to 13", "Fetch(1): 4 to 18", "Metadata(3): 0 to 13", "ApiVersions(18): 0 to 4"):
+    for expected in ("Produce(0): 0 to 13", "Fetch(1): 4 to 18", "Metadata(3): 0 to 13", "ApiVersions(18): 0 to 5"):
         assert expected in versions
 
 

@@ -41,12 +41,17 @@ def test_every_transcript_is_replayed() -> None:
     "stem", [pytest.param(stem, marks=pytest.mark.feature(feature)) for stem, feature in FEATURES.items()]
 )
 def test_a_transcript(shell: Shell, stem: str) -> None:
-    if stem == "releases" and LOWER_FEATURES:
-        pytest.skip("kbroker does not serve all kinds of groups yet")
+    need_group_features(stem)
     recorded = read((HERE / f"{stem}.txt").read_text())
     printed = list(replay(shell, recorded, timeout_s=DEADLINE_S))
     differences = list(unified_diff(brief(recorded), brief(printed), "recorded", "printed", n=1, lineterm=""))
     assert not differences, "\n".join(differences)
+
+
+def need_group_features(stem: str) -> None:
+    """Skip the transcript of whole releases while kbroker does not serve all kinds of groups."""
+    if stem == "releases" and LOWER_FEATURES:
+        pytest.skip("a release of Kafka 4.4 has these groups")
 
 
 def brief(steps: list[Step]) -> list[str]:

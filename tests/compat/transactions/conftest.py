@@ -18,6 +18,8 @@ from tests.compat.transactions.transaction_version import transaction_version
 PROMPT_TIMEOUTS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
 # The oldest Java client that Kafka 4 supports: without KIP-447 and KIP-360.
 OLDEST = "2.1.1"
+# The last client without topic ids in TxnOffsetCommit (KIP-1319) and without KIP-1242.
+FORMER = "4.3.1"
 
 REPORT = "consume, transform, produce"
 
@@ -39,11 +41,18 @@ def oldest(jvm: Jvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield java
 
 
+@pytest.fixture(scope="session")
+def former(jvm: Jvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with old_clients(FORMER, tmp_path_factory.mktemp("former") / "log") as java:
+        yield java
+
+
 CLIENTS = {
     "confluent": ("confluent_kafka", lambda request, bootstrap: ConfluentClient(bootstrap)),
     "python": ("kafka_python", lambda request, bootstrap: KafkaPythonClient(bootstrap)),
     "java": ("kafka_tools", lambda request, bootstrap: JavaClient(request.getfixturevalue("jvm").java, bootstrap)),
     "java v1": ("kafka_tools", lambda request, bootstrap: JavaClient(request.getfixturevalue("jvm").java, bootstrap)),
+    "former java": ("old_java", lambda request, bootstrap: JavaClient(request.getfixturevalue("former"), bootstrap)),
     "oldest java": (
         "old_java",
         lambda request, bootstrap: JavaClient(request.getfixturevalue("oldest"), bootstrap, knows_kip_447=False),

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from kbroker.metadata.store import znodes
 from protocol.apis import ApiKey
 from protocol.messages.k57_update_features import FeatureUpdateKey
@@ -20,8 +22,8 @@ INITIAL = {
 }
 
 
-async def downgrade(handlers: Handlers, **fields: Any) -> int:
-    rows = [FeatureUpdateKey(feature=FEATURE, max_version_level=1, upgrade_type=SAFE)]
+async def downgrade(handlers: Handlers, feature: str = FEATURE, level: int = 1, **fields: Any) -> int:
+    rows = [FeatureUpdateKey(feature=feature, max_version_level=level, upgrade_type=SAFE)]
     response = await handlers.request(ApiKey.UPDATE_FEATURES, 1, feature_updates=rows, **fields)
     return int(response.error_code)
 
@@ -60,3 +62,11 @@ async def test_a_cluster_of_a_version_without_features_has_the_levels_of_that_ve
     assert await finalized(handlers) == (0, {FEATURE: 2})
     assert await downgrade(handlers) == 0
     assert await finalized(handlers) == (1, {FEATURE: 1})
+
+
+@async_test
+async def test_levels_without_effect_are_stored_and_reported(caplog: pytest.LogCaptureFixture):
+    handlers = await start_handlers()
+    assert await downgrade(handlers, "metadata.version", 30) == 0
+    assert await finalized(handlers) == (1, INITIAL | {"metadata.version": 30})
+    assert "feature without effect feature=metadata.version level=30" in caplog.text

@@ -79,7 +79,7 @@ def test_a_consumer_group_and_its_target():
             **MEMBER, instance_id="i", member_epoch=2, assignment=of_consumer(2, 0), target_assignment=of_consumer(0, 1)
         ),
         ConsumerGroupDescribeMember(
-            **MEMBER, member_epoch=3, assignment=of_consumer(3), target_assignment=of_consumer(3)
+            **MEMBER, member_epoch=3, assignment=of_consumer(3), target_assignment=of_consumer(3), member_type=0
         ),
     ]
     found = describe_group(Cluster(consumer(**STATE, assignor_name="uniform", members=members)), "g")
@@ -88,7 +88,7 @@ def test_a_consumer_group_and_its_target():
     )  # fmt: skip
     assert found.members == [
         GroupMember("m", "i", "c", "10.0.0.1", 2, {"t": [0, 2]}, {"t": [0, 1]}),
-        GroupMember("m", None, "c", "10.0.0.1", 3, {"t": [3]}),
+        GroupMember("m", None, "c", "10.0.0.1", 3, {"t": [3]}, is_classic=True),
     ]
 
 
@@ -130,7 +130,7 @@ def test_a_classic_group_is_that_of_an_older_broker_or_no_other():
     others = consumer(error_code=NOT_FOUND), share(error_code=ErrorCode.UNSUPPORTED_VERSION)
     assert describe_group(Cluster(*others, classic(**group)), "g") == older
     assert (older.type, older.state, older.epoch) == ("classic", "Empty", None)
-    assert older.members == [GroupMember("m", None, "c", "10.0.0.1", None, {})]
+    assert older.members == [GroupMember("m", None, "c", "10.0.0.1", None, {}, is_classic=True)]
 
 
 @pytest.mark.parametrize("code", [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.COORDINATOR_NOT_AVAILABLE])

@@ -12,7 +12,7 @@ from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember
-from kbroker.metadata.features import OWN_FEATURES
+from kbroker.metadata.features import INITIAL_FEATURES, OWN_FEATURES, FinalizedFeatures, UnsupportedFeatures
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
 from kbroker.metadata.registration import BrokerIdInUse, WrongSecret
 from kbroker.metadata.store import znodes
@@ -387,6 +387,16 @@ async def test_a_change_that_a_full_disk_rejects_leaves_the_rest_unchanged():
     (result,) = await create(broker, NewTopic("b"))
     assert result.error is None
     assert set((await start(disk)).image.topics) == {"a", "b"}
+
+
+@async_test
+async def test_a_broker_that_lacks_a_finalized_level_does_not_register():
+    broker = await start(MemoryDisk())
+    features = FinalizedFeatures(1, INITIAL_FEATURES.levels | {"group.version": 9, "later.version": 1})
+    await broker.session.set(znodes.FEATURES, znodes.encode_features(features))
+    with pytest.raises(UnsupportedFeatures, match=r"the cluster uses group.version 9, later.version 1, which"):
+        await start(MemoryDisk(), broker.store, 2)
+    assert await broker.session.exists(znodes.broker_path(2)) is None
 
 
 @async_test

@@ -1,4 +1,4 @@
-"""The records of classic groups, with the bytes that Apache Kafka 4.3 writes and reads."""
+"""The records of classic groups, with the bytes that Apache Kafka 4.4 writes and reads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -75,7 +75,7 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
         """
         group, settings = self._group(request.group_id), self._settings(request.group_id)
         try:
-            validate_join(group, request, self._shard.config().group_consumer_migration_policy, settings.max_size)
+            validate_join(group, request, self._policy, settings.max_size)
             replaced = None if request.instance_id is None else group.static_member(request.instance_id)
             is_downgrade = replaced is not None and self._can_downgrade(group, [replaced], len(group.members))
             if is_downgrade:
@@ -175,8 +175,7 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
 
         The members are told to join again. Raises GROUP_ID_NOT_FOUND.
         """
-        config = self._shard.config()
-        validate_upgrade(group, config.group_consumer_migration_policy, config.group_consumer_max_size)
+        validate_upgrade(group, self._policy, self._shard.config().group_consumer_max_size)
         converted = upgrade(group, self._topic_id)
         converted.metadata_hash = self._topics.hash(converted.subscribed_topics())
         converted.is_metadata_current = True
@@ -197,8 +196,11 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
         return self._downgrade(group, remaining, group.group_epoch, True, response)
 
     def _can_downgrade(self, group: ConsumerGroup, removed: Collection[ConsumerGroupMember], size: int) -> bool:
-        config = self._shard.config()
-        return can_downgrade(group, removed, size, config.group_consumer_migration_policy, config.group_max_size)
+        return can_downgrade(group, removed, size, self._policy, self._shard.config().group_max_size)
+
+    @property
+    def _policy(self) -> str:
+        return self._shard.config().group_consumer_migration_policy.lower()
 
     def _downgrade(
         self,

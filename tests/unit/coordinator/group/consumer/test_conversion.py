@@ -54,7 +54,7 @@ def members_of(broker: Harness) -> set[str]:
 
 POLICIES = {
     "disabled": (False, False, False),
-    "upgrade": (True, True, False),
+    "UPGRADE": (True, True, False),
     "downgrade": (False, True, True),
     "bidirectional": (True, True, True),
 }

@@ -22,6 +22,9 @@ from kbroker.config.no_effect_warnings import no_effect_warnings
 from kbroker.config.values import ConfigError
 from kbroker.coordination.interface import NodeExists
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.coordinator.group.share.share_group_states import ShareGroupStates
+from kbroker.coordinator.share.persister import ShareStatePersister
+from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerChannels, TransactionMarkerWriter
@@ -48,6 +51,9 @@ from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from kbroker.runtime.system import new_event_loop, raise_descriptor_limit, system_environment
 from kbroker.server.socket_server import SocketServer
+from kbroker.share.dead_letters import DeadLetterWriter
+from kbroker.share.group_settings import ShareGroupSettings
+from kbroker.share.manager import SharePartitionManager
 from kbroker.telemetry.client_instances import ClientMetricsManager
 
 if TYPE_CHECKING:
@@ -212,13 +218,15 @@ class Broker:
         assigned.resign()
         self.services.groups.resign()
         self.services.transactions.resign()
+        self.services.share_states.resign()
+        self.services.share.resign()
         if self._cluster is not None:
             self._cluster.resign()
 
     async def _read_own_logs(self, brokers: Collection[int], keys: Sequence[tuple[bytes, int]]) -> LogsByBroker:
         """Return how far the logs of a lone broker go, whose metadata were restored from an older copy."""
         from kbroker.api.local_requests import handle_locally
-        from kbroker.server.interbroker.log_reports import read_replica_logs
+        from kbroker.server.interbroker.broker_reports import read_replica_logs
 
         own = self.config.node_id
         return await read_replica_logs(
@@ -237,6 +245,14 @@ class Broker:
         transactions = TransactionCoordinator(
             self.environment, replicas, member.image, lambda: self.config, member.producer_ids, marker_channels
         )
+        share_states = ShareCoordinator(self.environment, replicas, member.image, lambda: self.config)
+        topics = AutoTopicCreationManager(
+            self.environment, member.image, member.controller, channel, lambda: self.config
+        )
+        persister = ShareStatePersister(
+            self.environment, node_id, member.image, lambda: self.config.request_timeout_ms, share_states, topics, peers
+        )
+        dead_letters = DeadLetterWriter(self.environment, member.image, replicas, topics, peers, lambda: self.config)
         return Services(
             node_id=node_id,
             config=self.config,
@@ -252,12 +268,20 @@ class Broker:
             add_partitions_to_txn=AddPartitionsToTxnManager(
                 self.environment, node_id, member.image, lambda: self.config.request_timeout_ms, transactions, peers
             ),
+            share_states=share_states,
+            share=SharePartitionManager(
+                self.environment,
+                replicas,
+                persister,
+                ShareGroupSettings(member.image, lambda: self.config),
+                lambda: self.config,
+                dead_letters.start,
+            ),
+            share_group_states=ShareGroupStates(self.environment, member.image, groups, persister),
             marker_writer=marker_writer,
             producer_ids=member.producer_ids,
             delayed=self._extensions.delayed,
-            auto_topic_creation=AutoTopicCreationManager(
-                self.environment, member.image, member.controller, channel, lambda: self.config
-            ),
+            auto_topic_creation=topics,
             partition_removal=PartitionRemoval(
                 self.environment, member.image, member.controller, replicas, peers, lambda: self.config
             ),
@@ -283,14 +307,18 @@ class Broker:
         member.add_roles_listener(change_roles)
         member.add_roles_listener(self.services.groups.on_delta)
         member.add_roles_listener(self.services.transactions.on_delta)
+        member.add_roles_listener(self.services.share_states.on_delta)
+        member.add_roles_listener(self.services.share.on_delta)
         member.add_roles_listener(self.services.client_metrics.on_delta)
         turns = self.environment.turns
         member.add_listener(lambda delta: turns.run(assigned.apply_delta(delta)))
 
     async def _start_coordinators(self) -> None:
         groups, transactions = self.services.groups, self.services.transactions
+        await self.services.share_states.start()
+        self._started += [self.services.share_states.stop, self.services.share.stop]
         await groups.start()
-        self._started.append(groups.stop)
+        self._started += [groups.stop, self.services.share_group_states.stop]
         await transactions.start()
         # Stopped before the groups: transactions that it completes commit their offsets.
         self._started.append(transactions.stop)

@@ -150,7 +150,7 @@ class Api(NamedTuple):
 # broker without message format 2; such a request closes the connection like one of an unknown version.
 # InitProducerId 6 (KIP-939) is not stable yet. No broker sends older versions of Fetch and AddPartitionsToTxn.
 _ROWS = (
-    Api(ApiKey.PRODUCE, 0, 13, 9, served_from=3),
+    Api(ApiKey.PRODUCE, 0, 13, 9, served_from=3, brokers_from=13),
     Api(ApiKey.FETCH, 4, 18, 12, brokers_from=17),
     Api(ApiKey.LIST_OFFSETS, 1, 11, 6, brokers_from=1),
     Api(ApiKey.METADATA, 0, 13, 9),
@@ -203,6 +203,18 @@ _ROWS = (
     Api(ApiKey.PUSH_TELEMETRY, 0, 0, 0, family="k71_client_telemetry"),
     Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, 0),
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0),
+    Api(ApiKey.SHARE_FETCH, 1, 2, 0, family="k78_share_fetch"),
+    Api(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, 0, family="k78_share_fetch"),
+    Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, 0, family="k76_share_groups"),
+    Api(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, 0, family="k76_share_groups"),
+    Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, 0, family="k90_share_group_offsets"),
+    Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
+    Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
+    Api(ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, 0, brokers_from=0, family="k83_share_state"),
+    Api(ApiKey.READ_SHARE_GROUP_STATE, 0, 0, 0, brokers_from=0, family="k83_share_state"),
+    Api(ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, 0, brokers_from=1, family="k83_share_state"),
+    Api(ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, 0, brokers_from=0, family="k83_share_state"),
+    Api(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, 0, brokers_from=1, family="k83_share_state"),
 )
 
 # Served on the listener for brokers only, and not advertised to clients.
@@ -225,11 +237,17 @@ _PRIVATE_ROWS = (
     Api(ApiKey.DELAYED_RECORDS, 0, 0, 0),
 )
 
+# APIs of Kafka that kbroker's command line sends to any broker that advertises them, but that kbroker does not serve.
+_CLIENT_ROWS = (Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, 0),)
+
 # In this order: Kafka's APIs for clients, APIs between brokers only, kbroker's own for its command line, all of these.
 APIS: dict[int, Api] = {api.key: api for api in _ROWS}
 INTER_BROKER_APIS: dict[int, Api] = {api.key: api for api in _INTER_BROKER_ROWS}
 PRIVATE_APIS: dict[int, Api] = {api.key: api for api in _PRIVATE_ROWS}
 ALL_APIS = APIS | INTER_BROKER_APIS | PRIVATE_APIS
+# What kbroker's clients can send, and all APIs with messages.
+CLIENT_APIS = {api.key: api for api in _CLIENT_ROWS} | APIS
+KNOWN_APIS = CLIENT_APIS | ALL_APIS
 
 # By listener.
 CLIENT_LISTENER_APIS = APIS | PRIVATE_APIS

@@ -44,6 +44,8 @@ from protocol.fast.fetch import Records
 if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
     from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+    from kbroker.coordinator.group.share.share_group_states import ShareGroupStates
+    from kbroker.coordinator.share.share_coordinator import ShareCoordinator
     from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from kbroker.runtime.delayed_response import DelayedResponse
     from kbroker.runtime.environment import Environment
     from kbroker.runtime.metrics import RequestStats
+    from kbroker.share.manager import SharePartitionManager
     from kbroker.telemetry.client_instances import ClientMetricsManager
 
 Body = bytes | Sequence[Buffer | Records]
@@ -70,7 +73,7 @@ Handle = Callable[["Services", "RequestContext", Any], Any]
 class Services:
     """The parts of the broker that handlers use, assembled by broker.py.
 
-    `marker_writer` writes to the partitions of this broker.
+    `marker_writer` writes to the partitions of this broker. `share_states` are those that this broker coordinates.
     `peers` and `controller_channel` are None if this broker is not a member of a cluster, but the only broker.
     `started_ms`: the wall clock when the broker started.
     """
@@ -84,6 +87,9 @@ class Services:
     fetching: FetchManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    share_states: ShareCoordinator
+    share: SharePartitionManager
+    share_group_states: ShareGroupStates
     add_partitions_to_txn: AddPartitionsToTxnManager
     marker_writer: TransactionMarkerWriter
     producer_ids: ProducerIdManager

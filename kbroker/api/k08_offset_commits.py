@@ -56,7 +56,6 @@ OVERLAP = Overlap.SAME_API
 
 # Versions of OffsetCommit.
 TOPIC_ID_VERSION = 10
-GROUP_ID_NOT_FOUND_VERSION = 9
 DEFAULT_RETENTION = -1
 # Versions of TxnOffsetCommit.
 TRANSACTIONAL_TOPIC_ID_VERSION = 6
@@ -143,7 +142,7 @@ def offset_commit(
     if not committed and not has_large_metadata:
         return response
     delayed: DelayedResponse[OffsetCommitResponse] = DelayedResponse()
-    respond = partial(_respond, context.version, delayed, response, committed)
+    respond = partial(_respond, delayed, response, committed)
     try:
         committer = Committer(request.member_id, request.group_instance_id, generation_id, context.version)
         services.groups.commit_offsets(request.group_id, committer, offsets, respond)
@@ -156,7 +155,6 @@ def offset_commit(
 
 
 def _respond(
-    version: int,
     delayed: DelayedResponse[OffsetCommitResponse],
     response: OffsetCommitResponse,
     committed: list[OffsetCommitResponsePartition],
@@ -165,16 +163,14 @@ def _respond(
 ) -> None:
     """Complete the response. `committed`: its valid or removed partitions, which all get the result of the commit."""
     if error is not None:
-        code = commit_error(error.code, version)
+        code = commit_error(error.code)
         for result in committed:
             result.error_code = code
     delayed.complete(response)
 
 
-def commit_error(error: ErrorCode, version: int) -> ErrorCode:
-    """Return the error code for clients of this version."""
-    if error is ErrorCode.GROUP_ID_NOT_FOUND and version < GROUP_ID_NOT_FOUND_VERSION:
-        return ErrorCode.ILLEGAL_GENERATION
+def commit_error(error: ErrorCode) -> ErrorCode:
+    """Return the error code for clients."""
     # The records do not fit into a batch.
     return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error is ErrorCode.UNKNOWN_SERVER_ERROR else error
 

@@ -1,10 +1,11 @@
-"""FindCoordinator (key 10), versions 0 to 6: the broker that coordinates a group or a transactional id.
+"""FindCoordinator (key 10), versions 0 to 6: the broker that coordinates a group, transactional id or share partition.
 
 - The first request creates __consumer_offsets or __transaction_state. Kafka returns COORDINATOR_NOT_AVAILABLE in the
   meantime, and the client retries; in kbroker the response waits.
 - Several keys at once from version 4 on (KIP-699).
 - A coordinator that does not have the listener of the request is not available.
-- Keys of share groups and unknown key types get INVALID_REQUEST.
+- Share partitions (KIP-932) from version 6 on, with share.version 1. A key is GROUP:TOPIC-ID:PARTITION.
+- Other keys of share partitions and unknown key types get INVALID_REQUEST.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,15 +15,22 @@ from typing import Any
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
-from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.coordinator.share.share_partition_state import is_coordinator_key
+from kbroker.metadata.features import SHARE_VERSION
+from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k10_find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
-GROUP, TRANSACTION = 0, 1
-TOPICS = {GROUP: GROUP_METADATA_TOPIC, TRANSACTION: TRANSACTION_STATE_TOPIC}
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+TOPICS = {GROUP: GROUP_METADATA_TOPIC, TRANSACTION: TRANSACTION_STATE_TOPIC, SHARE: SHARE_GROUP_STATE_TOPIC}
 SEVERAL_KEYS_VERSION = 4
+SHARE_PARTITIONS_VERSION = 6
 NO_NODE = -1
+MALFORMED = (
+    "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
+    "incompatible broker. See the broker logs for more details."
+)
 NOT_AVAILABLE = "The coordinator is not available."
 
 
@@ -35,7 +43,12 @@ def handle(
         message = f"This broker has no coordinators of key type {key_type}."
         find = partial(_error, ErrorCode.INVALID_REQUEST, message)
         return _response(context, find, keys)
-    if keys and TOPICS[key_type] not in services.metadata.topics:
+    if key_type == SHARE and not (
+        context.version >= SHARE_PARTITIONS_VERSION and services.metadata.features.levels.get(SHARE_VERSION)
+    ):
+        message = "" if context.version >= SEVERAL_KEYS_VERSION else MALFORMED
+        return _response(context, partial(_error, ErrorCode.INVALID_REQUEST, message), keys)
+    if TOPICS[key_type] not in services.metadata.topics and any(_is_valid(key_type, key) for key in paced(keys)):
         return _create_topic(services, context, key_type, keys)
     return _response(context, partial(_find, services, context, key_type), keys)
 
@@ -57,7 +70,13 @@ async def _create_topic(
     return _response(context, partial(_find, services, context, key_type), keys)
 
 
+def _is_valid(key_type: int, key: str) -> bool:
+    return key_type != SHARE or is_coordinator_key(key)
+
+
 def _find(services: Services, context: RequestContext, key_type: int, key: str) -> Coordinator:
+    if not _is_valid(key_type, key):
+        return _error(ErrorCode.INVALID_REQUEST, "", key)
     partition = services.metadata.partition(TOPICS[key_type], _runtime(services, key_type).partition_for(key))
     endpoints = services.metadata.endpoints(context.listener)
     if partition is None or partition.leader not in endpoints:
@@ -67,6 +86,8 @@ def _find(services: Services, context: RequestContext, key_type: int, key: str) 
 
 
 def _runtime(services: Services, key_type: int) -> CoordinatorRuntime[Any]:
+    if key_type == SHARE:
+        return services.share_states.runtime
     return services.groups.runtime if key_type == GROUP else services.transactions.runtime
 
 

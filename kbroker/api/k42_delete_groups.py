@@ -1,7 +1,11 @@
-"""DeleteGroups (key 42), versions 0 to 2: delete groups without members, and their offsets."""
+"""DeleteGroups (key 42), versions 0 to 2: delete groups without members, and their offsets.
+
+The states of a share group are at the share coordinators, and deleted before it.
+"""
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
+from kbroker.coordinator.group.share.share_group import ShareGroup
 from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode
 from protocol.messages.k42_delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -20,6 +24,8 @@ async def handle(services: Services, context: RequestContext, request: DeleteGro
 
 async def _delete(services: Services, group_id: str) -> ErrorCode:
     try:
+        if isinstance(services.groups.group(group_id), ShareGroup):
+            await services.share_group_states.delete_group_states(group_id)
         await services.groups.delete_group(group_id)
     except KafkaError as error:
         return error.code

@@ -16,20 +16,25 @@ from protocol.messages.k08_offset_commits import (
     OffsetCommitResponse,
 )
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
-from protocol.messages.k15_groups import (
-    DescribedGroup,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    ListedGroup,
-    ListGroupsRequest,
-    ListGroupsResponse,
-)
+from protocol.messages.k15_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from protocol.messages.k47_offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
+)
+from protocol.messages.k90_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+    AlterShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+    DeleteShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsResponse,
 )
 
 # OffsetFetch: the first version with a list of groups.
@@ -44,13 +49,6 @@ def list_groups(cluster: ClusterClient) -> list[ListedGroup]:
         check(response.error_code, f"the groups of broker {broker}")
         groups += response.groups
     return groups
-
-
-def describe_group(cluster: ClusterClient, group: str) -> DescribedGroup:
-    """Return a group, or its error code."""
-    request = DescribeGroupsRequest(groups=[group])
-    response = cluster.coordinated(group, request, DescribeGroupsResponse, lambda found: found.groups[0].error_code)
-    return response.groups[0]
 
 
 def committed_offsets(cluster: ClusterClient, group: str) -> dict[TopicPartition, int]:
@@ -125,3 +123,54 @@ def delete_offsets(cluster: ClusterClient, group: str, partitions: Iterable[Part
         for topic in response.topics
         for row in topic.partitions
     }
+
+
+# Share groups have start offsets instead: all records below have been acknowledged or archived.
+
+
+def share_offsets(cluster: ClusterClient, group: str) -> dict[TopicPartition, tuple[int, int | None]]:
+    """Return the start offset of each partition of a share group that has one, and its lag, None if it is unknown."""
+    request = DescribeShareGroupOffsetsRequest(
+        groups=[DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None)]
+    )
+    response = cluster.coordinated(
+        group, request, DescribeShareGroupOffsetsResponse, lambda found: found.groups[0].error_code
+    )
+    found = response.groups[0]
+    check(found.error_code, f"group {group}", found.error_message)
+    offsets = {}
+    for topic in found.topics:
+        for row in topic.partitions:
+            partition = TopicPartition(topic.topic_name, row.partition_index)
+            check(row.error_code, f"group {group}, {partition}", row.error_message)
+            if row.start_offset >= 0:
+                offsets[partition] = row.start_offset, row.lag if row.lag >= 0 else None
+    return offsets
+
+
+def alter_share_offsets(
+    cluster: ClusterClient, group: str, offsets: Mapping[PartitionKey, int]
+) -> dict[TopicPartition, int]:
+    """Set start offsets of a share group without members; return the error codes by partition, 0 for success."""
+    rows: dict[str, list[AlterShareGroupOffsetsRequestPartition]] = {}
+    for (topic, index), offset in offsets.items():
+        row = AlterShareGroupOffsetsRequestPartition(partition_index=index, start_offset=offset)
+        rows.setdefault(topic, []).append(row)
+    topics = [AlterShareGroupOffsetsRequestTopic(topic_name=topic, partitions=row) for topic, row in rows.items()]
+    request = AlterShareGroupOffsetsRequest(group_id=group, topics=topics)
+    response = cluster.coordinated(group, request, AlterShareGroupOffsetsResponse, lambda found: found.error_code)
+    check(response.error_code, f"group {group}", response.error_message)
+    return {
+        TopicPartition(topic.topic_name, row.partition_index): row.error_code
+        for topic in response.responses
+        for row in topic.partitions
+    }
+
+
+def delete_share_offsets(cluster: ClusterClient, group: str, topics: Iterable[str]) -> dict[str, int]:
+    """Delete the state of a share group for topics; return the error codes by topic, 0 for success."""
+    rows = [DeleteShareGroupOffsetsRequestTopic(topic_name=topic) for topic in topics]
+    request = DeleteShareGroupOffsetsRequest(group_id=group, topics=rows)
+    response = cluster.coordinated(group, request, DeleteShareGroupOffsetsResponse, lambda found: found.error_code)
+    check(response.error_code, f"group {group}", response.error_message)
+    return {topic.topic_name: topic.error_code for topic in response.responses}

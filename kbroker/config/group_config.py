@@ -21,6 +21,7 @@ class GroupConfig:
     consumer_session_timeout_ms: int
     errors_deadletterqueue_copy_record_enable: bool
     errors_deadletterqueue_topic_name: str
+    kbroker_share_retry_delays_ms: str
     share_assignment_interval_ms: int
     share_auto_offset_reset: str
     share_delivery_count_limit: int

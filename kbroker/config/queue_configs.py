@@ -147,6 +147,8 @@ RETRY_TOPIC = "kbroker.retry.topic"
 RETRY_GROUP = "kbroker.retry.group"
 RETRY_ATTEMPTS = "kbroker.retry.attempts"
 RETRY_DELAYS = "kbroker.retry.delays.ms"
+# Of a share group.
+SHARE_RETRY_DELAYS = "kbroker.share.retry.delays.ms"
 DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 DEAD_LETTER_ENABLE = "errors.deadletterqueue.group.enable"
 
@@ -176,6 +178,12 @@ def delays_ms(name: str, value: Value) -> None:
     for part in parts:
         if not (part.isascii() and part.isdigit()) or len(part) > 18 or int(part) > MAX_DELAY_MS:
             raise invalid_value(name, value, f"A delay must be whole milliseconds between 0 and {MAX_DELAY_MS}")
+
+
+def optional_delays_ms(name: str, value: Value) -> None:
+    """The same, or the empty string."""
+    if value:
+        delays_ms(name, value)
 
 
 def _key(name: str, kind: ConfigType, default: Value, validator: Validator | None, documentation: str) -> ConfigKey:

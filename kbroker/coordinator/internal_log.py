@@ -64,6 +64,10 @@ class InternalLog(Protocol):
         """
         ...
 
+    def delete_before(self, tp: TopicPartition, offset: int) -> None:
+        """Delete the records below `offset` that are committed. They may return after a crash. Raises KafkaError."""
+        ...
+
 
 # The errors of an append that may succeed with fewer records.
 TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)

@@ -47,13 +47,14 @@ class AutoTopicCreationManager:
         """Return a topic; create it with the cluster's defaults if it does not exist. Raises KafkaError."""
         if name in INTERNAL_TOPICS:
             return await self.ensure_internal_topic(name)
-        return await self._ensure_topic(NewTopic(name))
+        return await self.ensure_topic(NewTopic(name))
 
     async def ensure_internal_topic(self, name: str) -> TopicImage:
         """Return __consumer_offsets or __transaction_state; create it if it does not exist. Raises KafkaError."""
-        return await self._ensure_topic(new_internal_topic(name, self._config()))
+        return await self.ensure_topic(new_internal_topic(name, self._config()))
 
-    async def _ensure_topic(self, new: NewTopic) -> TopicImage:
+    async def ensure_topic(self, new: NewTopic) -> TopicImage:
+        """Return a topic; create it if it does not exist. Raises KafkaError."""
         topic = self._image.topics.get(new.name)
         if topic is not None:
             return topic

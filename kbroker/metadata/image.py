@@ -312,8 +312,8 @@ class MetadataImage:
         for topic in delta.created:
             if "." in topic.name or "_" in topic.name:
                 self.names_by_collision_key[collision_key(topic.name)] = topic.name
-            if topic.view_of:
-                self.views.setdefault(topic.view_of, set()).add(topic.name)
+            if source := topic.configs.get(VIEW_OF):
+                self.views.setdefault(source, set()).add(topic.name)
         for topic in (*delta.created, *delta.updated):
             if self.retired_versions or (topic.partitions and is_retired(topic.partitions[-1])):
                 self._note_retired(self.topics.get(topic.name), topic)

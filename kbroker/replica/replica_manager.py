@@ -412,6 +412,11 @@ class ReplicaManager:
             return b""
         return bytes(read_blocking(log, max(offset, log.log_start_offset), size, log.log_end_offset, True))
 
+    def delete_before(self, tp: TopicPartition, offset: int) -> None:
+        """Delete the committed records of an internal topic below `offset`. Raises KafkaError."""
+        partition = self.leader(tp.topic, tp.partition)
+        delete_from_log(partition, min(offset, partition.high_watermark))
+
     # DeleteRecords and shutdown.
 
     def delete_records(self, partition: Partition, offset: int) -> None:

@@ -9,24 +9,22 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from kbroker.config.dead_letter_headers import (
+    DELIVERY_COUNT,
+    ERROR_CLASS,
+    FAILURE_HEADERS,
+    GROUP,
+    MESSAGE,
+    OFFSET,
+    OMITTED,
+    ORIGINAL_TIMESTAMP,
+    PARTITION,
+    TOPIC,
+)
 from kbroker.retry.policy import RetryPolicy
 
-TOPIC = "__dlq.errors.topic"
-PARTITION = "__dlq.errors.partition"
-OFFSET = "__dlq.errors.offset"
-GROUP = "__dlq.errors.group"
-DELIVERY_COUNT = "__dlq.errors.delivery.count"
-MESSAGE = "__dlq.errors.message"
-ERROR_CLASS = "kafka_dlt-exception-fqcn"
-# Milliseconds since the epoch, as 8 bytes, big-endian.
-ORIGINAL_TIMESTAMP = "kafka_dlt-original-timestamp"
-# In a dead letter that is only a pointer to the record (by its topic, partition and offset): the parts of the record
-# that it lacks, separated by commas (key, value, headers).
-OMITTED = "kbroker.dlq.omitted"
 DELAY = "TIMER_DELAY_MS"
 
-# The headers of one delivery. Each failure replaces them, and `redriven_headers` removes them.
-FAILURE_HEADERS = frozenset({TOPIC, PARTITION, OFFSET, GROUP, DELIVERY_COUNT, MESSAGE, ERROR_CLASS, OMITTED})
 # Those that delay a record, and those that a delayed record has after its delivery.
 DELAY_HEADERS = frozenset(
     {

@@ -184,6 +184,7 @@ class SocketServer:
     def on_close(self, connection: Connection) -> None:
         if connection in self.connections:
             del self.connections[connection]
+            self.context.services.share.on_connection_closed(connection)
             self._connections_by_host[connection.host] -= 1
             if not self._connections_by_host[connection.host]:
                 del self._connections_by_host[connection.host]

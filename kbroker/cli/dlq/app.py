@@ -27,6 +27,7 @@ from kbroker.cli.dlq.redrive import (
     WITHOUT_ORIGINAL,
     WITHOUT_TOPIC,
     LetterFilter,
+    OriginalReader,
     Redrive,
     dead_letter,
     parse_header_filters,
@@ -39,6 +40,7 @@ from kbroker.client.admin import EARLIEST, LATEST, delete_records, list_offsets
 from kbroker.client.cluster import ClusterClient
 from kbroker.common import TopicPartition
 from kbroker.config.queue_configs import DEAD_LETTER_ENABLE, VIEW_OF
+from kbroker.retry.records import is_pointer
 
 app = typer.Typer()
 
@@ -114,6 +116,8 @@ def show(
 ) -> None:
     """Show dead letters: where they failed, how often, and why. --json prints whole records, as kbroker consume does.
 
+    For a dead letter that is only a pointer, the record that it names is read, too: --json has it as "original".
+
     Example: kbroker dlq show dlq.orders --group billing --error ValueError
     """
     from kafka import TopicPartition as KafkaTopicPartition
@@ -122,29 +126,44 @@ def show(
     with admin_client(bootstrap) as client:
         bounds = {KafkaTopicPartition(*tp): ends for tp, ends in _bounds(client, topic).items()}
     begin, end = ({tp: offsets[number] for tp, offsets in bounds.items()} for number in (0, 1))
-    settings = client_settings(bootstrap) | {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
+    settings = client_settings(bootstrap)
+    reading = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
     found: list[Any] = []
-    with Interrupts(SIGNALS) as interrupts, open_consumer(settings) as consumer:
+    with Interrupts(SIGNALS) as interrupts, open_consumer(settings | reading) as consumer:
         for records in read_partitions(consumer, OffsetBounds(begin, end), None, interrupts):
             found += [record for record in records if letters.selects(record.headers, record.timestamp)]
             if max_records is not None and len(found) >= max_records:
                 break
     found = found[:max_records]
+    originals = _read_originals(settings, found)
     if as_json:
-        for record in found:
-            print(to_json(record).decode())
+        for record, original in zip(found, originals, strict=True):
+            line = to_json(record).decode()
+            if is_pointer(record.headers):
+                line = f'{line[:-1]}, "original": {"null" if original is None else to_json(original).decode()}}}'
+            print(line)
     else:
         columns = ("partition", "offset", "time", "topic", "group", "attempts", "error", "message")
-        print_table(columns, [_row(record) for record in found])
+        print_table(columns, [_row(record, original) for record, original in zip(found, originals, strict=True)])
 
 
-def _row(record: Any) -> list[Cell]:
+def _read_originals(settings: dict[str, Any], letters: list[Any]) -> list[Any]:
+    """Return for each letter the record that it names; None if it is no pointer, or the record is gone."""
+    reader = OriginalReader(settings)
+    try:
+        return [reader.read(dead_letter(each.headers)) if is_pointer(each.headers) else None for each in letters]
+    finally:
+        reader.close()
+
+
+def _row(record: Any, original: Any) -> list[Cell]:
     letter = dead_letter(record.headers)
     origin = f"{letter.topic}-{letter.partition}@{letter.offset}" if letter.topic else None
     when = format_timestamp(record.timestamp)
     message = letter.message
     if letter.omitted is not None:
-        message = f"{message or ''} [only a pointer, without {letter.omitted.replace(',', ', ')}]".strip()
+        gone = "; the record is gone" if original is None else ""
+        message = f"{message or ''} [only a pointer, without {letter.omitted.replace(',', ', ')}{gone}]".strip()
     return [record.partition, record.offset, when, origin, letter.group, letter.attempts, letter.error, message]
 
 

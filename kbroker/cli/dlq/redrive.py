@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from kbroker.cli.common.client import client_settings, topic_error_text
 from kbroker.cli.common.errors import CliError, usage_error
-from kbroker.retry import records as names
-from kbroker.retry.records import is_pointer, redriven_headers
+from kbroker.config import dead_letter_headers as names
+from kbroker.retry.records import is_pointer, last_headers, redriven_headers
 from protocol.errors import ErrorCode
 
 
@@ -41,7 +41,7 @@ _HEADERS = (
 
 def dead_letter(headers: Sequence[tuple[str, bytes | None]]) -> DeadLetter:
     """Return what the headers of a record say."""
-    values = names.last_headers(headers)
+    values = last_headers(headers)
     return DeadLetter(*(values[name].decode("utf-8", "replace") if name in values else None for name in _HEADERS))
 
 
@@ -143,6 +143,7 @@ class Redrive:
         # The time until which the next run selects is a later one, so the progress must not pass it.
         self._stop_ms = None if relative_times[1] is None else selection.until_ms
         self._settings = client_settings(bootstrap)
+        self._originals = OriginalReader(self._settings)
         self._selection = selection
         self._target = target
         self._consumer = KafkaConsumer(
@@ -184,6 +185,7 @@ class Redrive:
             if producer is not None:
                 producer.close()
             self._consumer.close()
+            self._originals.close()
         return counts
 
     def _start(self, again: bool) -> dict[Any, int]:
@@ -211,7 +213,7 @@ class Redrive:
             if target is None:
                 counts[WITHOUT_TOPIC] += 1
                 continue
-            original = self._original(letter) if is_pointer(record.headers) else record
+            original = self._originals.read(letter) if is_pointer(record.headers) else record
             if original is None:
                 counts[WITHOUT_ORIGINAL] += 1
                 continue
@@ -219,35 +221,6 @@ class Redrive:
             outgoing.append((target, original))
             counts[SENT] += 1
         return outgoing
-
-    def _original(self, letter: DeadLetter) -> Any:
-        """Return the record that a pointer names; None if it is gone. Raises CliError."""
-        from kafka import KafkaConsumer, TopicPartition
-
-        partition, offset = letter.partition or "", letter.offset or ""
-        if letter.topic is None or not partition.isdecimal() or not offset.isdecimal():
-            return None
-        tp, wanted = TopicPartition(letter.topic, int(partition)), int(offset)
-        consumer = KafkaConsumer(**self._settings, auto_offset_reset="earliest")
-        try:
-            if tp.partition not in (consumer.partitions_for_topic(tp.topic) or ()):
-                return None
-            consumer.assign([tp])
-            if not consumer.beginning_offsets([tp])[tp] <= wanted < consumer.end_offsets([tp])[tp]:
-                return None
-            consumer.seek(tp, wanted)
-            deadline = time.monotonic() + ORIGINAL_TIMEOUT_S
-            while consumer.position(tp) <= wanted:
-                records = consumer.poll(POLL_MS, max_records=1).get(tp)
-                if records:
-                    return records[0] if records[0].offset == wanted else None
-                if time.monotonic() >= deadline:
-                    raise CliError(
-                        f"{tp.topic}-{tp.partition} offset {wanted} was not read within {ORIGINAL_TIMEOUT_S} s"
-                    )
-        finally:
-            consumer.close()
-        return None
 
     def _check_not_view(self, target: str) -> None:
         """Raise CliError for a view: brokers refuse it in a transaction with an error that does not say why."""
@@ -279,6 +252,52 @@ class Redrive:
             future.get(0)
         producer.send_offsets_to_transaction(next_offsets, self._consumer.group_metadata())
         producer.commit_transaction()
+
+
+class OriginalReader:
+    """Reads the records that pointers name. One poll returns those of many pointers, which are usually in order."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._consumer: Any = None
+        # What was polled last, by offset, and from where.
+        self._polled: dict[int, Any] = {}
+        self._position: tuple[Any, int] = (None, 0)
+
+    def read(self, letter: DeadLetter) -> Any:
+        """Return the record that a pointer names; None if it is gone. Raises CliError."""
+        from kafka import KafkaConsumer, TopicPartition
+
+        partition, offset = letter.partition or "", letter.offset or ""
+        if letter.topic is None or not partition.isdecimal() or not offset.isdecimal():
+            return None
+        if self._consumer is None:
+            self._consumer = KafkaConsumer(**self._settings, auto_offset_reset="earliest")
+        tp, wanted = TopicPartition(letter.topic, int(partition)), int(offset)
+        polled_tp, first = self._position
+        if tp != polled_tp or not first <= wanted <= max(self._polled, default=-1):
+            self._poll(tp, wanted)
+        return self._polled.get(wanted)
+
+    def _poll(self, tp: Any, wanted: int) -> None:
+        """Read from an offset on, if it still exists."""
+        consumer = self._consumer
+        self._polled, self._position = {}, (tp, wanted)
+        if tp.partition not in (consumer.partitions_for_topic(tp.topic) or ()):
+            return
+        consumer.assign([tp])
+        if not consumer.beginning_offsets([tp])[tp] <= wanted < consumer.end_offsets([tp])[tp]:
+            return
+        consumer.seek(tp, wanted)
+        deadline = time.monotonic() + ORIGINAL_TIMEOUT_S
+        while consumer.position(tp) <= wanted:
+            self._polled = {record.offset: record for record in consumer.poll(POLL_MS).get(tp, ())}
+            if not self._polled and time.monotonic() >= deadline:
+                raise CliError(f"{tp.topic}-{tp.partition} offset {wanted} was not read within {ORIGINAL_TIMEOUT_S} s")
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
 
 
 def _open_producer(settings: dict[str, Any], transactional_id: str) -> Any:

@@ -1,4 +1,4 @@
-"""`kbroker groups`: list, describe and delete consumer groups, delete and reset their offsets."""
+"""`kbroker groups`: list, describe and delete groups of all kinds, delete and reset their offsets."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -15,18 +15,15 @@ from kbroker.cli.groups.reset_offsets import reset_offsets
 from kbroker.client import groups as group_requests
 from kbroker.client.admin import LATEST, describe_topics, list_offsets
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.groups import committed_offsets, delete_group, describe_group
+from kbroker.client.group_descriptions import SHARE, GroupDescription, GroupMember, describe_group
+from kbroker.client.groups import committed_offsets, delete_group, delete_offsets, delete_share_offsets, share_offsets
 from kbroker.common import TopicPartition
-from protocol.errors import MalformedError
-from protocol.messages.consumer_protocol import ConsumerProtocolAssignment
-from protocol.messages.k15_groups import DescribedGroupMember
-from protocol.schema.codec import decode
-from protocol.schema.message import message_info
 
 # The states of classic, consumer, share and streams groups.
 STATES = (
     "PreparingRebalance", "CompletingRebalance", "Stable", "Assigning", "Reconciling", "NotReady", "Empty", "Dead",
 )  # fmt: skip
+TYPES = ("classic", "consumer", "share", "streams")
 
 app = typer.Typer()
 
@@ -37,13 +34,13 @@ Groups = Annotated[list[str], argument("GROUP...", complete=complete_groups)]
 @paginated
 def list_groups(
     state: Annotated[list[str] | None, option("--state STATE", "List groups in this state only; repeatable.")] = None,
+    kind: Annotated[list[str] | None, option("--type TYPE", "List groups of this type only; repeatable.")] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """List groups with their states."""
-    states = {name.lower() for name in state or ()}
-    for unknown in sorted(states - {name.lower() for name in STATES}):
-        raise usage_error(f"--state must be one of {', '.join(STATES)}, not {unknown!r}")
+    states = _choices("--state", state, STATES)
+    types = _choices("--type", kind, TYPES)
     with admin_client(bootstrap) as client:
         groups = group_requests.list_groups(client)
     rows = [
@@ -54,9 +51,17 @@ def list_groups(
             "protocol": group.protocol_type or None,
         }
         for group in sorted(groups, key=lambda group: group.group_id)
-        if not states or group.group_state.lower() in states
+        if (not states or group.group_state.lower() in states) and (not types or group.group_type.lower() in types)
     ]
     print_rows(as_json, rows, ("group", "state", "type", "protocol"), [list(row.values()) for row in rows])
+
+
+def _choices(name: str, values: Sequence[str] | None, allowed: Sequence[str]) -> set[str]:
+    """Return values of an option in lower case. Raises a usage error for one that is not allowed."""
+    chosen = {value.lower() for value in values or ()}
+    for unknown in sorted(chosen - {value.lower() for value in allowed}):
+        raise usage_error(f"{name} must be one of {', '.join(allowed)}, not {unknown!r}")
+    return chosen
 
 
 @app.command("describe")
@@ -67,7 +72,7 @@ def describe(
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show committed offsets, lag and members of groups.
+    """Show committed offsets, lag and members of groups of any type; of a share group its start offsets.
 
     Example: kbroker groups describe billing --members
     """
@@ -90,48 +95,39 @@ def _description(client: ClusterClient, group_id: str) -> dict[str, Any]:
     group = describe_group(client, group_id)
     if group.error_code:
         return {"group": group_id, "error": error_code_text(group.error_code, group.error_message)}
-    committed = committed_offsets(client, group_id)
-    members = [member_summary(member) for member in group.members]
-    owners = {
-        TopicPartition(topic, index): member
-        for member in members
-        for topic, indexes in member["assignment"].items()
-        for index in indexes
-    }
-    log_ends = _log_end_offsets(client, set(committed) | set(owners))
     return {
         "group": group_id,
-        "state": group.group_state,
-        "protocol": group.protocol_type or None,
-        "assignor": group.protocol_data or None,
-        "offsets": lag_table(committed, log_ends, owners),
-        "members": members,
+        "type": group.type,
+        "state": group.state,
+        "protocol": group.protocol,
+        "assignor": group.assignor,
+        "epoch": group.epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "offsets": _share_offset_rows(client, group) if group.type == SHARE else _offset_rows(client, group),
+        "members": [member._asdict() for member in group.members],
         "error": None,
     }
 
 
-def member_summary(member: DescribedGroupMember) -> dict[str, Any]:
-    """Return the JSON of a member; its assignment is partitions by topic, {} if it cannot be decoded."""
-    return {
-        "member_id": member.member_id,
-        "instance_id": member.group_instance_id,
-        "client_id": member.client_id,
-        "host": member.client_host.removeprefix("/"),
-        "assignment": _assignment(member.member_assignment),
+def _offset_rows(client: ClusterClient, group: GroupDescription) -> list[dict[str, Any]]:
+    committed = committed_offsets(client, group.group_id)
+    owners = {
+        TopicPartition(topic, index): member
+        for member in group.members
+        for topic, indexes in member.assignment.items()
+        for index in indexes
     }
+    return lag_table(committed, _log_end_offsets(client, set(committed) | set(owners)), owners)
 
 
-def _assignment(data: bytes) -> dict[str, list[int]]:
-    # The assignment begins with its version.
-    version = int.from_bytes(data[:2], "big", signed=True)
-    if len(data) < 2 or version < 0:
-        return {}
-    try:
-        latest = message_info(ConsumerProtocolAssignment).max_version
-        assignment = decode(ConsumerProtocolAssignment, data, min(version, latest), 2)
-    except MalformedError:
-        return {}
-    return {topic.topic: sorted(topic.partitions) for topic in assignment.assigned_partitions}
+def _share_offset_rows(client: ClusterClient, group: GroupDescription) -> list[dict[str, Any]]:
+    """Return one row per partition with a start offset. Several members may have a partition: the rows name none."""
+    offsets = share_offsets(client, group.group_id)
+    log_ends = _log_end_offsets(client, set(offsets))
+    return [
+        {"topic": tp.topic, "partition": tp.partition, "start": start, "end": log_ends.get(tp), "lag": lag}
+        for tp, (start, lag) in sorted(offsets.items())
+    ]
 
 
 def _log_end_offsets(client: ClusterClient, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
@@ -149,12 +145,12 @@ def _log_end_offsets(client: ClusterClient, partitions: set[TopicPartition]) -> 
 def lag_table(
     committed: Mapping[TopicPartition, int],
     log_ends: Mapping[TopicPartition, int],
-    owners: Mapping[TopicPartition, Mapping[str, Any]],
+    owners: Mapping[TopicPartition, GroupMember],
 ) -> list[dict[str, Any]]:
     """Return one row per committed or assigned partition; the lag is None if either offset is unknown."""
     rows = []
     for tp in sorted(set(committed) | set(owners)):
-        offset, end, owner = committed.get(tp), log_ends.get(tp), owners.get(tp, {})
+        offset, end, owner = committed.get(tp), log_ends.get(tp), owners.get(tp)
         row = {
             "topic": tp[0],
             "partition": tp[1],
@@ -162,28 +158,50 @@ def lag_table(
             "end": end,
             "lag": None if offset is None or end is None else max(0, end - offset),
         }
-        rows.append(row | {name: owner.get(name) for name in ("member_id", "client_id", "host")})
+        rows.append(row | {name: getattr(owner, name, None) for name in ("member_id", "client_id", "host")})
     return rows
 
 
 def _print_description(group: Mapping[str, Any], members: bool) -> None:
-    facts = [group["state"], count_text(len(group["members"]), "member")]
+    facts = [group["type"], group["state"], count_text(len(group["members"]), "member")]
     facts += [group["assignor"]] if group["assignor"] else []
+    if group["epoch"] is not None:
+        behind = f", assignment {group['assignment_epoch']}" if group["assignment_epoch"] != group["epoch"] else ""
+        facts.append(f"epoch {group['epoch']}{behind}")
     lags = [row["lag"] for row in group["offsets"] if row["lag"] is not None]
     facts += [f"lag {sum(lags)}"] if lags else []
     print_heading(group["group"], "  ".join(facts))
     if members:
-        columns: Sequence[str] = ("member", "instance", "client", "host", "partitions")
-        rows: list[list[Cell]] = [
-            [*list(member.values())[:-1], " ".join(f"{t}:{','.join(map(str, p))}" for t, p in assignment.items())]
-            for member in group["members"]
-            for assignment in [member["assignment"]]
-        ]
+        print_table(*_member_table(group["members"]))
+        return
+    if group["type"] == SHARE:
+        names: Sequence[str] = ("topic", "partition", "start", "end", "lag")
     else:
-        columns = ("topic", "partition", "committed", "end", "lag", "client", "host")
         names = ("topic", "partition", "committed", "end", "lag", "client_id", "host")
-        rows = [[row[name] for name in names] for row in group["offsets"]]
-    print_table(columns, rows)
+    rows = [[row[name] for name in names] for row in group["offsets"]]
+    print_table([name.removesuffix("_id") for name in names], rows)
+
+
+def _member_table(members: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Cell]]]:
+    """Return columns and rows. Members of classic groups have no epoch; a target is shown if there is one."""
+    columns = {"member": "member_id", "instance": "instance_id", "client": "client_id", "host": "host"}
+    columns |= {"epoch": "epoch"} if any(member["epoch"] is not None for member in members) else {}
+    columns |= {"classic": "is_classic"} if len({member["is_classic"] for member in members}) > 1 else {}
+    columns |= {"tasks": "tasks"} if any(member["tasks"] is not None for member in members) else {}
+    columns |= {"partitions": "assignment"}
+    columns |= {"target": "target"} if any(member["target"] is not None for member in members) else {}
+    rows = [[_member_cell(member[name]) for name in columns.values()] for member in members]
+    return list(columns), rows
+
+
+def _member_cell(value: Any) -> Cell:
+    """Return partitions by topic as "t:0,1 u:2", and tasks by role as "active:0_0,0_1"."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}:{','.join(map(str, items))}" for name, items in value.items() if items)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    cell: Cell = value
+    return cell
 
 
 @app.command("delete")
@@ -203,7 +221,7 @@ def delete(groups: Groups, yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOT
 
 
 @app.command("delete-offsets")
-def delete_offsets(
+def delete_committed_offsets(
     group: Annotated[str, argument("GROUP", complete=complete_groups)],
     topic: Annotated[
         list[str],
@@ -216,21 +234,29 @@ def delete_offsets(
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete committed offsets of a group for topics that no member of it is subscribed to."""
+    """Delete committed offsets of a group for topics that no member of it is subscribed to.
+
+    Of a share group the state of whole topics is deleted.
+    """
     selections = [parse_topic_partitions(text) for text in topic]
     failed = False
     with admin_client(bootstrap) as client:
-        committed = sorted(committed_offsets(client, group))
-        selected = [tp for tp in committed if any(selection.includes(*tp) for selection in selections)]
+        is_share = describe_group(client, group).type == SHARE
+        current = sorted(share_offsets(client, group) if is_share else committed_offsets(client, group))
+        selected = [tp for tp in current if any(selection.includes(*tp) for selection in selections)]
         if not selected:
             raise CliError(f"group {group}: nothing is committed for {', '.join(topic)}")
+        topics = sorted({name for name, _ in selected})
+        if is_share and [tp for tp in current if tp.topic in topics] != selected:
+            raise usage_error("the offsets of a share group are deleted for whole topics only")
         confirm(f"Delete {count_text(len(selected), 'committed offset')} of {group}?", yes)
-        for (name, index), error in group_requests.delete_offsets(client, group, selected).items():
+        errors = delete_share_offsets(client, group, topics) if is_share else delete_offsets(client, group, selected)
+        for subject, error in errors.items():
             if error:
-                print_error(f"group {group}, {name}-{index}: {error_code_text(error)}")
+                print_error(f"group {group}, {subject}: {error_code_text(error)}")
                 failed = True
             else:
-                print(f"{group}, {name}-{index}: deleted")
+                print(f"{group}, {subject}: deleted")
     if failed:
         raise typer.Exit(1)
 

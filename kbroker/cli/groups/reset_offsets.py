@@ -19,7 +19,8 @@ from kbroker.cli.common.output import Cell, ProgressBar, print_note, print_rows
 from kbroker.cli.common.values import INT64, parse_duration_ms, parse_time_ms, parse_topic_partitions
 from kbroker.client.admin import EARLIEST, LATEST, chunks, list_offsets
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.groups import commit_offsets, committed_offsets, describe_group, list_groups
+from kbroker.client.group_descriptions import SHARE, GroupDescription, describe_group
+from kbroker.client.groups import alter_share_offsets, commit_offsets, committed_offsets, list_groups, share_offsets
 from kbroker.common import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
@@ -133,7 +134,7 @@ def format_plan(plans: Iterable[tuple[str, Sequence[OffsetReset]]], with_groups:
 INACTIVE_STATES = ("Empty", "Dead")
 MAX_PARTITIONS = 500  # per request
 
-GroupPlan = tuple[str, list[OffsetReset]]
+GroupPlan = tuple[GroupDescription, list[OffsetReset]]
 
 
 def reset_offsets(
@@ -216,16 +217,17 @@ def reset_offsets(
         if execute:
             for group, plan in plans:
                 _commit(client, group, plan)
+    named = [(group.group_id, plan) for group, plan in plans]
     if export:
-        print(format_plan(plans, with_groups=all_groups or len(selected) > 1), end="")
-    elif as_json or plans:
+        print(format_plan(named, with_groups=all_groups or len(selected) > 1), end="")
+    elif as_json or named:
         document = [
             {"group": group, "executed": execute, "offsets": [reset._asdict() for reset in plan]}
-            for group, plan in plans
+            for group, plan in named
         ]
         rows: list[list[Cell]] = [
             [group, *reset[:4], None if reset.old is None else f"{reset.new - reset.old:+d}"]
-            for group, plan in plans
+            for group, plan in named
             for reset in plan
         ]
         print_rows(as_json, document, ("group", "topic", "partition", "old", "new", "change"), rows)
@@ -256,18 +258,18 @@ def _plan_groups(
     selections = [parse_topic_partitions(text) for text in topics or in_file]
     leaders = partition_leaders(client, sorted({selection.topic for selection in selections}))
     partitions = sorted(TopicPartition(*partition) for partition in select_partitions(leaders, selections))
-    states = {group: describe_group(client, group).group_state for group in groups}
     plans = []
-    for group in groups:
-        if states[group] not in INACTIVE_STATES:
+    for description in [describe_group(client, group) for group in groups]:
+        group = description.group_id
+        if description.state not in INACTIVE_STATES:
             # The message of kafka-consumer-groups.
             print_error(
                 f"Assignments can only be reset if the group '{group}' is inactive, "
-                f"but the current state is {states[group]}."
+                f"but the current state is {description.state}."
             )
             continue
         try:
-            committed = committed_offsets(client, group)
+            committed = _current_offsets(client, description)
             targets = {TopicPartition(*line[1:3]): line.offset for line in lines if line.group in (None, group)}
             chosen = partitions if topics else sorted(committed)
             if lines:
@@ -282,8 +284,15 @@ def _plan_groups(
         for reset in plan:
             if reset.note is not None:
                 print_note(f"{group}, {reset.topic}-{reset.partition}: reset to {reset.new}: {reset.note}")
-        plans.append((group, plan))
+        plans.append((description, plan))
     return plans
+
+
+def _current_offsets(client: ClusterClient, group: GroupDescription) -> Offsets:
+    """Return the committed offsets of a group; the start offsets of a share group."""
+    if group.type == SHARE:
+        return {partition: start for partition, (start, _) in share_offsets(client, group.group_id).items()}
+    return committed_offsets(client, group.group_id)
 
 
 def _look_up_offsets(
@@ -304,11 +313,12 @@ def _look_up_offsets(
     return log_start, log_end, at_time[0] if at_time else {}
 
 
-def _commit(client: ClusterClient, group: str, plan: Sequence[OffsetReset]) -> None:
+def _commit(client: ClusterClient, group: GroupDescription, plan: Sequence[OffsetReset]) -> None:
+    commit = alter_share_offsets if group.type == SHARE else commit_offsets
     with ProgressBar("committing", len(plan)) as progress:
         for chunk in chunks(plan, MAX_PARTITIONS):
             offsets = {(reset.topic, reset.partition): reset.new for reset in chunk}
-            for partition, code in commit_offsets(client, group, offsets).items():
+            for partition, code in commit(client, group.group_id, offsets).items():
                 if code:
-                    raise CliError(f"group {group}, {partition}: {error_code_text(code)}")
+                    raise CliError(f"group {group.group_id}, {partition}: {error_code_text(code)}")
             progress.advance(len(chunk))

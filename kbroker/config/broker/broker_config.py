@@ -63,7 +63,6 @@ class BrokerConfig:
     group_max_session_timeout_ms: int
     group_max_size: int
     group_min_session_timeout_ms: int
-    group_share_assignors: tuple[str, ...]
     group_share_max_share_sessions: int
     group_share_max_size: int
     group_streams_assignors: tuple[str, ...]

@@ -21,7 +21,7 @@ from kbroker.config.config_def import (
     Validator,
     config_def,
 )
-from kbroker.config.queue_configs import DEAD_LETTER_TOPIC
+from kbroker.config.queue_configs import DEAD_LETTER_TOPIC, SHARE_RETRY_DELAYS, optional_delays_ms
 from kbroker.config.validators import (
     at_least,
     between,
@@ -36,10 +36,8 @@ from kbroker.config.values import BOOLEAN, INT, INT_MAX, LIST, SHORT, STRING, Co
 
 # The kinds of groups with configs of their own.
 KINDS = ("consumer", "share", "streams")
-# Those that the broker does not serve yet, and single configs. They take effect when their row is removed.
+# Those that the broker does not serve yet. A kind's configs take effect when its row is removed.
 NOT_SERVED = {
-    "group.consumer.migration.policy": NoEffect.NO_CONVERSION,
-    "share": NoEffect.NO_SHARE_GROUPS,
     "streams": NoEffect.NO_STREAMS_GROUPS,
 }
 
@@ -99,7 +97,7 @@ def _in(values: tuple[int, int]) -> Validator:
 def _kind_of(name: str) -> str:
     """Return the kind of group that a config is for."""
     kind = name.removeprefix("group.").partition(".")[0]
-    return {"errors": "share", "coordinator": "consumer"}.get(kind, kind)
+    return {"errors": "share", "kbroker": "share", "coordinator": "consumer"}.get(kind, kind)
 
 
 def _broker(
@@ -111,7 +109,7 @@ def _broker(
     importance: Importance = MEDIUM,
     update_mode: UpdateMode = READ_ONLY,
 ) -> ConfigKey:
-    no_effect = NOT_SERVED.get(name) or NOT_SERVED.get(_kind_of(name))
+    no_effect = NOT_SERVED.get(_kind_of(name))
     return ConfigKey(name, config_type, default, validator, importance, update_mode, documentation, (), no_effect)
 
 
@@ -150,6 +148,9 @@ GROUP_CONFIGS = config_def((
         "which record it is."),
     _group(DEAD_LETTER_TOPIC, STRING, "", None,
         "The dead-letter topic of a share group; empty for none (KIP-1191)."),
+    _group(SHARE_RETRY_DELAYS, STRING, "", optional_delays_ms,
+        "Only in kbroker: the delay before each further delivery of a record to a share group in milliseconds, "
+        "separated by commas; the last one repeats. Empty for no delay."),
     _group("share.auto.offset.reset", STRING, "latest", share_offset_reset,
         "Where a share group starts in a partition: earliest, latest, or by_duration:<ISO 8601 duration>."),
     _group("share.isolation.level", STRING, "read_uncommitted", one_of("read_committed", "read_uncommitted"),
@@ -185,7 +186,7 @@ BROKER_KEYS = (
         one_of_ignoring_case("DISABLED", "DOWNGRADE", "UPGRADE", "BIDIRECTIONAL"),
         "Which groups may change between the classic and the consumer protocol while they have members."),
     _broker("group.share.assignors", LIST, ("simple",), non_empty_list_of(),
-        "Server-side assignors for share groups."),
+        "Server-side assignors for share groups.")._replace(no_effect=NoEffect.ONE_SHARE_ASSIGNOR),
     _broker("group.share.max.share.sessions", INT, 2000, at_least(1),
         "Maximum number of share sessions of a broker."),
     _broker("group.share.max.size", INT, 200, between(1, 1000),

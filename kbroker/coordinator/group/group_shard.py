@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 G = TypeVar("G", bound=Group)
 K = TypeVar("K", bound="GroupKind[Any]")
 TopicPartitions = Sequence[tuple[str, int]]
+# The version of OffsetCommit from which on clients know this error.
+GROUP_ID_NOT_FOUND_VERSION = 9
 
 
 class GroupKind(ABC, Generic[G]):
@@ -216,7 +218,8 @@ class GroupShard:
             group.validate_offset_commit(committer, offsets, self._clock.mono_ms())
             self.update_timer(group)
         elif committer.generation >= 0:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+            is_known = committer.version >= GROUP_ID_NOT_FOUND_VERSION
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if is_known else ErrorCode.ILLEGAL_GENERATION)
         validate_commit_size(offsets, max_bytes)
         return CoordinatorResult(None, offsets)
 

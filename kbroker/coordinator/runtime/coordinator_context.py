@@ -4,12 +4,11 @@
 
 Writes are pipelined: an append does not wait for the one before it to be committed. When appended records can no longer
 be committed, this broker has lost the partition: it is closed, and all writes in flight fail. Each leader epoch has its
-own context, which loads the partition again, even if the leader stays the same: between two images of a broker another
-one may have led.
+own context, which loads the partition again, even if the leader stays the same: another one may have led in between.
 
 The records of ORDERED operations are replayed when they are queued, so that the next operation of their key sees them;
-responses still wait for the high watermark. If such records cannot be appended, the state has what the log has not. It
-is not rolled back: the context is closed, and another one loads the partition in the same leader epoch.
+responses still wait for the high watermark. If they cannot be appended, the state has what the log has not: the context
+is closed, and another one loads the partition in the same leader epoch.
 """
 
 from __future__ import annotations
@@ -263,26 +262,24 @@ class CoordinatorContext(Generic[S]):
 
     def _flush(self) -> None:
         queue, self._queue = self._queue[:WRITES_PER_ITERATION], self._queue[WRITES_PER_ITERATION:]
+        if self._queue:
+            self._environment.loop.call_soon(self._flush)
         if self.state is not ACTIVE:
             self._fail_all(queue, ErrorCode.NOT_COORDINATOR)
             return
         config = self._config()
         try:
-            max_bytes = self._max_batch_bytes(config)
+            max_bytes = min(config.max_batch_bytes, self._log.max_append_bytes(self.tp))
         except KafkaError as error:
             self._on_append_failed(queue, error.code)
-        else:
-            batches = split_into_batches(queue, max_bytes)
-            for events in batches:
-                if not self._append(events, max_bytes, config.compression_codec):
-                    self._queue[:0] = chain(events, *batches)
-                    break
-        if self._queue:
-            self._environment.loop.call_soon(self._flush)
-
-    def _max_batch_bytes(self, config: RuntimeConfig) -> int:
-        """Return the maximum size of a batch. Raises KafkaError if the log accepts none now."""
-        return min(config.max_batch_bytes, self._log.max_append_bytes(self.tp))
+            return
+        batches = split_into_batches(queue, max_bytes)
+        for events in batches:
+            if not self._append(events, max_bytes, config.compression_codec):
+                if not self._queue:
+                    self._environment.loop.call_soon(self._flush)
+                self._queue[:0] = chain(events, *batches)
+                break
 
     def _append(self, events: list[WriteEvent], max_bytes: int, codec: int) -> bool:
         """Append a batch of writes, or fail them. Returns False if there are further records, of a large write."""
@@ -330,7 +327,8 @@ class CoordinatorContext(Generic[S]):
     def _replay_uncommitted(self, event: WriteEvent) -> bool:
         """Replay the records of an ORDERED write, which are queued next, unless the log would not accept them now."""
         try:
-            if not fits_into_batches(event.encoded, self._max_batch_bytes(self._config())):
+            max_bytes = min(self._config().max_batch_bytes, self._log.max_append_bytes(self.tp))
+            if not fits_into_batches(event.encoded, max_bytes):
                 raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE)
         except KafkaError as error:
             event.encoded = ()
@@ -440,11 +438,9 @@ class CoordinatorContext(Generic[S]):
             return
         self.state = CoordinatorState.CLOSED
         self._loader.stop()
-        appended, self._appended = self._appended, deque()
-        queue, self._queue = self._queue, []
-        for _, events in appended:
-            self._fail_all(events, error)
-        self._fail_all(queue, error)
+        in_flight = [event for _, events in self._appended for event in events] + self._queue
+        self._appended, self._queue = deque(), []
+        self._fail_all(in_flight, error)
         self._timeouts.stop()
         self.in_turns(self.shard.on_unloaded, error)
 

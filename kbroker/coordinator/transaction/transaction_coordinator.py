@@ -106,7 +106,8 @@ class TransactionCoordinator:
     async def start(self) -> None:
         """Load the partitions that this broker leads, and complete the prepared transactions in them."""
         self.runtime.start()
-        self._schedule_periodic_tasks()
+        self._timeouts.schedule()
+        self._expiration.schedule()
 
     async def stop(self) -> None:
         await self._timeouts.stop()
@@ -126,9 +127,6 @@ class TransactionCoordinator:
         if changed:
             for context in self.runtime.contexts():
                 context.shard.on_leaders_changed(changed)
-        self._schedule_periodic_tasks()
-
-    def _schedule_periodic_tasks(self) -> None:
         self._timeouts.schedule()
         self._expiration.schedule()
 

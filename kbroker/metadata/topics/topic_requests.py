@@ -28,6 +28,7 @@ from kbroker.metadata.topics.replica_placement import (
 from kbroker.metadata.topics.topic_names import (
     GROUP_METADATA_TOPIC,
     INTERNAL_TOPICS,
+    SHARE_GROUP_STATE_TOPIC,
     ZERO_UUID,
     collision_key,
     validate_topic_name,
@@ -218,7 +219,7 @@ def plan_partitions(
 
 
 def new_internal_topic(name: str, config: "BrokerConfig") -> NewTopic:
-    """Return __consumer_offsets or __transaction_state with the properties in the broker's configs."""
+    """Return the topic of a coordinator with the properties in the broker's configs."""
     if name == GROUP_METADATA_TOPIC:
         return NewTopic(
             name,
@@ -228,6 +229,20 @@ def new_internal_topic(name: str, config: "BrokerConfig") -> NewTopic:
                 ("cleanup.policy", "compact"),
                 ("compression.type", "producer"),
                 ("segment.bytes", str(config.offsets_topic_segment_bytes)),
+            ),
+        )
+    if name == SHARE_GROUP_STATE_TOPIC:
+        # The share coordinator deletes what it does not need any more.
+        return NewTopic(
+            name,
+            config.share_coordinator_state_topic_num_partitions,
+            config.share_coordinator_state_topic_replication_factor,
+            configs=(
+                ("cleanup.policy", "delete"),
+                ("compression.type", "producer"),
+                ("min.insync.replicas", str(config.share_coordinator_state_topic_min_isr)),
+                ("retention.ms", "-1"),
+                ("segment.bytes", str(config.share_coordinator_state_topic_segment_bytes)),
             ),
         )
     return NewTopic(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kbroker.client.admin import LATEST, list_offsets
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.groups import describe_group
+from kbroker.client.group_descriptions import describe_group
 from kbroker.client.requests import check
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.manifest import GroupOffsets
@@ -156,4 +156,4 @@ def _group_state(cluster: ClusterClient, group: str) -> str:
     if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         return DEAD
     check(found.error_code, f"group {group}", found.error_message)
-    return found.group_state
+    return found.state

@@ -181,10 +181,14 @@ class FetchManager:
         """Return how many bytes of records the response may contain."""
         if request.replica_id >= 0:
             return min(request.max_bytes, MAX_FOLLOWER_RESPONSE_BYTES)
+        return self.max_consumer_bytes(request.max_bytes)
+
+    def max_consumer_bytes(self, wanted: int) -> int:
+        """Return how many bytes of records a response to a consumer may contain, which wants at most `wanted`."""
         limit = self._max_bytes
         if self.unsent_bytes:
             limit = min(limit, max(MAX_UNSENT_BYTES - self.unsent_bytes, 0) // 4)
-        return limit if limit < request.max_bytes else request.max_bytes
+        return limit if limit < wanted else wanted
 
     def _respond(self, session: FetchSession, reads: FetchReads) -> FetchResponse:
         """Build the response, with topics in the order in which they were read. Record in the session what it sends."""

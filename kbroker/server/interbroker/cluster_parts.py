@@ -19,9 +19,8 @@ from kbroker.replica.fetcher.fetched_partitions import LeaderEndPoint
 from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
 from kbroker.replica.logs.disk_reports import DiskReporter
 from kbroker.runtime.event_log import EventLogger
-from kbroker.server.interbroker.disk_reports import read_disks
+from kbroker.server.interbroker.broker_reports import read_disks, read_replica_logs
 from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
-from kbroker.server.interbroker.log_reports import read_replica_logs
 from protocol.apis import BROKER_LISTENER_APIS
 from protocol.errors import known_error
 from protocol.messages.k56_alter_partition import AlterPartitionRequest, AlterPartitionResponse

@@ -16,6 +16,7 @@ from kbroker.simulation.checker.history import (
     Note,
     OffsetFetch,
     Operation,
+    Own,
     Poll,
     Send,
     show,
@@ -101,7 +102,7 @@ def _subjects(operation: Operation) -> list[object]:
             subjects += positions
         case DeleteRecords(tp=tp) | Corrupt(tp=tp):
             subjects.append(tp)
-        case Join(group=group) | Commit(group=group) | OffsetFetch(group=group):
+        case Join(group=group) | Own(group=group) | Commit(group=group) | OffsetFetch(group=group):
             subjects.append(group)
         case EndTransaction(transaction=transaction):
             subjects.append(transaction)

@@ -94,6 +94,16 @@ class Join:
 
 
 @dataclass(slots=True)
+class Own:
+    """A member of the consumer protocol now has these partitions, and no others, in an epoch."""
+
+    group: str
+    member: str
+    epoch: int
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(slots=True)
 class Commit:
     """An OffsetCommit, or TxnOffsetCommit if it has a `transaction`. `member` is "" for a commit without membership."""
 
@@ -160,6 +170,7 @@ Action = (
     | Corrupt
     | Assign
     | Join
+    | Own
     | Commit
     | OffsetFetch
     | EndTransaction
@@ -265,6 +276,8 @@ def _format_action(action: Action) -> str:
             return f"assign ({reason}) {_positions(positions)}"
         case Join(group, member, generation, partitions):
             return f"join {group} {member} generation {generation}: {_names(partitions) or 'nothing'}"
+        case Own(group, member, epoch, partitions):
+            return f"own {group} {member} epoch {epoch}: {_names(partitions) or 'nothing'}"
         case Commit(group, _, generation, offsets, transaction):
             return f"commit {group} generation {generation} {_positions(offsets)}{_in(transaction)}"
         case OffsetFetch(group, offsets):

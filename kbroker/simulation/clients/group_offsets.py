@@ -70,6 +70,7 @@ COMMIT_REFUSED = frozenset(
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.REBALANCE_IN_PROGRESS,
         ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.STALE_MEMBER_EPOCH,
         ErrorCode.GROUP_ID_NOT_FOUND,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -143,14 +144,16 @@ class GroupOffsets:
         self._handle_error(error)
         return error
 
-    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndEpoch]:
+    async def committed(
+        self, partitions: Iterable[TopicPartition], membership: Membership = NO_MEMBER
+    ) -> dict[TopicPartition, OffsetAndEpoch]:
         """Return the committed offsets, -1 for none. Raises OSError, RefusedError."""
         connection = await self.coordinator()
         action = OffsetFetch(self._group)
         operation = self._history.begin(self._process, action)
         outcome = Outcome.FAILED
         try:
-            found = await _committed(self._cluster, connection, self._group, partitions)
+            found = await _committed(self._cluster, connection, self._group, partitions, membership)
             action.offsets = {tp: offset for tp, (offset, _) in found.items()}
             outcome = Outcome.OK
         except RefusedError as error:
@@ -198,7 +201,11 @@ async def _commit(
 
 
 async def _committed(
-    cluster: Cluster, coordinator: SimClientConnection, group: str, partitions: Iterable[TopicPartition]
+    cluster: Cluster,
+    coordinator: SimClientConnection,
+    group: str,
+    partitions: Iterable[TopicPartition],
+    membership: Membership,
 ) -> dict[TopicPartition, OffsetAndEpoch]:
     """Fetch committed offsets, -1 for none. Raises ConnectionLostError, RefusedError."""
     version = coordinator.version(ApiKey.OFFSET_FETCH)
@@ -210,6 +217,8 @@ async def _committed(
             for name, found in indexes.items()
         ]
         request.groups = [OffsetFetchRequestGroup(group_id=group, topics=topics)]
+        if membership is not NO_MEMBER:
+            request.groups[0].member_id, request.groups[0].member_epoch = membership.member_id, membership.generation
     else:
         request.group_id = group
         request.topics = [

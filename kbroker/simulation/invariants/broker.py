@@ -7,7 +7,7 @@ flush.before.ack clients see no later records. For the bytes of each log: batche
 them; leader epochs, and the epochs of each producer, do not go back; the sequences of a producer epoch have no gaps and
 no repetitions; the leader epoch cache and the producers' state are those of the log. The LSO is the first offset of the
 first transaction that is open in the log, or whose marker is not below the high watermark. In a cluster the state
-of coordinators is that of their logs (log_checker.py); the checker compares what clients of a lone broker see.
+of coordinators is that of their logs (coordinators.py); the checker compares what clients of a lone broker see.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from kbroker.simulation.checker.history import TopicPartition
 from kbroker.simulation.disk.log_files import durable_end
-from kbroker.simulation.invariants.log_checker import CoordinatorInvariants, LogChecker
+from kbroker.simulation.invariants.coordinators import CoordinatorInvariants
+from kbroker.simulation.invariants.log_checker import LogChecker
 from kbroker.storage.file_names import LOG, parse_segment_file
 from kbroker.storage.log.leader_epoch_cache import NO_EPOCH
 

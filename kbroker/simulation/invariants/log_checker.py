@@ -7,31 +7,16 @@ state of the producers.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kbroker.coordinator.runtime.coordinator_context import ACTIVE
-from kbroker.simulation.disk.log_files import (
-    ReplayedOffsets,
-    ReplayedTransactions,
-    StoredBatch,
-    read_batches,
-    records_of,
-    segment_files,
-)
-from kbroker.storage.file_names import LOG
+from kbroker.simulation.disk.log_files import StoredBatch, read_batches, segment_files
 from kbroker.storage.producers.producer_state_manager import FIRST_FORWARDER_ID
 from protocol.records.batch import NO_PRODUCER_ID, BatchHeader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from kbroker.api.context import Services
-    from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
     from kbroker.replica.partition import Partition
     from kbroker.simulation.disk.disk import SimDisk
     from kbroker.simulation.runtime.machine import Machine
-    from kbroker.storage.log.log import Log
-    from protocol.records.record import Record
 
 # Sequence numbers wrap around to 0 here.
 _SEQUENCES = 1 << 31
@@ -199,103 +184,3 @@ def _find_overlap(disk: SimDisk, listed: list[tuple[int, str]]) -> str | None:
             if batch.header.next_offset > next_base:
                 return f"{path} has offset {batch.header.next_offset - 1}, and the next segment begins at {next_base}"
     return None
-
-
-# The coordinators of a running broker: their state is the replay of their log up to the high watermark.
-#
-# A coordinator that is active in a leader epoch has waited until everything that the former leader may have committed
-# is committed again. Compared are the committed offsets of groups, and the last state of each transactional id.
-
-
-class CommittedBatches:
-    """Reads the batches of a log below a growing offset, each once. Compaction may replace segments meanwhile."""
-
-    def __init__(self) -> None:
-        self._next_offset = 0
-        # By base offset of the segment: its size when it was read, and the position after the last batch.
-        self._positions: dict[int, tuple[int, int]] = {}
-
-    def read(self, disk: SimDisk, log: Log, end: int) -> Iterator[tuple[BatchHeader, list[Record]]]:
-        """Yield the batches below `end` that are new."""
-        # A look at the directory would draw the order of its entries, and so change all that follows.
-        for segment in log.segments:
-            base, file = segment.base_offset, segment.path(LOG)
-            if not disk.exists(file):
-                continue
-            data = disk.data(file)
-            size, position = self._positions.get(base, (0, 0))
-            if size == len(data) and position == size:
-                continue
-            # A shorter file was compacted.
-            for batch in read_batches(data, position if size <= len(data) else 0):
-                if batch.header.next_offset > end:
-                    return
-                position = batch.end
-                if batch.header.base_offset >= self._next_offset:
-                    self._next_offset = batch.header.next_offset
-                    yield batch.header, records_of(data, batch)
-            self._positions[base] = len(data), position
-
-
-def _identity(metadata: TransactionMetadata) -> tuple[object, ...]:
-    return metadata.producer_id, metadata.producer_epoch, metadata.state.name
-
-
-def _differences_of(state_of_log: ReplayedOffsets | ReplayedTransactions, shard: Any) -> str:
-    """Return how the shard of a coordinator differs from the replay of its log."""
-    if isinstance(state_of_log, ReplayedOffsets):
-        found = {
-            (group_id, topic, index): value.offset
-            for group_id, topics in shard.offsets.by_group.items()
-            for topic, offsets in topics.items()
-            for index, value in offsets.items()
-        }
-        return _differences(state_of_log.offsets(), found)
-    expected = {id: _identity(metadata) for id, metadata in state_of_log.last.items()}
-    # A new transactional id is there before its first record is.
-    return _differences(
-        expected, {id: _identity(entry.metadata) for id, entry in shard.entries.items() if id in expected}
-    )
-
-
-def _differences(expected: dict[Any, Any], found: dict[Any, Any]) -> str:
-    return ", ".join(
-        f"{key}: {found.get(key)} instead of {expected.get(key)}"
-        for key in dict.fromkeys((*expected, *found))
-        if expected.get(key) != found.get(key)
-    )
-
-
-class CoordinatorInvariants:
-    """Of one process. Each context of a coordinator, so each leader epoch, is followed from the start of its log."""
-
-    def __init__(self) -> None:
-        self._replayed: dict[Any, tuple[CommittedBatches, ReplayedOffsets | ReplayedTransactions]] = {}
-
-    def check(self, services: Services, disk: SimDisk) -> str | None:
-        """Return how an active coordinator differs from its log, None if none does."""
-        replayed, self._replayed = self._replayed, {}
-        coordinators: list[tuple[Any, Callable[[], ReplayedOffsets | ReplayedTransactions]]] = [
-            (services.groups, ReplayedOffsets),
-            (services.transactions, ReplayedTransactions),
-        ]
-        for coordinator, make in coordinators:
-            for context in coordinator.runtime.contexts():
-                partition = services.replicas.get(*context.tp)
-                if context.state is not ACTIVE or partition is None or partition.log.health.offline is not None:
-                    continue
-                state = partition.state
-                if not partition.is_leader or state.leader_epoch != context.epoch:
-                    return f"{context.tp}: a coordinator is active in epoch {context.epoch}, in which it does not lead"
-                if partition.is_catching_up:
-                    return (
-                        f"{context.tp}: a coordinator is active with the high watermark {state.high_watermark}, "
-                        f"but the epoch starts at {state.epoch_start_offset}"
-                    )
-                batches, state_of_log = self._replayed[context] = replayed.get(context) or (CommittedBatches(), make())
-                for header, records in batches.read(disk, partition.log, partition.high_watermark):
-                    state_of_log.add(header, records)
-                differences = _differences_of(state_of_log, context.shard)
-                if differences:
-                    return f"{context.tp}: the coordinator differs from its log: {differences}"
-        return None

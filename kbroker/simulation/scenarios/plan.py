@@ -63,6 +63,7 @@ class Plan:
     `queues`: topics with delayed delivery, idempotency keys, views and closing partitions are written and read.
     `cordoning`: brokers are cordoned, so that they get no new replicas, and some of them drained.
     `recurring`: faults that happen again and again, beside the others.
+    `consumer_protocol`: the members are those of KIP-848.
     `small_turns`: almost all requests are handled in turns, as otherwise only large ones are.
     """
 
@@ -94,6 +95,7 @@ class Plan:
     cordoning: bool = False
     queues: bool = False
     small_turns: bool = False
+    consumer_protocol: bool = False
     recurring: dict[str, Fault] = field(default_factory=dict)
 
     @property
@@ -158,6 +160,9 @@ class Plan:
             if plan.has_racks:
                 plan.broker.update(RACK_AWARE)
             plan.joining = random.randint(0, plan.brokers - plan.replication_factor)
+        if scenario.consumer_protocol:
+            plan.consumer_protocol, plan.members = True, random.randint(2, 4)
+            plan.broker.update(draw_group_configs(random))
         return plan
 
     def heal(self, random: Random, brokers: int) -> None:
@@ -264,6 +269,16 @@ def draw_healing_configs(random: Random) -> dict[str, str]:
     return {
         "kbroker.replica.rebuild.after.ms": str(random.choice((1_000, 3_000))),
         "kbroker.replica.rebuild.throttled.rate": str(random.choice((-1, 1_000_000))),
+    }
+
+
+def draw_group_configs(random: Random) -> dict[str, str]:
+    """Draw configs of groups of the consumer protocol. Members send heartbeats as often as they like."""
+    return {
+        "group.consumer.min.session.timeout.ms": "1000",
+        "group.consumer.session.timeout.ms": str(random.choice((6_000, 10_000))),
+        "group.consumer.assignment.interval.ms": str(random.choice((0, 0, 1_000))),
+        "group.consumer.assignors": random.choice(("uniform,range", "range,uniform")),
     }
 
 

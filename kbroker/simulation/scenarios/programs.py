@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.client.requests import GROUP as GROUP_KEY_TYPE
 from kbroker.client.requests import TRANSACTION
-from kbroker.simulation.checker.history import Join, Outcome, TopicPartition
+from kbroker.simulation.checker.history import Join, Outcome, Own, TopicPartition
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.cluster import Cluster
 from kbroker.simulation.clients.group_offsets import GroupOffsets
@@ -144,7 +144,15 @@ class Programs:
         for name, context, random in self._clients("member", plan.members):
             context.stop = StopSignal()
             committed_only = plan.transactional and random.random() < 0.6
-            work = consume_group(context, name, random, GROUP, self._inputs, committed_only=committed_only)
+            work = consume_group(
+                context,
+                name,
+                random,
+                GROUP,
+                self._inputs,
+                committed_only=committed_only,
+                consumer_protocol=plan.consumer_protocol,
+            )
             self._members[name] = context.stop, context.loop.run(work)
         for name, context, random in self._clients("deleter", plan.deleters):
             self._run(context, delete_records(context, name, random, self.partitions))
@@ -234,6 +242,8 @@ class Programs:
 
     def _own_all_partitions(self, names: list[str]) -> bool:
         """Return whether these members are in the same generation and own all partitions in it."""
+        if self._plan.consumer_protocol:
+            return self._share_all_partitions(names)
         last: dict[str, Join] = {}
         for operation in reversed(self._simulation.history.operations):
             if len(last) == len(names):
@@ -245,6 +255,17 @@ class Programs:
         generations = {join.generation for join in last.values()}
         partitions = {tp for join in last.values() for tp in join.partitions}
         return len(last) == len(names) and len(generations) == 1 and partitions.issuperset(self.partitions)
+
+    def _share_all_partitions(self, names: list[str]) -> bool:
+        """Return whether each partition has one owner among these members of the consumer protocol."""
+        last: dict[str, Own] = {}
+        for operation in reversed(self._simulation.history.operations):
+            if len(last) == len(names):
+                break
+            if isinstance(operation.action, Own) and operation.process in names:
+                last.setdefault(operation.process, operation.action)
+        owned = [tp for own in last.values() for tp in own.partitions]
+        return len(owned) == len(set(owned)) and set(owned).issuperset(self.partitions)
 
     async def fetch_on_idle_broker(self) -> None:
         """Run fetches that only the broker's timers complete."""

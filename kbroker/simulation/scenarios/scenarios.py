@@ -42,7 +42,8 @@ class Scenario:
     and more partitions, and partitions are moved; of the runs with many brokers, some join under load. `healing`: the
     share of runs in which replicas of brokers that stay away are rebuilt. `cordoning`: the share of runs with more
     brokers than replicas in which brokers are cordoned and drained. `queues`: all runs have
-    topics with delayed delivery, idempotency keys, views, and partitions that close. `progress`: writes must go on
+    topics with delayed delivery, idempotency keys, views, and partitions that close. `consumer_protocol`: the members
+    of groups are those of KIP-848. `progress`: writes must go on
     while enough brokers can write (supervisor.py).
     """
 
@@ -63,6 +64,7 @@ class Scenario:
     cordoning: float = 0.0
     recurring: dict[str, Fault] = field(default_factory=dict)
     progress: bool = False
+    consumer_protocol: bool = False
 
 
 _ALL = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
@@ -181,6 +183,14 @@ _CLUSTER_SCENARIOS = (
         queues=True,
     ),
 )
+_GROUPS = Scenario(
+    "cluster-groups",
+    "three brokers with a group of the consumer protocol (KIP-848) die, are cut off and replaced",
+    _CLUSTER,
+    coordination=True,
+    brokers=3,
+    consumer_protocol=True,
+)
 _EVERYTHING = Scenario(
     "cluster-everything",
     "three to five brokers, some join: also compaction, deletion of records and topics, elections, moves, acks=1",
@@ -229,5 +239,5 @@ _EVERYTHING_SCENARIOS = (
 # Those of a lone broker, from which `any` draws, and all.
 LONE_BROKER_SCENARIOS = {scenario.name: scenario for scenario in _SCENARIOS}
 SCENARIOS = LONE_BROKER_SCENARIOS | {
-    scenario.name: scenario for scenario in (*_CLUSTER_SCENARIOS, *_EVERYTHING_SCENARIOS)
+    scenario.name: scenario for scenario in (*_CLUSTER_SCENARIOS, _GROUPS, *_EVERYTHING_SCENARIOS)
 }

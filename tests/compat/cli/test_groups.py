@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 
 from tests.compat.cli.conftest import COMMAND, TIMEOUT_S, Kbroker
 from tests.compat.support import eventually
@@ -38,7 +39,7 @@ def test_an_empty_group_is_listed_described_and_deleted(
     kbroker("produce", name, "--partition", "1", "more")
     assert committed(kbroker, group) == [(0, 10, 0), (1, 10, 1)]
     output = kbroker("groups", "describe", group).out.splitlines()
-    assert output[0] == f"{group}  Empty  0 members  lag 1"
+    assert output[0] == f"{group}  classic  Empty  0 members  lag 1"
     assert output[1].split()[:5] == ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG"]
     assert [line.split()[:5] for line in output[2:]] == [
         [name, "0", "10", "10", "0"],
@@ -164,3 +165,35 @@ def test_committed_offsets_of_one_partition_are_deleted(
     assert committed(kbroker, group) == [(0, 10, 0)]
     repeated = try_kbroker("groups", "delete-offsets", group, "--topic", f"{name}:1")
     assert (repeated.status, repeated.err) == (1, f"kbroker: group {group}: nothing is committed for {name}:1\n")
+
+
+def test_a_group_of_the_consumer_protocol(
+    kbroker: Kbroker, try_kbroker: Kbroker, bootstrap: str, name: str, group: str
+) -> None:
+    kbroker("topics", "create", name, "--partitions", "2")
+    kbroker("produce", name, "--partition", "1", *"abc")
+    settings = {"bootstrap.servers": bootstrap, "group.id": group, "group.protocol": "consumer"}
+    consumer = Consumer({**settings, "client.id": "reader", "auto.offset.reset": "earliest"})
+    consumer.subscribe([name])
+    for _ in range(3):
+        eventually(lambda: consumer.poll(1), "a record")
+    consumer.commit(asynchronous=False)
+    listed = {row["group"]: row for row in kbroker("groups", "list", "--type", "consumer", "--json").json()}
+    assert listed[group] == {"group": group, "state": "Stable", "type": "consumer", "protocol": "consumer"}
+    [described] = kbroker("groups", "describe", group, "--json").json()
+    assert (described["type"], described["assignor"]) == ("consumer", "uniform")
+    assert described["epoch"] == described["assignment_epoch"] > 0
+    [member] = described["members"]
+    assert (member["epoch"], member["assignment"], member["target"]) == (described["epoch"], {name: [0, 1]}, None)
+    assert [(row["committed"], row["lag"], row["client_id"]) for row in described["offsets"]][1] == (3, 0, "reader")
+    assert " EPOCH " in kbroker("groups", "describe", group, "--members").out
+    in_use = try_kbroker("groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute")
+    assert "but the current state is Stable" in in_use.err
+    consumer.close()
+    eventually(
+        lambda: kbroker("groups", "describe", group, "--json").json()[0]["state"] == "Empty", "the group is empty"
+    )
+    kbroker("groups", "reset-offsets", group, "--topic", name, "--to-offset", "1", "--execute")
+    assert committed(kbroker, group) == [(0, 0, 0), (1, 1, 2)]
+    kbroker("groups", "delete-offsets", group, "--topic", f"{name}:0")
+    assert kbroker("groups", "delete", group).out == f"{group}: deleted\n"

@@ -131,6 +131,7 @@ def test_a_static_member_gets_its_partitions_back(consumer: Callable[..., Consum
     one, two = (Member(consumer(group_instance_id=instance), [name]) for instance in ("one", "two"))
     eventually(lambda: shared([one, two], everything(name, 4)), "four partitions over two members")
     before = one.assignment
+    two.revoked.clear()
     one.consumer.close()
     again = Member(consumer(group_instance_id="one"), [name])
     eventually(lambda: shared([again, two], everything(name, 4)), "the partitions of the member that has returned")
@@ -154,3 +155,47 @@ def test_a_regular_expression_matches_topics_that_are_created_later(
     member.consumer.commit(asynchronous=False)
     [committed] = member.consumer.committed([TopicPartition(f"{prefix}-2", 1)], DEADLINE_S)
     assert committed.offset == 1
+
+
+@pytest.mark.feature("consumer groups")
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_group_is_migrated_member_by_member_and_back(
+    own_broker: BrokerProcess, consumer: Callable[..., Consumer], topic: Callable[..., str], strategy: str
+) -> None:
+    """Members restart with the other protocol while records arrive; meanwhile members of both share the group."""
+    name, group = topic(6), unique("group")
+    producer = Producer({"bootstrap.servers": own_broker.bootstrap})
+    admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})
+    sent = 0
+    read_by_others: list[tuple[int, int]] = []
+
+    def member(protocol: str) -> Member:
+        classic = {"heartbeat.interval.ms": 200, "partition.assignment.strategy": strategy}
+        settings = classic if protocol == "classic" else {}
+        return Member(consumer(group_id=group, group_protocol=protocol, **settings), [name])
+
+    def all_read() -> bool:
+        return shared(members, everything(name, 6)) and len(set(all_offsets())) == sent
+
+    def all_offsets() -> list[tuple[int, int]]:
+        return read_by_others + offsets(members)
+
+    def group_type() -> str:
+        [listing] = [item for item in admin.list_consumer_groups().result().valid if item.group_id == group]
+        return str(listing.type).rsplit(".", 1)[-1].lower()
+
+    members = [member("classic") for _ in range(3)]
+    for protocol in ("consumer", "classic"):
+        for _ in range(3):
+            for partition in range(6):
+                send_all(producer, name, [b"record"], partition=partition)
+            sent += 6
+            eventually(all_read, f"{sent} records", progress=lambda: len(set(all_offsets())))
+            leaving = members.pop(0)
+            read_by_others += offsets([leaving])
+            leaving.consumer.close()
+            members.append(member(protocol))
+            eventually(lambda: shared(members, everything(name, 6)), "the group with the new member")
+        assert group_type() == protocol
+    # Each partition was read from its first record to its last.
+    assert sorted(set(all_offsets())) == [(partition, n) for partition in range(6) for n in range(sent // 6)]

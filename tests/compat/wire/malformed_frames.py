@@ -47,6 +47,12 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
     acl |= {"principal": "User:wire.nobody", "host": "*"}
     acl_filter = {"resource_type_filter": 2, "resource_name_filter": topic, "pattern_type_filter": 3}
     acl_filter |= {"principal_filter": "User:wire.nobody", "host_filter": "*", "operation": 3, "permission_type": 3}
+    share_topics = [{"topic_name": topic, "partitions": [0]}]
+    state_batch = {"first_offset": 1, "last_offset": 1, "delivery_state": 0, "delivery_count": 1}
+
+    def share_state(**partition: Any) -> dict[str, Any]:
+        return {"group_id": group, "topics": [{"topic_id": topic_id, "partitions": [{"partition": 0, **partition}]}]}
+
     return {
         "ApiVersions": {"client_software_name": "wire", "client_software_version": "1"},
         "Produce": {"acks": -1, "timeout": 1000, "topic_data": topic_data},
@@ -62,6 +68,19 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
         "SyncGroup": {**member, "assignments": [{"member_id": "nobody", "assignment": b"a"}]},
         "ConsumerGroupHeartbeat": {"group_id": group, "member_id": "nobody", "member_epoch": 1},
         "ConsumerGroupDescribe": {"group_ids": [group]},
+        "ShareGroupHeartbeat": {"group_id": group, "member_id": "nobody", "member_epoch": 1},
+        "ShareGroupDescribe": {"group_ids": [group]},
+        "DescribeShareGroupOffsets": {"groups": [{"group_id": group, "topics": share_topics}]},
+        "AlterShareGroupOffsets": {
+            "group_id": "",
+            "topics": [{"topic_name": topic, "partitions": [{"partition_index": 0, "start_offset": 1}]}],
+        },
+        "DeleteShareGroupOffsets": {"group_id": group, "topics": share_topics},
+        "InitializeShareGroupState": share_state(start_offset=1, state_epoch=-1),
+        "ReadShareGroupState": share_state(leader_epoch=-1),
+        "WriteShareGroupState": share_state(state_epoch=-1, state_batches=[state_batch]),
+        "DeleteShareGroupState": share_state(),
+        "ReadShareGroupStateSummary": share_state(),
         "DescribeGroups": {"groups": [group]},
         "ListGroups": {"states_filter": ["Dead"], "types_filter": ["classic"]},
         "CreateTopics": {"topics": [new_topic], "timeout": 1000, "validate_only": True},

@@ -11,19 +11,24 @@ import time
 from pathlib import Path
 from typing import Any
 
-from protocol.apis import APIS
+from protocol.apis import ALL_APIS
 from protocol.messages import message_classes
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.messages.k15_groups import ListGroupsRequest, ListGroupsResponse
 from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from protocol.messages.k37_create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from tests.compat.broker_connection import BrokerConnection
 from tests.compat.support import eventually
 from tests.unit.support import group_transcript
 from tests.unit.support.group_coordinator import from_dict, to_dict
 
-API_KEYS = {api.name: key for key, api in APIS.items()}
+API_KEYS = {api.name: key for key, api in ALL_APIS.items()}
 # The time after which a response without a sleep is one that waits for other clients.
 MAX_WAIT_MS = 2_000
 
@@ -69,6 +74,18 @@ class Kafka:
         # Coordinators follow the metadata a little later.
         time.sleep(0.3)
         return topic_id
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        request = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=name, count=partitions, assignments=None)], timeout_ms=10_000
+        )
+        self._admin.request(request, 3, CreatePartitionsResponse)
+        time.sleep(0.3)
+
+    def remove_topic(self, name: str) -> None:
+        self._admin.request(DeleteTopicsRequest(topic_names=[name], timeout_ms=10_000), 5, DeleteTopicsResponse)
+        self._topics.remove(name)
+        time.sleep(0.3)
 
     def _topic_id(self, name: str) -> bytes | None:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=name)])

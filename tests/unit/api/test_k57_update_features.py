@@ -13,7 +13,13 @@ from tests.unit.support.memory_disk import MemoryDisk
 
 SAFE = 2
 FEATURE = "transaction.version"
-INITIAL = {FEATURE: 2, "eligible.leader.replicas.version": 1, "group.version": 1, "metadata.version": 33}
+INITIAL = {
+    FEATURE: 2,
+    "eligible.leader.replicas.version": 1,
+    "group.version": 1,
+    "metadata.version": 33,
+    "share.version": 2,
+}
 
 
 async def downgrade(handlers: Handlers, feature: str = FEATURE, level: int = 1, **fields: Any) -> int:

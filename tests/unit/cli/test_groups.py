@@ -1,12 +1,11 @@
 """`kbroker groups`: the lag table, members, and plans of new offsets."""
 
-from typing import Any
-
 import pytest
 
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.groups.app import lag_table, member_summary
+from kbroker.cli.groups.app import lag_table
 from kbroker.cli.groups.reset_offsets import OffsetReset, PlanLine, ResetTarget, format_plan, parse_plan, plan_reset
+from kbroker.client.group_descriptions import Assignment, GroupMember, classic_member
 from protocol.messages.consumer_protocol import AssignedTopic, ConsumerProtocolAssignment
 from protocol.messages.k15_groups import DescribedGroupMember
 from protocol.schema.codec import encode
@@ -15,7 +14,7 @@ A, B = ("t", 0), ("t", 1)
 
 
 def test_lag_is_none_if_either_offset_is_unknown() -> None:
-    owner = {"member_id": "m", "client_id": "c", "host": "h"}
+    owner = GroupMember("m", None, "c", "h", None, {})
     deleted, overrun = ("gone", 0), ("t", 2)
     rows = lag_table({A: 40, deleted: 7, overrun: 9}, {A: 100, B: 5, overrun: 8}, {A: owner, B: owner})
     assert [(r["topic"], r["partition"], r["committed"], r["end"], r["lag"], r["client_id"]) for r in rows] == [
@@ -27,19 +26,18 @@ def test_lag_is_none_if_either_offset_is_unknown() -> None:
 
 
 def test_a_member_whose_assignment_cannot_be_decoded_has_none() -> None:
-    def summary(assignment: bytes) -> dict[str, Any]:
-        return member_summary(
-            DescribedGroupMember(member_id="m", client_id="c", client_host="/127.0.0.1", member_assignment=assignment)
+    def decoded(data: bytes) -> Assignment:
+        found = classic_member(
+            DescribedGroupMember(member_id="m", client_id="c", client_host="/127.0.0.1", member_assignment=data)
         )
+        assert found.host == "127.0.0.1"
+        return found.assignment
 
-    assert summary(b"")["assignment"] == summary(b"\0")["assignment"] == summary(b"\0\0\x7f")["assignment"] == {}
-    assert summary(b"\xff\xff" + bytes(8))["assignment"] == {}
+    assert decoded(b"") == decoded(b"\0") == decoded(b"\0\0\x7f") == decoded(b"\xff\xff" + bytes(8)) == {}
     assigned = ConsumerProtocolAssignment(assigned_partitions=[AssignedTopic(topic="t", partitions=[2, 0])])
     # A later version has further fields.
     for version in (0, 3, 7):
-        found = summary(version.to_bytes(2, "big") + encode(assigned, min(version, 3)))
-        assert found["assignment"] == {"t": [0, 2]}
-        assert found["host"] == "127.0.0.1"
+        assert decoded(version.to_bytes(2, "big") + encode(assigned, min(version, 3))) == {"t": [0, 2]}
 
 
 LOG_START = {A: 10, B: 0}

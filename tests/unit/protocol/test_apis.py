@@ -50,4 +50,4 @@ def test_versions_on_each_listener() -> None:
     assert [version for version in range(15) if produce.serves(version)] == list(range(3, 14))
     assert [version for version in range(20) if BROKER_LISTENER_APIS[fetch].serves(version)] == [17, 18]
     assert CLIENT_LISTENER_APIS[fetch].serves(4)
-    assert ApiKey.PRODUCE not in BROKER_LISTENER_APIS
+    assert ApiKey.METADATA not in BROKER_LISTENER_APIS

@@ -40,7 +40,7 @@ RESPONSES = Path(__file__).with_name("kafka_4_4_config_responses.jsonl")
 # Configs that Kafka does not have.
 OWN = {"flush.before.ack", "replica.lag.max.messages"} | {
     name
-    for name in [*ALL_TOPIC_CONFIGS, *BROKER_CONFIGS]
+    for name in [*ALL_TOPIC_CONFIGS, *BROKER_CONFIGS, "kbroker.share.retry.delays.ms"]
     if name.startswith(("errors.deadletterqueue.", "kbroker.", "zookeeper."))
 }
 # Configs whose defaults differ, and those that the recorded node had set besides PROPERTIES.

@@ -63,8 +63,7 @@ class ModelMember:
         request = self.request()
         response: ConsumerGroupHeartbeatResponse = broker.call(request, 1)
         error = ErrorCode(response.error_code)
-        if self.epoch == 0 and self.instance_id is None:
-            assert error is ErrorCode.NONE, f"{self.member_id} cannot join: {response.error_message}"
+        assert self.epoch > 0 or error is not ErrorCode.FENCED_MEMBER_EPOCH, f"{self.member_id} cannot join again"
         if error is ErrorCode.NONE and request.topic_partitions is not None and self.epoch > 0:
             self._check_accepted(broker)
         self.sends_all = is_lost

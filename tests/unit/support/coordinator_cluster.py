@@ -6,6 +6,7 @@ at once; `Cluster.held` lets a test decide which replica gets it when.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -13,10 +14,13 @@ from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.group_shard import GroupKind
 from kbroker.coordinator.group.kinds import GROUP_KINDS
+from kbroker.coordinator.group.share.share_group_states import ShareGroupStates
+from kbroker.coordinator.share.persister import ShareStatePersister
+from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerChannels, TransactionMarkerWriter
-from kbroker.metadata.features import TRANSACTION_VERSION, FinalizedFeatures
+from kbroker.metadata.features import SHARE_VERSION, TRANSACTION_VERSION, FinalizedFeatures
 from kbroker.metadata.image import (
     BrokerRegistration,
     MetadataDelta,
@@ -25,21 +29,23 @@ from kbroker.metadata.image import (
     PartitionRegistration,
     TopicImage,
 )
-from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.producers.transactions import TransactionMarker, VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, build_batch, parse_header
 from protocol.records.control import find_end_marker
-from tests.unit.support.group_coordinator import DEFAULTS, FakeProducerIds
+from tests.unit.support.group_coordinator import DEFAULTS, FakeProducerIds, group_config
 from tests.unit.support.handlers import respond
 from tests.unit.support.internal_log import MemoryLog, VirtualLoop, virtual_environment
+from tests.unit.support.share_coordinator import DEFAULTS as SHARE_DEFAULTS
 
 T = TypeVar("T")
 IDS = (1, 2, 3)
 GROUPS, TRANSACTIONS = TopicPartition(GROUP_METADATA_TOPIC, 0), TopicPartition(TRANSACTION_STATE_TOPIC, 0)
+SHARES = TopicPartition(SHARE_GROUP_STATE_TOPIC, 0)
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
-PARTITIONS = (GROUPS, TRANSACTIONS, A, B)
+PARTITIONS = (GROUPS, TRANSACTIONS, A, B, SHARES)
 REQUEST_MS = 1
 
 
@@ -125,9 +131,11 @@ class Node:
         # While this is set, images are collected and applied together later.
         self.is_behind = False
         self.image = MetadataImage()
-        self.image.features = FinalizedFeatures(1, {TRANSACTION_VERSION: 2})
+        self.image.features = FinalizedFeatures(1, {TRANSACTION_VERSION: 2, SHARE_VERSION: 1})
         self.log = Replica(cluster, broker_id)
-        config: Any = SimpleNamespace(**{**DEFAULTS, "node_id": broker_id, "offsets_topic_num_partitions": 1})
+        config: Any = SimpleNamespace(
+            **{**SHARE_DEFAULTS, **DEFAULTS, "node_id": broker_id, "offsets_topic_num_partitions": 1}
+        )
         environment = virtual_environment(cluster.loop)
         peers = Peers(cluster, self)
         self.groups = GroupCoordinator(environment, self.log, self.image, lambda: config, kinds)
@@ -135,6 +143,13 @@ class Node:
         channels = TransactionMarkerChannels(environment, broker_id, self.image, lambda: 30_000, local, peers)
         ids: Any = cluster.producer_ids
         self.transactions = TransactionCoordinator(environment, self.log, self.image, lambda: config, ids, channels)
+        self.share_states = ShareCoordinator(environment, self.log, self.image, lambda: config)
+        topics: Any = None
+        self.persister = ShareStatePersister(
+            environment, broker_id, self.image, lambda: 30_000, self.share_states, topics, peers
+        )
+        self.share_group_states = ShareGroupStates(environment, self.image, self.groups, self.persister)
+        config.group_config = partial(group_config, config)
         self.services: Any = SimpleNamespace(
             node_id=broker_id,
             config=config,
@@ -143,6 +158,8 @@ class Node:
             replicas=self.log,
             groups=self.groups,
             transactions=self.transactions,
+            share_states=self.share_states,
+            share_group_states=self.share_group_states,
             add_partitions_to_txn=AddPartitionsToTxnManager(
                 environment, broker_id, self.image, lambda: 30_000, self.transactions, peers
             ),
@@ -154,6 +171,7 @@ class Node:
         self.image.apply(delta)
         self.groups.on_delta(delta)
         self.transactions.on_delta(delta)
+        self.share_states.on_delta(delta)
 
     async def serve(self, request: Any, version: int) -> Any:
         """Return the response of a request's handler. All is encoded and decoded, as on the wire."""
@@ -192,9 +210,10 @@ class Cluster:
         for node in self.nodes.values():
             self.loop.run_until_complete(node.groups.start())
             self.loop.run_until_complete(node.transactions.start())
+            self.loop.run_until_complete(node.share_states.start())
             brokers = {id: BrokerRegistration(id, f"broker-{id}", 9092) for id in IDS}
             node.apply(MetadataDelta(brokers=dict(brokers)))
-        for tp, leader in ((GROUPS, 1), (TRANSACTIONS, 1), (A, 2), (B, 3)):
+        for tp, leader in ((GROUPS, 1), (TRANSACTIONS, 1), (A, 2), (B, 3), (SHARES, 1)):
             self._partitions[tp] = PartitionRegistration(leader, 0, list(IDS), list(IDS))
             self._announce(tp)
         self.loop.run_ready()
@@ -203,11 +222,15 @@ class Cluster:
         for node in self.nodes.values():
             self.loop.run_until_complete(node.transactions.stop())
             self.loop.run_until_complete(node.groups.stop())
+            self.loop.run_until_complete(node.share_states.stop())
         self.loop.run_ready()
         for task in asyncio.all_tasks(self.loop):
             task.cancel()
         self.loop.run_ready()
         self.loop.close()
+
+    def topic_id(self, tp: TopicPartition) -> bytes:
+        return self._topic_ids[tp]
 
     def partition(self, tp: TopicPartition) -> PartitionRegistration:
         return self._partitions[tp]
@@ -264,6 +287,7 @@ class Cluster:
         node = self.nodes[broker_id]
         node.groups.resign()
         node.transactions.resign()
+        node.share_states.resign()
         node.is_alive = True
         self.catch_up(broker_id)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from itertools import count
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -13,10 +14,13 @@ from kbroker.coordinator.group.group_shard import GroupKind, GroupShard
 from kbroker.coordinator.group.kinds import GROUP_KINDS
 from kbroker.coordinator.group.offset_metadata_manager import TopicOffsets
 from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
+from kbroker.coordinator.group.share.share_group_states import ShareGroupStates
+from kbroker.coordinator.share.persister import ShareStatePersister
+from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
-from kbroker.metadata.features import GROUP_VERSION, TRANSACTION_VERSION, FinalizedFeatures
+from kbroker.metadata.features import GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION, FinalizedFeatures
 from kbroker.metadata.image import (
     BrokerRegistration,
     MetadataDelta,
@@ -26,16 +30,17 @@ from kbroker.metadata.image import (
     TopicImage,
 )
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from protocol.apis import APIS
+from protocol.apis import ALL_APIS
 from protocol.messages import message_classes
 from protocol.messages.k11_classic_groups import JoinGroupRequest, JoinGroupRequestProtocol
 from protocol.schema.message import Struct, StructType
 from tests.unit.support.handlers import respond
 from tests.unit.support.internal_log import MemoryLog, VirtualLoop, virtual_environment
+from tests.unit.support.share_coordinator import DEFAULTS as SHARE_DEFAULTS
 
 T = TypeVar("T")
 NODE = 1
-API_KEYS = {api.name: key for key, api in APIS.items()}
+API_KEYS = {api.name: key for key, api in ALL_APIS.items()}
 # (client, API name, version, body)
 Response = tuple[str, str, int, dict[str, Any]]
 
@@ -48,7 +53,11 @@ DEFAULTS = {
     "group_consumer_migration_policy": "bidirectional",
     "group_consumer_session_timeout_ms": 3000,
     "group_coordinator_append_linger_ms": -1,
-    "group_coordinator_rebalance_protocols": ("classic", "consumer"),
+    "group_coordinator_rebalance_protocols": ("classic", "consumer", "share"),
+    "group_share_assignment_interval_ms": 1000,
+    "group_share_heartbeat_interval_ms": 5000,
+    "group_share_max_size": 200,
+    "group_share_session_timeout_ms": 45_000,
     "group_initial_rebalance_delay_ms": 0,
     "group_min_session_timeout_ms": 100,
     "group_max_session_timeout_ms": 60_000,
@@ -111,11 +120,11 @@ class Harness:
         self.loop = VirtualLoop()
         self.environment = virtual_environment(self.loop)
         self.log = log or MemoryLog()
-        self.config: Any = SimpleNamespace(**{**DEFAULTS, **config})
-        self.config.group_config = self._group_config
+        self.config: Any = SimpleNamespace(**{**SHARE_DEFAULTS, **DEFAULTS, **config})
+        self.config.group_config = partial(group_config, self.config)
         self.metadata = MetadataImage()
         self.metadata.brokers[NODE] = BrokerRegistration(NODE, "127.0.0.1", 9092)
-        self.metadata.features = FinalizedFeatures(1, {TRANSACTION_VERSION: 2, GROUP_VERSION: 1})
+        self.metadata.features = FinalizedFeatures(1, {TRANSACTION_VERSION: 2, GROUP_VERSION: 1, SHARE_VERSION: 1})
         self.groups = GroupCoordinator(self.environment, self.log, self.metadata, lambda: self.config, kinds)
         producer_ids: Any = FakeProducerIds()
         self.transactions = TransactionCoordinator(
@@ -130,6 +139,12 @@ class Harness:
         add_partitions_to_txn = AddPartitionsToTxnManager(
             self.environment, NODE, self.metadata, lambda: self.config.request_timeout_ms, self.transactions
         )
+        self.share_states = ShareCoordinator(self.environment, self.log, self.metadata, lambda: self.config)
+        topics: Any = self.controller
+        self.persister = ShareStatePersister(
+            self.environment, NODE, self.metadata, lambda: self.config.request_timeout_ms, self.share_states, topics
+        )
+        self.share_group_states = ShareGroupStates(self.environment, self.metadata, self.groups, self.persister)
         self.services: Any = SimpleNamespace(
             node_id=NODE,
             config=self.config,
@@ -143,22 +158,22 @@ class Harness:
             transactions=self.transactions,
             add_partitions_to_txn=add_partitions_to_txn,
             producer_ids=producer_ids,
+            share_states=self.share_states,
+            share_group_states=self.share_group_states,
         )
         self._responses: list[Response] = []
         self.run(self.groups.start())
         self.run(self.transactions.start())
+        self.run(self.share_states.start())
         if with_topic:
             self.run(self.add_topic(GROUP_METADATA_TOPIC, self.config.offsets_topic_num_partitions))
             self.run(self.add_topic(TRANSACTION_STATE_TOPIC, self.config.transaction_state_log_num_partitions))
             self.loop.run_ready()
 
-    def _group_config(self, overrides: dict[str, str]) -> SimpleNamespace:
-        """Return the configs of a group, without overrides."""
-        values = {name.removeprefix("group_"): value for name, value in vars(self.config).items()}
-        return SimpleNamespace(**{name: value for name, value in values.items() if name.startswith("consumer_")})
-
     def close(self) -> None:
+        self.run(self.share_group_states.stop())
         self.run(self.transactions.stop())
+        self.run(self.share_states.stop())
         self.run(self.groups.stop())
         self.loop.run_ready()
         for task in asyncio.all_tasks(self.loop):
@@ -238,6 +253,7 @@ class Harness:
         self.metadata.apply(delta)
         self.groups.on_delta(delta)
         self.transactions.on_delta(delta)
+        self.share_states.on_delta(delta)
 
     # Requests.
 
@@ -278,6 +294,27 @@ class Harness:
 
     def create_topic(self, name: str, partitions: int) -> bytes:
         return self.run(self.add_topic(name, partitions)).topic_id
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        topic = self.metadata.topics[name]
+        delta = MetadataDelta(updated=[topic])
+        for index in range(len(topic.partitions), partitions):
+            topic.partitions.append(PartitionRegistration(NODE, 0, [NODE], [NODE]))
+            change = PartitionChange(TopicPartition(name, index), topic.topic_id, None, topic.partitions[-1])
+            delta.partitions.append(change)
+        self.run(self.on_delta(delta))
+
+    def remove_topic(self, name: str) -> None:
+        self.run(self.delete_topic(name))
+        self.loop.run_ready()
+
+
+def group_config(config: SimpleNamespace, overrides: dict[str, str]) -> SimpleNamespace:
+    """Return the configs of a group, without overrides."""
+    values = {name.removeprefix("group_"): value for name, value in vars(config).items()}
+    return SimpleNamespace(
+        **{name: value for name, value in values.items() if name.startswith(("consumer_", "share_"))}
+    )
 
 
 def from_dict(cls: StructType, values: dict[str, Any]) -> Any:

@@ -34,6 +34,10 @@ class Target(Protocol):
 
     def create_topic(self, name: str, partitions: int) -> bytes: ...
 
+    def add_partitions(self, name: str, partitions: int) -> None: ...
+
+    def remove_topic(self, name: str) -> None: ...
+
 
 @dataclass
 class Names:
@@ -221,6 +225,72 @@ class Builder:
         body: Body = {"group_ids": [value(g) for g in a.get("groups", "g").split(",")]}
         return "ConsumerGroupDescribe", body | {"include_authorized_operations": "ops" in a}
 
+    # Share groups.
+
+    def share(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        """A heartbeat of the share protocol: `topics=t,u`; what is not named is null."""
+        topics = a.get("topics", "null")
+        return "ShareGroupHeartbeat", {
+            "group_id": value(a.get("group", "g")),
+            "member_id": value(a.get("member", "''")),
+            "member_epoch": int(a.get("epoch", 0)),
+            "rack_id": value(a.get("rack")),
+            "subscribed_topic_names": None if topics == "null" else items(topics),
+        }
+
+    def sdescribe(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        body: Body = {"group_ids": [value(g) for g in a.get("groups", "g").split(",")]}
+        return "ShareGroupDescribe", body | {"include_authorized_operations": "ops" in a}
+
+    def soffsets(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        """`groups=g(t:0,t:1);h(all)`."""
+        groups = []
+        for text in items(a.get("groups", "g(all)"), ";"):
+            name, _, rest = text.partition("(")
+            rest, topics = rest.removesuffix(")"), None
+            if rest != "all":
+                topics = [
+                    {"topic_name": topic, "partitions": [int(row[0]) for row in rows]}
+                    for topic, rows in self._topics(rest).items()
+                ]
+            groups.append({"group_id": value(name), "topics": topics})
+        return "DescribeShareGroupOffsets", {"groups": groups}
+
+    def salter(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        """`offsets=t:0:5`: start offsets."""
+        topics = [
+            {
+                "topic_name": topic,
+                "partitions": [{"partition_index": int(p), "start_offset": int(start)} for p, start in rows],
+            }
+            for topic, rows in self._topics(a.get("offsets")).items()
+        ]
+        return "AlterShareGroupOffsets", {"group_id": value(a.get("group", "g")), "topics": topics}
+
+    def sforget(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        topics = [{"topic_name": topic} for topic in items(a.get("topics"))]
+        return "DeleteShareGroupOffsets", {"group_id": value(a.get("group", "g")), "topics": topics}
+
+    def _share_partition(self, a: dict[str, str], fields: Body) -> Body:
+        topic, _, index = a.get("partition", "t:0").partition(":")
+        row = {"partition": int(index), **fields}
+        topics = [{"topic_id": self.names.topics[topic], "partitions": [row]}]
+        return {"group_id": value(a.get("group", "g")), "topics": topics}
+
+    def sread(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        """A leader reads the state of a share partition."""
+        return "ReadShareGroupState", self._share_partition(a, {"leader_epoch": int(a.get("leader", 0))})
+
+    def swrite(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        """A leader writes a start offset: `state=EPOCH start=OFFSET count=COMPLETED`."""
+        fields = {
+            "state_epoch": int(a.get("state", 0)),
+            "leader_epoch": int(a.get("leader", 0)),
+            "start_offset": int(a.get("start", -1)),
+            "delivery_complete_count": int(a.get("count", 0)),
+        }
+        return "WriteShareGroupState", self._share_partition(a, fields)
+
     def init(self, a: dict[str, str], version: int) -> tuple[str, Body]:
         return "InitProducerId", {"transactional_id": value(a["id"]), "transaction_timeout_ms": 60_000}
 
@@ -369,6 +439,11 @@ def run(text: str, target: Target) -> str:
         elif words[0] == "topic":
             topic, _, partitions = words[1].partition(":")
             names.topics[topic] = target.create_topic(topic, int(partitions))
+        elif words[0] == "grow":
+            topic, _, partitions = words[1].partition(":")
+            target.add_partitions(topic, int(partitions))
+        elif words[0] == "drop":
+            target.remove_topic(words[1])
         else:
             _send(builder, target, words)
         responses = target.responses(sleep_ms)

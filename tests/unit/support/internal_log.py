@@ -87,12 +87,14 @@ class MemoryLog:
         self.read_sizes: list[int] = []
         self.waiting: list[Waiting] = []
         self.high_watermarks: defaultdict[TopicPartition, int] = defaultdict(int)
+        # Those of logs whose records are all deleted.
+        self.end_offsets: defaultdict[TopicPartition, int] = defaultdict(int)
         # The partitions whose replica has not taken its new role yet.
         self.without_role: set[TopicPartition] = set()
 
     def end_offset(self, tp: TopicPartition) -> int:
         batches = self.batches.get(tp)
-        return parse_header(batches[-1]).next_offset if batches else 0
+        return parse_header(batches[-1]).next_offset if batches else self.end_offsets[tp]
 
     def append_internal(
         self, tp: TopicPartition, batch: bytearray, *, guard: VerificationGuard | None = None, verify: bool = False
@@ -146,6 +148,16 @@ class MemoryLog:
         if tp in self.without_role:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self.end_offset(tp)
+
+    def start_offset(self, tp: TopicPartition) -> int:
+        batches = self.batches.get(tp)
+        return parse_header(batches[0]).base_offset if batches else self.end_offsets[tp]
+
+    def delete_before(self, tp: TopicPartition, offset: int) -> None:
+        """Delete complete batches, as the deletion of segments does."""
+        self.end_offsets[tp] = self.end_offset(tp)
+        kept = min(offset, self.high_watermarks[tp])
+        self.batches[tp] = [batch for batch in self.batches.get(tp, []) if parse_header(batch).next_offset > kept]
 
     def read_internal_blocking(self, tp: TopicPartition, offset: int, size: int) -> bytes:
         self.read_sizes.append(size)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import protocol.messages
 from protocol.errors import ErrorCode
+from protocol.messages.k83_share_state import DUE_MS_TAG
 from protocol.schema.message import Message, Row, Struct, StructType, message_info
 from protocol.schema.primitives import ZERO_UUID
 
@@ -55,6 +56,17 @@ def random_struct(cls: type[Any], version: int, rng: Random) -> Any:
         if row.is_in(version) and not (row.tag >= 0 and rng.random() < 0.4):
             setattr(struct, name, random_value(name, row, version, rng))
     return struct
+
+
+def reset_own_fields(struct: Struct) -> None:
+    """Reset the tagged fields that Kafka does not have, so that other encoders have all fields."""
+    for name, row in struct.__class__.__rows__.items():
+        value = getattr(struct, name)
+        if row.tag == DUE_MS_TAG:
+            setattr(struct, name, row.new_default())
+        for element in value if isinstance(value, list) else [value]:
+            if isinstance(element, Struct):
+                reset_own_fields(element)
 
 
 def random_value(name: str, row: Row, version: int, rng: Random) -> Any:

@@ -23,6 +23,8 @@ CONFIGS = {
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.num.partitions": "1",
     "transaction.state.log.replication.factor": "3",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "3",
 }
 
 

@@ -142,25 +142,24 @@ class ClassicGroups(GroupKind[ClassicGroup], ClassicMembers):
         else:
             replay_group_record(group, value)
 
-    def on_converted(self, group_id: str, *, must_rebalance: bool) -> None:
+    def on_converted(self, group_id: str) -> None:
         """Start the sessions of a group that has been of another kind, unless it is no more of this kind."""
         group = self.shard.find(ClassicGroup, group_id)
         if group is not None and group.state is GroupState.STABLE:
             self.on_loaded(group)
-            if must_rebalance and group.state is GroupState.STABLE:
-                prepare_rebalance(group, self.shard.now(), self.shard.config())
             self.shard.update_timer(group)
 
     def on_loaded(self, group: ClassicGroup) -> None:
         """Start the sessions of the members.
 
-        A group that exceeds a lowered group.max.size is rebalanced, which removes its last members.
+        A group that exceeds a lowered group.max.size is rebalanced, which removes its last members. So is one without a
+        leader: it was converted from another kind, and its assignments are not all that its members need.
         """
         now, config = self.shard.now(), self.shard.config()
         for member in paced(list(group.members.values())):
             group.restart_session(member, now.mono_ms)
         group.subscribed_topics = group.compute_subscribed_topics(group.protocol)
-        if len(group.members) > config.group_max_size:
+        if len(group.members) > config.group_max_size or (group.members and group.leader_id is None):
             prepare_rebalance(group, now, config)
 
     def close(self, group: ClassicGroup, error: ErrorCode) -> None:

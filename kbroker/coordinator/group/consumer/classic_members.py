@@ -5,8 +5,8 @@ The decisions are in classic_member.py and conversion.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_groups import ClassicGroups
@@ -75,7 +75,7 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
         """
         group, settings = self._group(request.group_id), self._settings(request.group_id)
         try:
-            validate_join(group, request, self._shard.config().group_consumer_migration_policy, settings.max_size)
+            validate_join(group, request, self._policy, settings.max_size)
             replaced = None if request.instance_id is None else group.static_member(request.instance_id)
             is_downgrade = replaced is not None and self._can_downgrade(group, [replaced], len(group.members))
             if is_downgrade:
@@ -91,8 +91,7 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
             remaining = {**group.members, joined.member.member_id: joined.member}
             del remaining[replaced.member_id]
             is_stale = group.assignment_epoch < joined.group_epoch
-            records = self._downgrade_records(group, remaining, joined.group_epoch)
-            return self._converted(group, records, is_stale, lambda: respond(response))
+            return self._downgrade(group, remaining, joined.group_epoch, is_stale, None, lambda: respond(response))
 
         def on_committed() -> None:
             self._start_timeouts(group, joined.member.member_id, request)
@@ -176,8 +175,7 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
 
         The members are told to join again. Raises GROUP_ID_NOT_FOUND.
         """
-        config = self._shard.config()
-        validate_upgrade(group, config.group_consumer_migration_policy, config.group_consumer_max_size)
+        validate_upgrade(group, self._policy, self._shard.config().group_consumer_max_size)
         converted = upgrade(group, self._topic_id)
         converted.metadata_hash = self._topics.hash(converted.subscribed_topics())
         converted.is_metadata_current = True
@@ -195,28 +193,35 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
         remaining = dict(group.members)
         for member in members:
             del remaining[member.member_id]
-        records = self._downgrade_records(group, remaining, group.group_epoch)
-        return self._converted(group, records, True)._replace(response=response)
+        return self._downgrade(group, remaining, group.group_epoch, True, response)
 
     def _can_downgrade(self, group: ConsumerGroup, removed: Collection[ConsumerGroupMember], size: int) -> bool:
-        config = self._shard.config()
-        return can_downgrade(group, removed, size, config.group_consumer_migration_policy, config.group_max_size)
+        return can_downgrade(group, removed, size, self._policy, self._shard.config().group_max_size)
 
-    def _downgrade_records(
-        self, group: ConsumerGroup, remaining: Mapping[str, ConsumerGroupMember], group_epoch: int
-    ) -> list[object]:
-        wall_ms = self._shard.now().wall_ms
-        return downgrade_records(group, remaining, group_epoch, self._shard.topic_name, wall_ms)
+    @property
+    def _policy(self) -> str:
+        return self._shard.config().group_consumer_migration_policy.lower()
 
-    def _converted(
+    def _downgrade(
         self,
         group: ConsumerGroup,
-        records: Sequence[object],
+        remaining: Mapping[str, ConsumerGroupMember],
+        group_epoch: int,
         must_rebalance: bool,
+        response: T,
         respond: Callable[[], None] = ignore,
-    ) -> CoordinatorResult[Any]:
+    ) -> CoordinatorResult[T]:
+        records = downgrade_records(
+            group,
+            remaining,
+            group_epoch,
+            self._shard.topic_name,
+            self._shard.now().wall_ms,
+            must_rebalance=must_rebalance,
+        )
+
         def on_committed() -> None:
-            self._shard.kind(ClassicGroups).on_converted(group.group_id, must_rebalance=must_rebalance)
+            self._shard.kind(ClassicGroups).on_converted(group.group_id)
             respond()
 
-        return CoordinatorResult(None, records, on_committed)
+        return CoordinatorResult(response, records, on_committed)

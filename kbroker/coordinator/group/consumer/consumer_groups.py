@@ -35,7 +35,8 @@ from kbroker.coordinator.group.consumer.records import (
     group_epoch_record,
     regex_record,
 )
-from kbroker.coordinator.group.consumer.regex import RegexResolver, ResolvedRegex
+from kbroker.coordinator.group.consumer.regex import ResolvedRegex
+from kbroker.coordinator.group.consumer.regex_resolver import RegexResolver
 from kbroker.coordinator.group.group_shard import GroupKind, GroupShard
 from kbroker.coordinator.group.modern.modern_group import SESSION
 from kbroker.coordinator.group.modern.modern_member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, assignment_of

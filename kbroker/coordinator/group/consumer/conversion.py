@@ -155,8 +155,13 @@ def downgrade_records(
     group_epoch: int,
     topic_name_of: TopicNameOf,
     wall_ms: int,
+    *,
+    must_rebalance: bool,
 ) -> list[object]:
-    """Return the records that make a consumer group a classic group with the remaining members."""
+    """Return the records that make a consumer group a classic group with the remaining members.
+
+    `must_rebalance`: their targets are out of date. This is durable, as the lack of a leader.
+    """
     group_id = group.group_id
     records: list[object] = []
     for member_id in paced(list({**group.members, **remaining})):
@@ -176,6 +181,8 @@ def downgrade_records(
         )
         for member in paced(remaining.values())
     }
+    if must_rebalance:
+        converted.leader_id = None
     return [*records, converted.record(wall_ms, assignments)]
 
 

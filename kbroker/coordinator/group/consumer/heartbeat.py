@@ -175,7 +175,7 @@ class MemberHeartbeat:
     def run(self) -> Heartbeat:
         group, message = self._group, self._request.message
         updated = self._updated_member()
-        if updated != self._member:
+        if updated is not self._member:
             self._records.append(updated.metadata_record(group.group_id))
         regex_change = self._change_regex(updated)
         has_new_names = updated.subscribed_names != self._member.subscribed_names

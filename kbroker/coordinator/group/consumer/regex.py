@@ -1,4 +1,4 @@
-"""The regular expressions to which members of a consumer group subscribe (SubscribedTopicRegex), and their topics.
+"""The regular expressions to which members of a consumer group subscribe, and their topics (pure).
 
 Each is resolved once for all its members, in a thread, over the names of all topics: as in Kafka, internal ones too.
 The result is a record of the group (key 16). A new one is resolved at once, and all of them again, at most every 10 s,
@@ -8,16 +8,11 @@ when there are new topics. Deleted topics need no resolution: a name without a t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.re2_pattern import Re2Pattern
-
-if TYPE_CHECKING:
-    from asyncio import Task
-
-    from kbroker.runtime.environment import Environment
 
 REFRESH_INTERVAL_MS = 10_000
 NO_TOPICS: frozenset[str] = frozenset()
@@ -88,34 +83,3 @@ def match_blocking(regexes: Sequence[str], topics: Sequence[str]) -> list[frozen
         except KafkaError:
             matches.append(NO_TOPICS)
     return matches
-
-
-class RegexResolver:
-    """Resolves the expressions of groups in threads. `on_resolved` is called with the group's id and the results."""
-
-    def __init__(
-        self, environment: Environment, on_resolved: Callable[[str, Mapping[str, ResolvedRegex]], None]
-    ) -> None:
-        self._environment = environment
-        self._on_resolved = on_resolved
-        self._tasks: set[Task[None]] = set()
-
-    def start(self, group_id: str, group: GroupRegexes, due: list[str], topics: list[str], version: int) -> None:
-        """Resolve the expressions that are due over the names of the topics of an image version."""
-        group.is_resolving = True
-        task = self._environment.loop.create_task(self._resolve(group_id, group, due, topics, version))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _resolve(
-        self, group_id: str, group: GroupRegexes, due: list[str], topics: list[str], version: int
-    ) -> None:
-        timestamp_ms, is_refresh = self._environment.clock.now_ms(), len(due) == len(group.members)
-        try:
-            matches = await self._environment.offload(match_blocking, due, topics)
-        finally:
-            group.is_resolving = False
-        if is_refresh:
-            group.refreshed_version = version
-        resolved = [ResolvedRegex(matched, version, timestamp_ms) for matched in matches]
-        self._on_resolved(group_id, dict(zip(due, resolved, strict=True)))

@@ -35,14 +35,14 @@ class SubscribedTopics:
 
     def hash(self, names: Iterable[str]) -> int:
         """Return the hash of the topics that exist, which changes with any of them."""
-        return group_hash({name: topic.hash for name, topic in self._existing(names)})
+        return group_hash({name: topic.hash for name, topic in self.existing(names)})
 
     def ids(self, names: frozenset[str]) -> frozenset[bytes]:
         """Return the ids of the topics that exist."""
         known = self._ids
         ids = known.get(names)
         if ids is None:
-            ids = frozenset(topic.topic_id for _, topic in self._existing(names))
+            ids = frozenset(topic.topic_id for _, topic in self.existing(names))
             if len(known) >= MAX_REMEMBERED:
                 known.clear()
             known[names] = ids
@@ -50,9 +50,10 @@ class SubscribedTopics:
 
     def partition_counts(self, names: Iterable[str]) -> Mapping[bytes, int]:
         """Return the number of partitions of the topics that exist, by topic id."""
-        return {topic.topic_id: topic.partition_count for _, topic in self._existing(names)}
+        return {topic.topic_id: topic.partition_count for _, topic in self.existing(names)}
 
-    def _existing(self, names: Iterable[str]) -> Iterator[tuple[str, KnownTopic]]:
+    def existing(self, names: Iterable[str]) -> Iterator[tuple[str, KnownTopic]]:
+        """Yield the topics that exist, with their names."""
         known = self._topics
         for name in paced(names):
             topic = known.get(name)

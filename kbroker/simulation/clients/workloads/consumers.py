@@ -7,6 +7,7 @@ from random import Random
 from kbroker.simulation.checker.history import Corrupt, Read, TopicPartition
 from kbroker.simulation.clients.cluster import Cluster, RefusedError
 from kbroker.simulation.clients.consumer import Consumer, ConsumerConfig, Position
+from kbroker.simulation.clients.consumer_protocol_member import ConsumerProtocolMember
 from kbroker.simulation.clients.group_member import FencedError, Member, MemberConfig
 from kbroker.simulation.clients.group_offsets import (
     EARLIEST,
@@ -104,6 +105,7 @@ async def consume_group(
     topics: Sequence[str],
     *,
     committed_only: bool,
+    consumer_protocol: bool = False,
 ) -> None:
     """Run a group member that polls and commits until stopped, and sometimes leaves or crashes and rejoins.
 
@@ -111,11 +113,14 @@ async def consume_group(
     """
     instance = f"{name}-instance" if random.random() < STATIC_MEMBERS else None
     while not context.stop.requested:
-        cluster = context.cluster(name, random, static_members=instance is not None)
+        cluster = context.cluster(
+            name, random, static_members=instance is not None, consumer_protocol=consumer_protocol
+        )
         config = ConsumerConfig.draw(random, committed_only=committed_only, rack=context.rack)
         consumer = Consumer(cluster, context.history, name, random, config)
         settings = MemberConfig.draw(random, instance_id=instance)
-        member = Member(consumer, context.history, name, group, topics, random, settings)
+        kind = ConsumerProtocolMember if consumer_protocol else Member
+        member = kind(consumer, context.history, name, group, topics, random, settings)
         try:
             await _run_member(context, member, name, random)
             if random.random() < 0.5 and not context.stop.requested:

@@ -50,13 +50,14 @@ class WorkloadContext:
         static_members: bool = False,
         patient: bool = False,
         in_transactions: bool = False,
+        consumer_protocol: bool = False,
     ) -> Cluster:
         """Return a cluster client with drawn versions and, unless `patient`, a drawn request timeout.
 
         A client with a short timeout retries while the broker still processes its request.
         """
         caps = None
-        if random.random() < OLD_VERSIONS:
+        if random.random() < OLD_VERSIONS and not consumer_protocol:
             caps = (
                 draw_older_transactional_versions(random)
                 if in_transactions

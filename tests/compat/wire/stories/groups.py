@@ -1,7 +1,9 @@
 """Consumer groups: FindCoordinator, DescribeGroups, ListGroups, DeleteGroups, OffsetCommit, OffsetDelete."""
 
+from collections.abc import Callable
 from uuid import UUID
 
+from tests.compat.wire.stories.consumer_groups import ConsumerMember, assign_at_once, owned
 from tests.compat.wire.stories.membership import Member, rebalancing
 from tests.compat.wire.story import Response, Story, of_api
 
@@ -18,6 +20,8 @@ def find_coordinator(story: Story) -> None:
     story.request("an empty key", key="", coordinator_keys=[""], key_type=0)
     if story.version >= 1:
         story.request_until("an empty transactional id", is_ready, key="", coordinator_keys=[""], key_type=1)
+        key = f"{group}:AAAAAAAAAAAAAAAAAAAAAQ:0"
+        story.request_until("a share partition", is_ready, key=key, coordinator_keys=[key], key_type=2)
     if story.version >= 4:
         story.request("two keys", coordinator_keys=[group, story.name("h")], key_type=0)
         story.request("no key", coordinator_keys=[], key_type=0)
@@ -147,9 +151,35 @@ def offset_commit(story: Story) -> None:
         request("an unknown instance", **member_fields, group_instance_id="two")
     rebalancing(story, member)
     request("while the group rebalances", **member_fields)
+    commits_in_a_consumer_group(story, topic, request)
     story.try_call("DeleteGroups", groups_names=[""])
     record_offsets(story, "what was stored", group, topic)
     record_offsets(story, "what was stored by the member", member.group, topic)
+
+
+def commits_in_a_consumer_group(story: Story, topic: str, request: Callable[..., None]) -> None:
+    """Commits of members in the epoch that they are in, in others, and for partitions that they have no longer."""
+    topic_id, group = story.topic_id(topic), story.group("consumers")
+    assign_at_once(story, group)
+    first = ConsumerMember(story, group, "member-a").join(topic)
+    epoch = first.epoch
+    fields = {"group_id": group, "member_id": first.id}
+    request("a member of a consumer group", **fields, **generation_field(epoch))
+    request("a later epoch", **fields, **generation_field(epoch + 1))
+    request("an unknown member of a consumer group", group_id=group, member_id="nobody", **generation_field(epoch))
+    request("nobody, while the consumer group has a member", group_id=group)
+    second = ConsumerMember(story, group, "member-b").join(topic)
+    first.heartbeat(topic_partitions=owned(topic_id, 0, 1))
+    request("a partition to revoke", 1, **fields, **generation_field(epoch))
+    first.heartbeat(topic_partitions=owned(topic_id, 0))
+    request("the epoch before, for a partition that was kept", **fields, **generation_field(epoch))
+    request("the epoch before, for a partition that was revoked", 1, **fields, **generation_field(epoch))
+    second.reconcile()
+    request("another member's partition in the current epoch", 1, **fields, **generation_field(epoch + 1))
+    for member in (first, second):
+        member.heartbeat(member_epoch=-1)
+    request("a member that has left", **fields, **generation_field(epoch + 1))
+    story.call("DeleteGroups", groups_names=[group])
 
 
 def generation_field(number: int) -> dict[str, object]:
@@ -196,6 +226,26 @@ def offset_fetch(story: Story) -> None:
             {"group_id": group, "member_id": "nobody", "member_epoch": 0, "topics": [offset_topic(story, topic, 0)]}
         ]
         story.request("as a member", groups=member)
+        fetches_in_a_consumer_group(story, topic)
+
+
+def fetches_in_a_consumer_group(story: Story, topic: str) -> None:
+    """Only a member in its current epoch may fetch, and clients that say nothing about themselves."""
+    group = story.group("consumers")
+    assign_at_once(story, group)
+    member = ConsumerMember(story, group, "member-a").join(topic)
+    for step, member_id, epoch in (
+        ("a member of a consumer group", member.id, member.epoch),
+        ("the epoch before", member.id, member.epoch - 1),
+        ("a later epoch", member.id, member.epoch + 1),
+        ("an unknown member", "nobody", member.epoch),
+        ("nobody", None, -1),
+    ):
+        topics = [offset_topic(story, topic, 0)]
+        fields = {"group_id": group, "member_id": member_id, "member_epoch": epoch, "topics": topics}
+        story.request(step, groups=[fields])
+    member.heartbeat(member_epoch=-1)
+    story.call("DeleteGroups", groups_names=[group])
 
 
 def offset_topic(story: Story, topic: str, *partitions: int) -> dict[str, object]:

@@ -18,6 +18,7 @@ from kbroker.config.values import ConfigError, format_value
 KAFKA = [json.loads(line) for line in Path(__file__).parent.with_name("kafka_4_4_configs.jsonl").open()]
 DEFINITIONS: dict[str, ConfigDef] = {"topic": TOPIC_CONFIGS, "broker": BROKER_CONFIGS, "group": GROUP_CONFIGS}
 OWN = {
+    "group": {"kbroker.share.retry.delays.ms"},
     "topic": {
         "flush.before.ack",
         "kbroker.dedup.max.keys",

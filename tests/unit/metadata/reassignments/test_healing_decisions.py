@@ -22,7 +22,7 @@ from kbroker.metadata.reassignments.stored_plan import (
     StoredPlan,
 )
 from kbroker.metadata.store import znodes
-from kbroker.server.interbroker.disk_reports import disk_of
+from kbroker.server.interbroker.broker_reports import disk_of
 from protocol.errors import ErrorCode
 from protocol.messages.k35_describe_log_dirs import (
     DescribeLogDirsPartition,

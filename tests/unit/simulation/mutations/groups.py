@@ -7,6 +7,7 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic import classic_groups, heartbeat
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
+from kbroker.coordinator.group.consumer.consumer_group import ConsumerGroup
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.runtime import loader
 from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
@@ -27,6 +28,40 @@ def stale_member_commits(patch: pytest.MonkeyPatch) -> None:
     """A removed member may commit."""
     codes = ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION
     ignore_errors(patch, ClassicGroup, "validate_offset_commit", *codes)
+
+
+CONSUMER_PROTOCOL = {
+    "group_consumer_min_session_timeout_ms": "1000",
+    "group_consumer_session_timeout_ms": "6000",
+    "group_consumer_assignment_interval_ms": "0",
+}
+
+
+@mutation(
+    "network",
+    ["stale commit"],
+    broker(
+        only(member_out_of_reach, pause_s=1.0, seconds=30.0, members=2, readers=1, producers=1, consumer_protocol=True),
+        **CONSUMER_PROTOCOL,
+    ),
+    first_seed=1,
+    slow=True,
+)
+def stale_consumer_protocol_member_commits(patch: pytest.MonkeyPatch) -> None:
+    """A removed member of the consumer protocol may commit."""
+    codes = ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH
+    ignore_errors(patch, ConsumerGroup, "validate_offset_commit", *codes)
+
+
+@mutation(
+    "calm",
+    ["stale commit"],
+    broker(short(seconds=8.0, members=3, readers=1, producers=1, consumer_protocol=True), **CONSUMER_PROTOCOL),
+)
+@replaces(ConsumerGroup, "is_free_for")
+def partitions_are_assigned_before_they_are_revoked(*_: Any) -> bool:
+    """A partition is given to another member before its owner has revoked it."""
+    return True
 
 
 @mutation("disk", ["lost commit"], only("full", members=3), first_seed=1)

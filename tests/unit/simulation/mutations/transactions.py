@@ -10,6 +10,7 @@ import pytest
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.offset_metadata_manager import OffsetMetadataManager, PendingTransactionalOffsets
 from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
+from kbroker.coordinator.runtime.operation import ignore
 from kbroker.coordinator.transaction import transaction_shard, transitions
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
 from kbroker.coordinator.transaction.transaction_metadata import PREPARED
@@ -165,7 +166,8 @@ def ends_are_acknowledged_early(real: Any, context: CoordinatorContext[Any], eve
     """EndTxn is acknowledged before it is written."""
     real(context, event)
     if any(getattr(record, "state", None) in PREPARED for record in event.result.records):
-        event.complete(event.result.response)
+        respond, event.respond = event.respond, ignore
+        respond(event.result.response, None)
 
 
 @mutation(

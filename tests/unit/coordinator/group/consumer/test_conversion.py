@@ -15,7 +15,7 @@ from protocol.errors import ErrorCode
 from tests.unit.support import group_transcript as transcript
 from tests.unit.support.classic_members import ClassicModelMember
 from tests.unit.support.consumer_members import ModelMember
-from tests.unit.support.group_coordinator import Harness
+from tests.unit.support.group_coordinator import NODE, Harness
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts" / "consumer"
 
@@ -54,7 +54,7 @@ def members_of(broker: Harness) -> set[str]:
 
 POLICIES = {
     "disabled": (False, False, False),
-    "upgrade": (True, True, False),
+    "UPGRADE": (True, True, False),
     "downgrade": (False, True, True),
     "bidirectional": (True, True, True),
 }
@@ -137,6 +137,27 @@ def test_a_large_group_is_converted_with_several_batches(start: Callable[..., Ha
     assert members_of(broker) == set(before)
 
 
+def test_a_new_coordinator_completes_a_conversion(start: Callable[..., Harness]) -> None:
+    """The partitions of the member that has left are assigned, though no member is told by the old coordinator."""
+    broker = start()
+    classic, member = join_classic(broker), ModelMember("m", {"t"})
+    for _ in range(4):
+        member.heartbeat(broker)
+        classic.step(broker)
+        broker.loop.run_ready()
+    assert len(classic.owned) == len(member.owned) == 3
+    member.leave(broker)
+    index = broker.groups.runtime.partition_for("g")
+    broker.run(broker.elect(index, NODE + 1))
+    broker.run(broker.elect(index, NODE))
+    broker.loop.pass_ms(10)
+    for _ in range(5):
+        classic.step(broker)
+        broker.loop.run_ready()
+    assert type_of_group(broker) == "classic"
+    assert len(classic.owned) == 6
+
+
 # Mistakes.
 
 
@@ -159,7 +180,11 @@ def lose_assignment(patch: pytest.MonkeyPatch) -> None:
 def reset_generation(patch: pytest.MonkeyPatch) -> None:
     """The generation does not continue the group epoch."""
     real = classic_members.downgrade_records
-    patch.setattr(classic_members, "downgrade_records", lambda group, rest, epoch, *more: real(group, rest, 1, *more))
+
+    def downgrade_records(group: Any, remaining: Any, _: int, *more: Any, **named: Any) -> list[object]:
+        return real(group, remaining, 1, *more, **named)
+
+    patch.setattr(classic_members, "downgrade_records", downgrade_records)
 
 
 def forget_sessions(patch: pytest.MonkeyPatch) -> None:

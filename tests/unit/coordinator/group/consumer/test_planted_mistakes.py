@@ -58,10 +58,12 @@ def the_previous_epoch_is_accepted_without_the_subset(patch: pytest.MonkeyPatch)
 def a_fenced_member_cannot_join_again(patch: pytest.MonkeyPatch) -> None:
     original = membership.find_member
 
-    def find_member(group: ConsumerGroup, member_id: str, instance_id: str | None, epoch: int, owned: Any) -> Any:
+    def find_member(
+        group: ConsumerGroup, member_id: str, instance_id: str | None, epoch: int, owned: Any, *, is_classic: bool
+    ) -> ConsumerGroupMember:
         if epoch == 0 and member_id in group.members:
             raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH)
-        return original(group, member_id, instance_id, epoch, owned)
+        return original(group, member_id, instance_id, epoch, owned, is_classic=is_classic)
 
     patch.setattr(heartbeat, "find_member", find_member)
 
@@ -98,7 +100,7 @@ def the_assignment_epoch_of_an_empty_group_stays_behind(patch: pytest.MonkeyPatc
     def remove_members(*arguments: Any) -> list[Any]:
         return [record for record in original(*arguments) if type(record).__name__ != "TargetEpoch"]
 
-    patch.setattr("kbroker.coordinator.group.consumer.consumer_groups.remove_members", remove_members)
+    patch.setattr("kbroker.coordinator.group.consumer.classic_members.remove_members", remove_members)
 
 
 MISTAKES: list[Plant] = [

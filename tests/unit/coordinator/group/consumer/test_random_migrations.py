@@ -1,11 +1,14 @@
 """Random stories of one group whose members change their protocol while they consume, each from a seed.
 
 Members of the classic and of the consumer protocol join, leave, fail and restart with the other protocol; static ones
-keep their instance id. The coordinator fails. No partition is read by two members, whatever kind the group is of; one
-that is left alone assigns each partition; its offsets stay; and a broker that loads the log has the same group.
+keep their instance id. Commits take time, and the coordinator fails. No partition is read by two members, whatever kind
+the group is of; one that is left alone assigns each partition; its offsets stay; and a broker that loads the log has
+the same group.
 """
 
+import asyncio
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +34,8 @@ class Story:
         self.members: list[Member] = []
         self.count = 0
         self.kinds: list[str] = []
+        # The heartbeats of members of the consumer protocol that wait for a commit.
+        self.waiting: dict[str, asyncio.Task[Any]] = {}
         self.broker.commit_offset("t", 0, OffsetAndMetadata(17, -1, "", 0))
 
     def new_member(self, instance_id: str | None) -> Member:
@@ -44,7 +49,7 @@ class Story:
 
     def step(self) -> None:
         steps = {self.act: 30, self.join: 4, self.leave: 2, self.fail: 1, self.restart: 3, self.pass_time: 5}
-        steps[self.fail_over] = 1
+        steps |= {self.fail_over: 1, self.hold_commits: 2, self.commit: 4}
         [step] = self.random.choices(list(steps), list(steps.values()))
         step()
         self.broker.loop.run_ready()
@@ -57,8 +62,21 @@ class Story:
     def let_act(self, member: Member) -> None:
         if isinstance(member, ClassicModelMember):
             member.step(self.broker)
+            return
+        task = self.waiting.pop(member.member_id, None) or self.broker.start(member.request(), 1)
+        if task.done():
+            answered: Any = SimpleNamespace(call=lambda *_: task.result(), shard=self.broker.shard)
+            member.heartbeat(answered)
         else:
-            member.heartbeat(self.broker)
+            self.waiting[member.member_id] = task
+
+    def hold_commits(self) -> None:
+        self.broker.log.held = True
+
+    def commit(self) -> None:
+        self.broker.log.held = False
+        self.broker.log.commit()
+        self.broker.loop.run_ready()
 
     def join(self) -> None:
         if len(self.members) < 5:
@@ -66,6 +84,7 @@ class Story:
             self.members.append(self.new_member(f"i{self.count}" if self.random.random() < 0.4 else None))
 
     def leave(self) -> None:
+        self.commit()
         if self.members:
             self.members.pop(self.random.randrange(len(self.members))).leave(self.broker)
 
@@ -75,6 +94,7 @@ class Story:
 
     def restart(self) -> None:
         """A member returns with any of the protocols. A static one of the consumer protocol leaves for a moment."""
+        self.commit()
         if not self.members:
             return
         index = self.random.randrange(len(self.members))
@@ -90,9 +110,13 @@ class Story:
 
     def fail_over(self) -> None:
         index = self.broker.groups.runtime.partition_for("g")
+        self.broker.log.waiting.clear()
         self.broker.run(self.broker.elect(index, NODE + 1))
         self.broker.loop.run_ready()
         self.broker.run(self.broker.elect(index, NODE))
+        self.broker.loop.run_ready()
+        # The new coordinator serves requests when all that it has loaded is committed.
+        self.commit()
         self.broker.loop.pass_ms(10)
 
     # What holds.
@@ -124,6 +148,7 @@ class Story:
 
     def settle(self) -> None:
         """Let the members act until each has what it gets. Those that have failed are removed in this time."""
+        self.commit()
         for _ in range(60):
             for member in self.members:
                 self.let_act(member)

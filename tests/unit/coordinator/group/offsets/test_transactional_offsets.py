@@ -113,7 +113,7 @@ def group_ids(broker: Harness) -> list[str]:
 
 
 def test_a_log_of_apache_kafka_is_loaded_with_the_same_result(make: Make) -> None:
-    """The log of the recorded scenarios (transactional_offsets.txt) is cut after each batch and loaded. The result must
+    """The log of the recorded scenarios (transactional/offsets.txt) is cut after each batch and loaded. The result must
     be what Kafka returned at that point.
     """
     data = bytearray((Path(__file__).parents[2] / "data" / "kafka-4.3.1-pending.log").read_bytes())

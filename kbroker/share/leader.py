@@ -5,8 +5,8 @@ One read at a time, and one write: changes that come meanwhile are stored togeth
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.share.share_partition_state import (
@@ -129,8 +129,8 @@ class SharePartitionLeader:
         self._writing: Task[None] | None = None
         self.start_task(self._load())
 
-    def start_task(self, work: object) -> Task[None]:
-        task: Task[None] = self._environment.loop.create_task(work)  # type: ignore[arg-type]
+    def start_task(self, work: Coroutine[Any, Any, None]) -> Task[None]:
+        task = self._environment.loop.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         return task
@@ -342,7 +342,13 @@ class SharePartitionLeader:
                 if offset is None or offset >= self._end_offset():
                     self._watch()
                     return NOTHING
-                read = await self._read(offset, request.max_bytes)
+                try:
+                    read = await self._read(offset, request.max_bytes)
+                except KafkaError as error:
+                    if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                        raise
+                    # Retention has deleted the records meanwhile.
+                    continue
                 if self.failure is not None or request.session.is_closed:
                     return NOTHING
                 found = self._acquire(read, request)
@@ -377,7 +383,7 @@ class SharePartitionLeader:
         return AcquiredRecords(read.records(acquired[0].first, acquired[-1].last), acquired)
 
     async def _read(self, offset: int, max_bytes: int) -> ShareRead:
-        """Read from the log: at once what is in memory, else in a thread."""
+        """Read from the log: at once what is in memory, else in a thread. Raises KafkaError."""
         partition, clock, offload = self.partition, self._environment.clock, self._environment.offload
         read_filter = partition.read_filter
         if self.view is not None:

@@ -22,12 +22,14 @@ MAIN_CLASSES = {
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
     "kafka-configs": "org.apache.kafka.tools.ConfigCommand",
     "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "kafka-share-groups": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
     "kafka-groups": "org.apache.kafka.tools.GroupsCommand",
     "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
     "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
     "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-console-share-consumer": "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
     "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
     "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
     "kafka-features": "org.apache.kafka.tools.FeatureCommand",
@@ -151,9 +153,9 @@ class Jvm:
         self.reset_console_consumer()
         return self.check("kafka-console-consumer", *arguments)
 
-    def reset_console_consumer(self) -> None:
+    def reset_console_consumer(self, tool: str = "kafka-console-consumer") -> None:
         """Reset its message count, which --max-messages limits over all runs in one JVM."""
-        consumer = self.java.Class.forName(MAIN_CLASSES["kafka-console-consumer"])
+        consumer = self.java.Class.forName(MAIN_CLASSES[tool])
         count = consumer.getDeclaredField("messageCount")
         count.setAccessible(True)
         count.setInt(None, 0)

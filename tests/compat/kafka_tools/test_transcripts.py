@@ -14,6 +14,7 @@ FEATURES = {
     "topics": "topics",
     "consoles": "records",
     "groups": "group admin",
+    "share_groups": "share groups",
     "configs": "configs",
     "features": "cluster",
     "quorum": "cluster",

@@ -143,8 +143,8 @@ class Shell:
 
     def _run(self, words: list[str], stdin: str) -> Run:
         tool, *arguments = words
-        if tool == "kafka-console-consumer":
-            self._jvm.reset_console_consumer()
+        if tool in ("kafka-console-consumer", "kafka-console-share-consumer"):
+            self._jvm.reset_console_consumer(tool)
         bootstrap = ("--bootstrap-server", self._bootstrap)
         if tool == "kafka-cluster":  # an option of its subcommands
             return self._jvm.run(tool, arguments[0], *bootstrap, *arguments[1:], stdin=stdin)

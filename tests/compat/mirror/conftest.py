@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.compat.kafka_tools.jvm import Jvm
-from tests.compat.mirror.mirror_maker import QuickKafka
+from tests.compat.mirror.mirror_maker import QuickKafka, mirror_classpath
 from tests.compat.mirror.world import FLOWS, Flow, World, running_world
 from tests.compat.support import need_own_broker
+from tests.compat.transactions.java_client import java_gateway
 
 
 @pytest.fixture(scope="session")
@@ -27,9 +27,13 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuickKafka]:
 
 
 @pytest.fixture(scope="module")
-def world(kafka: QuickKafka, jvm: Jvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(kafka: QuickKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Three clusters with MirrorMaker between them, which has been killed once and runs again."""
-    with running_world(kafka, tmp_path_factory.mktemp("world"), jvm) as world:
+    directory = tmp_path_factory.mktemp("world")
+    with (
+        java_gateway(mirror_classpath(), directory / "java.log") as java,
+        running_world(kafka, directory, java) as world,
+    ):
         yield world
 
 

@@ -45,6 +45,11 @@ SHORT_SESSION = {
 }
 
 
+def mirror_classpath() -> str:
+    """Return the classpath of MirrorMaker and its clients."""
+    return downloaded_classpath(POM, JARS)
+
+
 class QuickKafka(Kafka):
     """A single Apache Kafka node with few internal partitions, which starts as quickly as it can."""
 
@@ -82,8 +87,7 @@ class MirrorMaker:
     def start(self) -> None:
         """Start it without waiting for it: it needs some seconds before it copies the first record."""
         self._starts += 1
-        classpath = downloaded_classpath(POM, JARS)
-        command = ["java", "-Xmx384m", *QUICK_JVM, *LOGGING, "-cp", classpath, MAIN_CLASS]
+        command = ["java", "-Xmx384m", *QUICK_JVM, *LOGGING, "-cp", mirror_classpath(), MAIN_CLASS]
         with self._log(self._starts).open("wb") as log:
             self._process = subprocess.Popen(
                 [*command, str(self._directory / "mm2.properties")], stdin=subprocess.DEVNULL, stdout=log, stderr=log

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import TopicPartition
 
-from tests.compat.kafka_tools.jvm import Jvm
 from tests.compat.mirror.contents import Content, consumer, contents, create_topic, flush, producer, write_all_kinds
 from tests.compat.mirror.mirror_maker import PROMPT, PROMPT_WORKER, SHORT_SESSION, MirrorMaker, QuickKafka
 from tests.compat.support import BrokerProcess, eventually
@@ -57,11 +56,11 @@ class Server(Protocol):
 
 
 class World:
-    """`jvm`: runs what needs Kafka's Java clients."""
+    """`java`: a JVM with MirrorMaker's classes."""
 
-    def __init__(self, servers: Mapping[str, Server], directory: Path, jvm: Jvm) -> None:
+    def __init__(self, servers: Mapping[str, Server], directory: Path, java: Any) -> None:
         self._servers = servers
-        self._jvm = jvm
+        self._java = java
         self.maker = MirrorMaker(directory, self._properties())
 
     def bootstrap(self, cluster: str) -> str:
@@ -118,19 +117,21 @@ class World:
 
     def _abort_transactions(self, bootstrap: str) -> None:
         """Abort what the killed process has left open. Its successor waits for that, by default for a minute."""
-        with closing(self._jvm.java.org.apache.kafka.clients.admin.Admin.create(self._settings(bootstrap))) as admin:
-            ids = self._jvm.java.java.util.ArrayList()
+        with closing(self._java.org.apache.kafka.clients.admin.Admin.create(self._settings(bootstrap))) as admin:
+            ids = self._java.java.util.ArrayList()
             for transaction in admin.listTransactions().all().get():
                 if transaction.state().toString() == "Ongoing":
                     ids.add(transaction.transactionalId())
             admin.fenceProducers(ids).all().get()
 
     def _settings(self, bootstrap: str) -> Any:
-        return self._jvm.settings({"bootstrap.servers": bootstrap})
+        settings = self._java.java.util.HashMap()
+        settings.put("bootstrap.servers", bootstrap)
+        return settings
 
     def translated_offsets(self, flow: Flow, group: str) -> dict[int, int]:
         """Return what RemoteClusterUtils, which applications use, says about a group at the target, by partition."""
-        java = self._jvm.java
+        java = self._java
         offsets = java.org.apache.kafka.connect.mirror.RemoteClusterUtils.translateOffsets(
             self._settings(self.bootstrap(flow.target)), flow.source, group, java.java.time.Duration.ofSeconds(60)
         )
@@ -196,7 +197,7 @@ def _commit_middle(bootstrap: str, group: str) -> None:
 
 
 @contextmanager
-def running_world(kafka: QuickKafka, directory: Path, jvm: Jvm) -> Iterator[World]:
+def running_world(kafka: QuickKafka, directory: Path, java: Any) -> Iterator[World]:
     """`kafka`: a running Apache Kafka whose topics and groups have other names."""
     brokers = {}
     for name in ("queue", "other"):
@@ -208,7 +209,7 @@ def running_world(kafka: QuickKafka, directory: Path, jvm: Jvm) -> Iterator[Worl
             broker.launch()
         for name, broker in brokers.items():
             eventually(broker.ready, f"{name} is ready", interval=0.02)
-        world = World({"kafka": kafka, **brokers}, directory / "mirror-maker", jvm)
+        world = World({"kafka": kafka, **brokers}, directory / "mirror-maker", java)
         world.fill()
         yield world
     finally:

@@ -40,10 +40,17 @@ def old_clients(version: str, log: Path) -> Iterator[Any]:
     others = [
         path for stem in ("slf4j", "lz4", "snappy", "zstd") for path in Path(kafka_classpath()).parent.glob(f"{stem}*")
     ]
+    with java_gateway(":".join(map(str, [jar("kafka-clients", version), *others])), log) as java:
+        yield java
+
+
+@contextmanager
+def java_gateway(classpath: str, log: Path) -> Iterator[Any]:
+    """A JVM with these classes, in a process of its own."""
     logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)
     with log.open("w") as output:
         gateway = JavaGateway.launch_gateway(
-            classpath=":".join(map(str, [jar("kafka-clients", version), *others, find_jar_path()])),
+            classpath=f"{classpath}:{find_jar_path()}",
             javaopts=["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", QUIET],
             die_on_exit=True,
             redirect_stdout=output,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from functools import partial
+from random import Random
 from typing import Any
 
 from kbroker.config.config_def import ConfigResourceType
@@ -92,3 +95,81 @@ async def test_the_next_leader_continues_where_the_former_one_died(s: SimulatedC
     letters = s.registration(3, "dlq.g").leader
     data = await s.client(letters, partial(Client.fetch_partition, topic="dlq.g", offset=0))
     assert values_of(data) == [b"5"]
+
+
+class Member:
+    """A member that follows the leader, and does with each record what chance says.
+
+    `accepted`: the records whose acknowledgement was confirmed. Nobody may get them again.
+    """
+
+    def __init__(self, s: SimulatedCluster, key: SharePartitionKey, name: str, accepted: set[int]) -> None:
+        self.s, self.key, self.name, self.accepted = s, key, name, accepted
+        self.random = Random(f"{s.seed}/{name}")
+        self.seen: set[int] = set()
+
+    async def run(self, count: int) -> None:
+        """Consume until all records are accepted."""
+        while len(self.accepted) < count and not self.seen:
+            alive = [n for n in (1, 2, 3) if self.s.machines[n].services is not None]
+            leader = self.s.registration(alive[0]).leader if alive else -1
+            if leader not in alive:
+                await asyncio.sleep(0.1)
+                continue
+            enable(self.s, leader)
+            with suppress(ConnectionError, OSError, AssertionError):
+                await self.s.client(leader, lambda client: self._consume(client, count))
+            await asyncio.sleep(0.1)
+
+    async def _consume(self, client: Client, count: int) -> None:
+        consumer = ShareConsumer(client, self.key.topic_id, "g", self.name)
+        for _ in range(self.random.randrange(1, 12)):
+            data = await consumer.fetch(max_wait_ms=500, max_records=self.random.randrange(1, 9), share_acquire_mode=1)
+            if data.error_code:
+                return
+            offsets = [n for first, last, _ in acquired(data) for n in range(first, last + 1)]
+            again = self.accepted.intersection(offsets)
+            if again:
+                self.seen |= again
+                return
+            if not offsets or len(self.accepted) >= count:
+                continue
+            kinds = [self.random.choice([1, 1, 1, 2]) for _ in offsets]
+            part = await consumer.acknowledge(*zip(offsets, offsets, kinds, strict=True))
+            if part.error_code == 0:
+                self.accepted.update(n for n, kind in zip(offsets, kinds, strict=True) if kind == 1)
+            elif part.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                # The outcome is unknown: what was accepted may come again or not.
+                return
+
+
+@simulated(SimulatedCluster, range(12))
+async def test_records_are_processed_once_while_brokers_die(s: SimulatedCluster) -> None:
+    key = await begin(s)
+    controller = s.machines[s.controller]
+    altering = s.broker(s.controller).services.controller.alter_configs(
+        ConfigResourceType.GROUP, "g", {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": "10"}
+    )
+    await controller.loop.run(altering)
+    count, random = 100, Random(s.seed)
+    now_ms = s.broker(1).environment.clock.now_ms()
+    for first in range(0, count, 10):
+        await s.produce(1, build_batch([(now_ms, None, b"%d" % n, ()) for n in range(first, first + 10)]))
+    accepted: set[int] = set()
+    members = [Member(s, key, name, accepted) for name in ("a", "b", "c")]
+    running = [asyncio.ensure_future(member.run(count)) for member in members]
+    for _ in range(3):
+        await asyncio.sleep(random.uniform(0.2, 3))
+        victim = s.machines[random.choice([1, 2, 3])]
+        victim.kill()
+        await asyncio.sleep(random.uniform(0.1, 20))
+        await victim.start()
+        await asyncio.sleep(random.uniform(1, 10))
+    await s.until(lambda: all(task.done() for task in running), 600)
+    for task in running:
+        task.result()
+    assert [member.seen for member in members] == [set(), set(), set()]
+    assert accepted == set(range(count))
+    persister = s.broker(3).services.share._parts.persister
+    summary = await s.machines[3].loop.run(persister.read_summary(key))
+    assert summary.start_offset == count

@@ -24,7 +24,6 @@ def metadata(story: Story) -> None:
         for title, name in INVALID_NAMES.items():
             request(title, name)
         request("a reserved name", "__cluster_metadata")
-        request("an internal topic that is not there", "__share_group_state")
     if story.version >= 1:
         request("no topics")
     request(

@@ -27,6 +27,7 @@ from kbroker.simulation.checker.history import (
     Operation,
     OperationOf,
     Outcome,
+    Own,
     TopicPartition,
     partition_name,
 )
@@ -46,7 +47,10 @@ def group_fencing_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]
     for commit in index.of(Commit):
         if commit.outcome is not Outcome.FAILED:
             first_commits.setdefault(commit.action.group, commit.begun)
-    for group, group_joins in _by_group(eras, index.of(Join)).items():
+    # In groups of the consumer protocol each member has an epoch of its own: ownership.py checks those.
+    with_epochs = {own.action.group for own in index.of(Own)}
+    joins = [join for join in index.of(Join) if join.action.group not in with_epochs]
+    for group, group_joins in _by_group(eras, joins).items():
         lives = _lives(group_joins, first_commits.get(group[0]))
         for life in lives:
             yield from _backward_generations(life)

@@ -1,7 +1,8 @@
 """The owners of partitions in groups of the consumer protocol: only the owner's commits are accepted.
 
-A member records what it owns when it has followed an assignment. From then on the coordinator must refuse commits of
-the owner before, which may not know that it was removed. A power loss may take back the assignment.
+A member records what it owns when it has followed an assignment; one of the classic protocol, with its Join. From then
+on the coordinator must refuse commits of the owner before, which may not know that it was removed. A power loss may
+take back the assignment.
 """
 
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import cast
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly
 from kbroker.simulation.checker.history import (
     Commit,
+    Join,
     Loss,
     Operation,
     OperationOf,
@@ -18,26 +20,32 @@ from kbroker.simulation.checker.history import (
     TopicPartition,
     partition_name,
 )
-from kbroker.simulation.checker.index import Index
+from kbroker.simulation.checker.index import Index, ended
 
-Taken = dict[tuple[str, TopicPartition], OperationOf[Own]]
+Taken = dict[tuple[str, TopicPartition], OperationOf[Own | Join]]
 
 
 def ownership_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
     """Report commits of members that no longer owned the partition. `durable`: a Loss removes no assignments."""
     taken: Taken = {}
     owned: dict[str, frozenset[TopicPartition]] = {}
-    operations: list[Operation] = [*index.of(Own), *index.of(Commit), *index.of(Loss)]
-    for operation in sorted(operations, key=lambda operation: operation.begun):
+    groups = {own.action.group for own in index.of(Own)}
+    joins = [join for join in index.of(Join) if join.action.group in groups and join.outcome is Outcome.OK]
+    operations: list[Operation] = [*index.of(Own), *joins, *index.of(Commit), *index.of(Loss)]
+    for operation in sorted(operations, key=_time):
         match operation.action:
-            case Own(group, member, _, partitions):
+            case Own(group, member, _, partitions) | Join(group, member, _, partitions):
                 for tp in set(partitions) - owned.get(member, frozenset()):
-                    taken[group, tp] = cast(OperationOf[Own], operation)
+                    taken[group, tp] = cast(OperationOf[Own | Join], operation)
                 owned[member] = frozenset(partitions)
             case Loss() if not durable:
                 taken.clear()
             case Commit(generation=generation) as commit if operation.outcome is Outcome.OK and generation >= 0:
                 yield from _stale_commit(operation, commit, taken)
+
+
+def _time(operation: Operation) -> int:
+    return ended(operation) if isinstance(operation.action, Join) else operation.begun
 
 
 def _stale_commit(operation: Operation, commit: Commit, taken: Taken) -> Iterator[Anomaly]:

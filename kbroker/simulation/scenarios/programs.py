@@ -257,12 +257,12 @@ class Programs:
         return len(last) == len(names) and len(generations) == 1 and partitions.issuperset(self.partitions)
 
     def _share_all_partitions(self, names: list[str]) -> bool:
-        """Return whether each partition has one owner among these members of the consumer protocol."""
-        last: dict[str, Own] = {}
+        """Return whether each partition has one owner among these members, of which some use the classic protocol."""
+        last: dict[str, Own | Join] = {}
         for operation in reversed(self._simulation.history.operations):
             if len(last) == len(names):
                 break
-            if isinstance(operation.action, Own) and operation.process in names:
+            if isinstance(operation.action, Own | Join) and operation.process in names:
                 last.setdefault(operation.process, operation.action)
         owned = [tp for own in last.values() for tp in own.partitions]
         return len(owned) == len(set(owned)) and set(owned).issuperset(self.partitions)

@@ -185,7 +185,7 @@ _CLUSTER_SCENARIOS = (
 )
 _GROUPS = Scenario(
     "cluster-groups",
-    "three brokers with a group of the consumer protocol (KIP-848) die, are cut off and replaced",
+    "three brokers with a group whose members use both protocols (KIP-848) die, are cut off and replaced",
     _CLUSTER,
     coordination=True,
     brokers=3,

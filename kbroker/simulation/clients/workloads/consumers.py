@@ -26,6 +26,8 @@ RESTARTS, SEEKS = 0.01, 0.01
 STANDALONE_COMMITS, MEMBER_COMMITS = 0.05, 0.2
 # The share of static members.
 STATIC_MEMBERS = 0.3
+# The share of members with the classic protocol in a group of the consumer protocol.
+CLASSIC_MEMBERS = 0.3
 FINAL_READS_TIMEOUT_S = 120.0
 
 
@@ -119,7 +121,9 @@ async def consume_group(
         config = ConsumerConfig.draw(random, committed_only=committed_only, rack=context.rack)
         consumer = Consumer(cluster, context.history, name, random, config)
         settings = MemberConfig.draw(random, instance_id=instance)
-        kind = ConsumerProtocolMember if consumer_protocol else Member
+        # Some members return with the other protocol: the group changes its kind while it is used.
+        is_classic = not consumer_protocol or random.random() < CLASSIC_MEMBERS
+        kind = Member if is_classic else ConsumerProtocolMember
         member = kind(consumer, context.history, name, group, topics, random, settings)
         try:
             await _run_member(context, member, name, random)

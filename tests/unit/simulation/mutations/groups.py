@@ -7,6 +7,7 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic import classic_groups, heartbeat
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
+from kbroker.coordinator.group.consumer import conversion
 from kbroker.coordinator.group.consumer.consumer_group import ConsumerGroup
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.runtime import loader
@@ -62,6 +63,18 @@ def stale_consumer_protocol_member_commits(patch: pytest.MonkeyPatch) -> None:
 def partitions_are_assigned_before_they_are_revoked(*_: Any) -> bool:
     """A partition is given to another member before its owner has revoked it."""
     return True
+
+
+@mutation(
+    "calm",
+    ["stale commit"],
+    broker(short(seconds=12.0, members=3, readers=1, producers=1, consumer_protocol=True), **CONSUMER_PROTOCOL),
+    first_seed=7,
+)
+@replaces(conversion, "assignment_by_id")
+def converted_members_own_nothing(*_: Any) -> dict[bytes, tuple[int, ...]]:
+    """A group that becomes one of the consumer protocol forgets what its members have."""
+    return {}
 
 
 @mutation("disk", ["lost commit"], only("full", members=3), first_seed=1)

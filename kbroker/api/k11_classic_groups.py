@@ -103,12 +103,15 @@ def _join_request(services: Services, context: RequestContext, request: JoinGrou
 def heartbeat(services: Services, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     _check_group_id(request.group_id)
     try:
-        members = services.groups.shard(request.group_id).classic_members(request.group_id)
+        shard = services.groups.shard(request.group_id)
     except KafkaError as error:
         if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return HeartbeatResponse()
         raise
-    code = members.classic_heartbeat(
+    if request.group_id in shard.converted_groups:
+        # Its JoinGroup waits for the conversion.
+        return HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+    code = shard.classic_members(request.group_id).classic_heartbeat(
         request.group_id, request.member_id, request.group_instance_id, request.generation_id
     )
     return HeartbeatResponse(error_code=code)

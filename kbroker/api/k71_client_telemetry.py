@@ -9,15 +9,11 @@
   as much without compression. INVALID_RECORD for one that is not OTLP.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.storage.metadata_files import encode_topic_id
 from kbroker.telemetry.client_instances import COMPRESSION_TYPES, ClientInstance
-from kbroker.telemetry.reported_metrics import decode_metrics, read_samples
+from kbroker.telemetry.reported_metrics import read_samples
 from kbroker.telemetry.subscriptions import ClientAttributes
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode, MalformedError
@@ -30,11 +26,9 @@ from protocol.messages.k71_client_telemetry import (
 from protocol.records.compression import TooLargeError, decompress
 from protocol.schema.primitives import ZERO_UUID
 
-if TYPE_CHECKING:
-    from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
-
 MAX_RATIO = 4
-PAUSE_FACTOR = 4
+# Longer client ids are cut: they are labels of each sample, and patterns are matched with them.
+MAX_ATTRIBUTE = 256
 # A push of 16 KiB may have thousands of samples.
 RUNS_IN_TURNS = {ApiKey.PUSH_TELEMETRY}
 
@@ -65,44 +59,37 @@ async def push_telemetry(
     if len(request.metrics) > services.config.telemetry_max_bytes:
         raise KafkaError(ErrorCode.TELEMETRY_TOO_LARGE)
     if request.metrics:
-        await _store_metrics(services, request, instance)
+        await _store_metrics(services, context, request, instance)
     return PushTelemetryResponse()
 
 
-async def _store_metrics(services: Services, request: PushTelemetryRequest, instance: ClientInstance) -> None:
-    manager = services.client_metrics
-    # One push at a time: its message may take 20 MiB.
-    async with manager.decoding:
-        metrics = await _decode_metrics(services, request)
-        samples, has_all = read_samples(metrics, instance.samples, manager.free_samples(instance))
-        manager.cut_pushes += not has_all
-        manager.replace_samples(request.client_instance_id, instance, samples)
-
-
-async def _decode_metrics(services: Services, request: PushTelemetryRequest) -> MetricsData:
-    environment, max_bytes = services.environment, MAX_RATIO * services.config.telemetry_max_bytes
-    began_ms = environment.clock.mono_ms()
+async def _store_metrics(
+    services: Services, context: RequestContext, request: PushTelemetryRequest, instance: ClientInstance
+) -> None:
+    manager, max_bytes = services.client_metrics, MAX_RATIO * services.config.telemetry_max_bytes
+    held = 0
     try:
-        return await environment.offload(_decode_blocking, request.compression_type, request.metrics, max_bytes)
+        data = await services.environment.offload(decompress, request.compression_type, request.metrics, max_bytes)
+        held = len(data)
+        context.connection.hold(held)
+        samples, has_all = read_samples(data, instance.samples, manager.free_samples(instance))
     except TooLargeError:
         raise KafkaError(ErrorCode.TELEMETRY_TOO_LARGE) from None
     except MalformedError as error:
-        raise KafkaError(ErrorCode.INVALID_RECORD, str(error)) from None
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"not valid OTLP metrics: {error}") from None
     finally:
-        # The thread holds the GIL, for 5 ms in a megabyte: clients must not take most of the time with that.
-        await environment.sleep(PAUSE_FACTOR * (environment.clock.mono_ms() - began_ms) / 1000)
-
-
-def _decode_blocking(codec: int, data: bytes, max_bytes: int) -> MetricsData:
-    """Return the metrics of a push. Raises MalformedError, TooLargeError."""
-    return decode_metrics(bytes(decompress(codec, data, max_bytes)))
+        context.connection.hold(-held)
+    manager.cut_pushes += not has_all
+    manager.replace_samples(request.client_instance_id, instance, samples)
 
 
 def _attributes(context: RequestContext, instance_id: bytes) -> ClientAttributes:
     host, _, port = context.peer.rpartition(":")
-    return ClientAttributes(
-        encode_topic_id(instance_id), context.client_id or "", *context.connection.client_software, host, port
+    software_name, software_version = context.connection.client_software
+    client_id, name, version = (
+        text[:MAX_ATTRIBUTE] for text in (context.client_id or "", software_name, software_version)
     )
+    return ClientAttributes(encode_topic_id(instance_id), client_id, name, version, host, port)
 
 
 HANDLERS = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: get_telemetry_subscriptions, ApiKey.PUSH_TELEMETRY: push_telemetry}

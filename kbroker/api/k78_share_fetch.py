@@ -20,6 +20,7 @@ from kbroker.metadata.features import SHARE_VERSION
 from kbroker.runtime.turns import paced
 from kbroker.share.delivery import Acknowledgement, AcknowledgeType
 from kbroker.share.leader import AcquiredRecords, AcquireRequest
+from kbroker.share.partition import not_acquired
 from kbroker.share.session import FINAL_EPOCH, INITIAL_EPOCH, TopicIdPartition
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
@@ -194,7 +195,7 @@ def _by_type(batches: Sequence[AcknowledgementBatch], is_renewal: bool) -> list[
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         if each.first_offset == last:
             # As in Kafka, where this is the second acknowledgement of the record.
-            raise KafkaError(ErrorCode.INVALID_RECORD_STATE)
+            raise not_acquired()
         last = each.last_offset
         end = each.last_offset if len(types) == 1 else each.first_offset
         for offset, kind in paced(enumerate(types, each.first_offset)):

@@ -253,9 +253,7 @@ class SharePartition:
             if each.is_hole:
                 continue
             if each.state is not DeliveryState.ACQUIRED or each.is_pending:
-                raise KafkaError(
-                    ErrorCode.INVALID_RECORD_STATE, "The offset cannot be acknowledged. The offset is not acquired."
-                )
+                raise not_acquired()
             if each.member_id != member_id:
                 raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "Member is not the owner of batch record")
 
@@ -360,3 +358,7 @@ class SharePartition:
         """Move the start over finished records, and join ranges."""
         self.start += self._ranges.drop_finished()
         self._ranges.merge()
+
+
+def not_acquired() -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD_STATE, "The offset cannot be acknowledged. The offset is not acquired.")

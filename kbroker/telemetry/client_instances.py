@@ -7,7 +7,6 @@ it asks again.
 
 from __future__ import annotations
 
-from asyncio import Lock
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -69,13 +68,12 @@ class ClientInstance:
 class ClientMetricsManager:
     """The subscriptions of the cluster, and the clients of this broker.
 
-    `cut_pushes`: the number of pushes with more samples than are kept. `decoding`: held while a push is decoded.
+    `cut_pushes`: the number of pushes with more samples than are kept.
     """
 
     def __init__(self, environment: Environment, image: MetadataImage) -> None:
         self.instances: dict[bytes, ClientInstance] = {}
         self.cut_pushes = 0
-        self.decoding = Lock()
         self._environment = environment
         self._image = image
         self._expiry = PeriodicTask(
@@ -153,7 +151,7 @@ class ClientMetricsManager:
     # What clients have pushed.
 
     def free_samples(self, instance: ClientInstance) -> int:
-        """Return how many samples the client may have."""
+        """Return how many samples the client may have. Those of pushes that are being read are not counted."""
         return min(MAX_SAMPLES_OF_CLIENT, MAX_SAMPLES - self._sample_count + len(instance.samples))
 
     def replace_samples(self, instance_id: bytes, instance: ClientInstance, samples: Samples) -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kbroker.coordinator.group.offset_metadata_manager import FetchedOffsets
     from kbroker.coordinator.group.records import OffsetRecord
     from kbroker.coordinator.internal_log import InternalLog
+    from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.runtime.environment import Environment
 
@@ -162,24 +163,26 @@ class GroupCoordinator:
         group; a result that is not None is the response.
         """
         response: Future[T] = self._environment.loop.create_future()
-        respond = partial(complete, response)
-        context = self.runtime.context(group_id)
-
-        def schedule() -> None:
-            mode = context.shard.classic_members(group_id).mode
-
-            def run(shard: GroupShard) -> CoordinatorResult[T | None]:
-                members = shard.classic_members(group_id)
-                if members.mode is mode:
-                    return operation(members, respond)
-                # The group has been converted while the operation waited.
-                schedule()
-                return CoordinatorResult(None)
-
-            context.write(run, partial(_settle, response), group_id, mode)
-
-        schedule()
+        self._schedule_call(self.runtime.context(group_id), group_id, operation, response)
         return response
+
+    def _schedule_call(
+        self,
+        context: CoordinatorContext[GroupShard],
+        group_id: str,
+        operation: Callable[[ClassicMembers, Callable[[T], None]], CoordinatorResult[T | None]],
+        response: Future[T],
+    ) -> None:
+        members = context.shard.classic_members(group_id)
+
+        def run(shard: GroupShard) -> CoordinatorResult[T | None]:
+            if shard.classic_members(group_id) is members:
+                return operation(members, partial(complete, response))
+            # The group has been converted while the operation waited.
+            self._schedule_call(context, group_id, operation, response)
+            return CoordinatorResult(None)
+
+        context.write(run, partial(_settle, response), group_id, members.mode)
 
     # Offsets.
 

@@ -145,6 +145,8 @@ class GroupShard:
         self.config = config
         self.context = context
         self.is_loaded = False
+        # Groups that become groups of another kind: their members are not all in memory before that is committed.
+        self.converted_groups: set[str] = set()
         self.environment = environment
         self._clock = environment.clock
         # The earliest deadline of each group that has one.
@@ -154,6 +156,7 @@ class GroupShard:
         self._topics_deleted_while_loading: list[str] = []
         self._kinds: dict[type[GroupKind[Any]], Any] = {kind: kind(self) for kind in kinds}
         self._kinds_by_name: dict[str, GroupKind[Any]] = {kind.type_name: kind for kind in self._kinds.values()}
+        self._first_kind: GroupKind[Any] = next(iter(self._kinds.values()))
         self._kinds_by_record = {record: kind for kind in self._kinds.values() for record in kind.codec.record_types}
         codec = GroupRecordCodec([kind.codec for kind in kinds])
         self.encode, self.decode = codec.encode, codec.decode
@@ -177,12 +180,10 @@ class GroupShard:
         """Return the operations of the members of the classic protocol in a group, which are the first kind's if it
         does not exist, is empty, or has no such members.
         """
-        group = self.groups.get(group_id)
-        if group is not None and not group.is_unused:
-            found = self.kind_of(group).classic_members
-            if found is not None:
-                return found
-        return cast("ClassicMembers", next(iter(self._kinds.values())).classic_members)
+        group, kind = self.groups.get(group_id), self._first_kind
+        if group is not None and group.type_name != kind.type_name and not group.is_unused:
+            kind = self._kinds_by_name[group.type_name]
+        return kind.classic_members or cast("ClassicMembers", self._first_kind.classic_members)
 
     def topic(self, name: str) -> GroupTopic | None:
         """Return a topic as its subscribers see it, None if it does not exist."""
@@ -195,7 +196,7 @@ class GroupShard:
     def keep_simple_group(self, group_id: str) -> None:
         """Let a group that has only offsets be one of the first kind, like those of simple consumers."""
         if group_id not in self.groups and self.offsets.has_offsets(group_id):
-            next(iter(self._kinds.values())).find_or_create(group_id)
+            self._first_kind.find_or_create(group_id)
 
     def delete_group(self, group_id: str) -> CoordinatorResult[None]:
         """Delete a group. As in Kafka, this includes pending offsets, which their transactions no longer commit."""

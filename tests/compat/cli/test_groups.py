@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, ShareConsumer
 
 from tests.compat.cli.conftest import COMMAND, TIMEOUT_S, Kbroker
 from tests.compat.support import eventually
@@ -196,4 +196,31 @@ def test_a_group_of_the_consumer_protocol(
     kbroker("groups", "reset-offsets", group, "--topic", name, "--to-offset", "1", "--execute")
     assert committed(kbroker, group) == [(0, 0, 0), (1, 1, 2)]
     kbroker("groups", "delete-offsets", group, "--topic", f"{name}:0")
+    assert kbroker("groups", "delete", group).out == f"{group}: deleted\n"
+
+
+def test_a_share_group(kbroker: Kbroker, try_kbroker: Kbroker, bootstrap: str, name: str, group: str) -> None:
+    kbroker("topics", "create", name, "--partitions", "2")
+    kbroker("produce", name, "--partition", "1", *"abc")
+    kbroker("configs", "set", "group", group, "share.auto.offset.reset=earliest")
+    with ShareConsumer({"bootstrap.servers": bootstrap, "group.id": group, "client.id": "worker"}) as worker:
+        worker.subscribe([name])
+        assert eventually(lambda: len(worker.poll(1)), "the records") == 3
+        worker.commit_sync()
+        [described] = kbroker("groups", "describe", group, "--json").json()
+        assert (described["type"], described["state"], described["assignor"]) == ("share", "Stable", "simple")
+        assert [member["assignment"] for member in described["members"]] == [{name: [0, 1]}]
+        assert "(NON_EMPTY_GROUP)" in try_kbroker("groups", "delete", group).err
+    assert group in kbroker("groups", "list", "--type", "share").out
+
+    def offsets() -> list[tuple[int, int, int]]:
+        [described] = kbroker("groups", "describe", group, "--json").json()
+        return [(row["partition"], row["start"], row["lag"]) for row in described["offsets"]]
+
+    assert (1, 3, 0) in offsets()
+    kbroker("groups", "reset-offsets", group, "--topic", f"{name}:1", "--to-offset", "1", "--execute")
+    assert (1, 1, 2) in offsets()
+    assert "whole topics" in try_kbroker("groups", "delete-offsets", group, "--topic", f"{name}:1").err
+    assert kbroker("groups", "delete-offsets", group, "--topic", name).out == f"{group}, {name}: deleted\n"
+    assert offsets() == []
     assert kbroker("groups", "delete", group).out == f"{group}: deleted\n"

@@ -33,6 +33,9 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "3",
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.num.partitions": "3",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
     "group.min.session.timeout.ms": "500",
     "replica.lag.time.max.ms": "6000",
@@ -183,7 +186,7 @@ class Cluster:
         return self._asked(lambda bootstrap: self._if_running(controller_of(bootstrap)), "a controller")
 
     def coordinator(self, key: str, key_type: int) -> int:
-        """Return the id of the running broker that coordinates a group or a transactional id."""
+        """Return the id of the running broker that coordinates a group, transactional id or share partition."""
         return self._asked(
             lambda bootstrap: self._if_running(coordinator_of(bootstrap, key, key_type)), f"the coordinator of {key}"
         )

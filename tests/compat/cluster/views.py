@@ -15,7 +15,7 @@ from tests.compat.broker_connection import BrokerConnection, ConnectionClosedErr
 # A broker that is paused or overloaded is asked again.
 TIMEOUT_S = 5.0
 FAILURES = (OSError, ConnectionClosedError)
-GROUP, TRANSACTION = 0, 1
+GROUP, TRANSACTION, SHARE = 0, 1, 2
 
 
 class PartitionView(NamedTuple):
@@ -66,11 +66,11 @@ def controller_of(bootstrap: str) -> int | None:
 
 
 def coordinator_of(bootstrap: str, key: str, key_type: int) -> int | None:
-    """Return the id of the coordinator of a group or a transactional id; None if there is none yet."""
-    request = FindCoordinatorRequest(key=key, key_type=key_type)
+    """Return the id of the coordinator of a group, transactional id or share partition; None if there is none yet."""
+    request = FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)
     try:
         with BrokerConnection(bootstrap, timeout_s=TIMEOUT_S) as connection:
-            response = connection.request(request, 3, FindCoordinatorResponse)
+            [response] = connection.request(request, 6, FindCoordinatorResponse).coordinators
     except FAILURES:
         return None
     return None if response.error_code else response.node_id

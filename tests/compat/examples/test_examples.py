@@ -1,4 +1,4 @@
-"""Every program of examples/ produces ten records and consumes them."""
+"""Every program of examples/ produces ten records and consumes them, or works off ten tasks."""
 
 import os
 import shutil
@@ -91,6 +91,33 @@ def test_spark_example(bootstrap: str, name: str) -> None:
     check(spark(bootstrap, name))
 
 
+def java_queue(bootstrap: str, topic: str) -> str:
+    need("java", "javac", "mvn")
+    return run("java", "-Xmx256m", *kafka_jvm(), "-cp", kafka_classpath(), "java/WorkQueue.java", bootstrap, topic)
+
+
+def go_queue(bootstrap: str, topic: str) -> str:
+    need("go")
+    return run("go", "run", ".", bootstrap, topic, directory=EXAMPLES / "go/work_queue", environment=GO_ENVIRONMENT)
+
+
+def python_queue(bootstrap: str, topic: str) -> str:
+    return run(sys.executable, "python/work_queue_confluent.py", bootstrap, topic)
+
+
+WORK_QUEUES = {"confluent_kafka": python_queue, "kafka_tools": java_queue, "go": go_queue}
+
+
+@pytest.mark.parametrize("client", [pytest.param(client, marks=pytest.mark.client(client)) for client in WORK_QUEUES])
+def test_a_task_that_fails_is_delivered_again(bootstrap: str, name: str, client: str) -> None:
+    set_config = ("configs", "set", "group", f"{name}-workers", "share.auto.offset.reset=earliest")
+    run(sys.executable, "-m", "kbroker", *set_config, "--bootstrap", bootstrap)
+    output = WORK_QUEUES[client](bootstrap, name).splitlines()
+    assert sorted(line for line in output if line.endswith("done")) == [f"task {number} done" for number in range(10)]
+    failed = output.index("task 3 failed, and will be delivered again")
+    assert failed < output.index("task 3 done")
+
+
 def check(output: str) -> None:
     records = [line for line in output.splitlines() if " = value " in line]
     assert sorted(line.partition(" ")[2] for line in records) == sorted(f"key-{n % 3} = value {n}" for n in range(10))
@@ -102,4 +129,4 @@ def test_every_program_is_listed_and_tested() -> None:
     programs = [path for path in programs if "node_modules" not in path.parts]
     page = (EXAMPLES / "README.md").read_text()
     assert [path.name for path in programs if path.name not in page] == []
-    assert len(programs) == len(PROGRAMS) + 2
+    assert len(programs) == len(PROGRAMS) + len(WORK_QUEUES) + 2

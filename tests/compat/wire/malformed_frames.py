@@ -48,6 +48,11 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
     acl_filter = {"resource_type_filter": 2, "resource_name_filter": topic, "pattern_type_filter": 3}
     acl_filter |= {"principal_filter": "User:wire.nobody", "host_filter": "*", "operation": 3, "permission_type": 3}
     share_topics = [{"topic_name": topic, "partitions": [0]}]
+    acknowledged = [{"first_offset": 0, "last_offset": 0, "acknowledge_types": [1]}]
+    share_topic = {
+        "topic_id": topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": acknowledged}]
+    }  # fmt: skip
+    share_session = {"group_id": group, "member_id": "nobody", "share_session_epoch": 1, "topics": [share_topic]}
     state_batch = {"first_offset": 1, "last_offset": 1, "delivery_state": 0, "delivery_count": 1}
 
     def share_state(**partition: Any) -> dict[str, Any]:
@@ -76,6 +81,8 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
             "topics": [{"topic_name": topic, "partitions": [{"partition_index": 0, "start_offset": 1}]}],
         },
         "DeleteShareGroupOffsets": {"group_id": group, "topics": share_topics},
+        "ShareFetch": share_session,
+        "ShareAcknowledge": share_session,
         "InitializeShareGroupState": share_state(start_offset=1, state_epoch=-1),
         "ReadShareGroupState": share_state(leader_epoch=-1),
         "WriteShareGroupState": share_state(state_epoch=-1, state_batches=[state_batch]),

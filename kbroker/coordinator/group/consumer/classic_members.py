@@ -52,6 +52,8 @@ T = TypeVar("T")
 
 # An assignment interval that never ends.
 NEVER_MS = 1 << 62
+# More than a batch has besides its one record.
+BATCH_BYTES = 256
 
 
 class ClassicMembersOfConsumerGroups(ClassicMembers):
@@ -91,7 +93,8 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
             remaining = {**group.members, joined.member.member_id: joined.member}
             del remaining[replaced.member_id]
             is_stale = group.assignment_epoch < joined.group_epoch
-            return self._downgrade(group, remaining, joined.group_epoch, is_stale, None, lambda: respond(response))
+            result = self._downgrade(group, remaining, joined.group_epoch, is_stale, None, lambda: respond(response))
+            return self.converted(group.group_id, result)
 
         def on_committed() -> None:
             self._start_timeouts(group, joined.member.member_id, request)
@@ -188,12 +191,16 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
         self, group: ConsumerGroup, members: Collection[ConsumerGroupMember], response: T
     ) -> CoordinatorResult[T]:
         """Remove members. If only members of the classic protocol remain, the group becomes a classic one."""
-        if not self._can_downgrade(group, members, len(group.members) - len(members)):
-            return CoordinatorResult(response, remove_members(group, members, self._topics.hash))
-        remaining = dict(group.members)
-        for member in members:
-            del remaining[member.member_id]
-        return self._downgrade(group, remaining, group.group_epoch, True, response)
+        if self._can_downgrade(group, members, len(group.members) - len(members)):
+            remaining = dict(group.members)
+            for member in members:
+                del remaining[member.member_id]
+            result = self._downgrade(group, remaining, group.group_epoch, True, response)
+            key, value = self._shard.encode(result.records[-1])
+            if len(key) + len(value or b"") <= self._shard.config().message_max_bytes - BATCH_BYTES:
+                return self.converted(group.group_id, result)
+            # A classic group is one record, which would be too large.
+        return CoordinatorResult(response, remove_members(group, members, self._topics.hash))
 
     def _can_downgrade(self, group: ConsumerGroup, removed: Collection[ConsumerGroupMember], size: int) -> bool:
         return can_downgrade(group, removed, size, self._policy, self._shard.config().group_max_size)
@@ -225,3 +232,15 @@ class ClassicMembersOfConsumerGroups(ClassicMembers):
             respond()
 
         return CoordinatorResult(response, records, on_committed)
+
+    def converted(self, group_id: str, result: CoordinatorResult[T]) -> CoordinatorResult[T]:
+        """Return the result of an operation that converts a group, which is marked until its records are committed."""
+        self._shard.converted_groups.add(group_id)
+
+        def on_committed() -> None:
+            self._shard.converted_groups.discard(group_id)
+            result.on_committed()
+
+        return result._replace(
+            on_committed=on_committed, on_failed=lambda _: self._shard.converted_groups.discard(group_id)
+        )

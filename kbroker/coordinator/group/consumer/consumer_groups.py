@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 
 log = EventLogger("kbroker.groups")
 
+# When a removal is tried again that could not be written.
+REMOVAL_RETRY_MS = 1_000
+
 
 class ConsumerGroups(GroupKind[ConsumerGroup]):
     """The groups of the consumer protocol (KIP-848)."""
@@ -106,7 +109,8 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
             group.deadlines.set((SESSION, response.member_id), self.shard.now().mono_ms + session_ms)
             self.shard.update_timer(group)
         self._resolve_regexes(group)
-        return CoordinatorResult(response, [*first_records, *records])
+        result = CoordinatorResult(response, [*first_records, *records])
+        return self._migration.converted(message.group_id, result) if first_records else result
 
     def _settings(self, group_id: str) -> HeartbeatSettings:
         config, group_config = self.shard.config(), self._config(group_id)
@@ -166,15 +170,25 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
     def expire_deadline(self, group: ConsumerGroup) -> CoordinatorResult[None]:
         """Remove the members whose session has ended, or that have not revoked their partitions in time."""
         expired: dict[str, ConsumerGroupMember] = {}
+        passed: list[tuple[str, str]] = []
         now_ms = self.shard.now().mono_ms
         while (due := group.deadlines.pop_due(now_ms)) is not None:
             reason, member_id = due
             log.info("member removed", group=group.group_id, member=member_id, expired=reason)
             expired[member_id] = group.existing_member(member_id)
+            passed.append(due)
         self.shard.update_timer(group)
         if not expired:
             return CoordinatorResult(None)
-        return self._migration.remove(group, list(expired.values()), None)
+        result = self._migration.remove(group, list(expired.values()), None)
+
+        def on_failed(error: ErrorCode) -> None:
+            result.on_failed(error)
+            for deadline in passed:
+                group.deadlines.set(deadline, self.shard.now().mono_ms + REMOVAL_RETRY_MS)
+            self.shard.update_timer(group)
+
+        return result._replace(on_failed=on_failed)
 
     # Regular expressions.
 

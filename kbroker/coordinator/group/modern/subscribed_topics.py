@@ -49,13 +49,13 @@ class SubscribedTopics:
         return ids
 
     def partition_counts(self, names: Iterable[str]) -> Mapping[bytes, int]:
-        """Return the number of partitions of the topics that exist, by topic id."""
+        """Return the number of partitions of the topics that exist, by topic id, in the order of their names."""
         return {topic.topic_id: topic.partition_count for _, topic in self.existing(names)}
 
     def existing(self, names: Iterable[str]) -> Iterator[tuple[str, KnownTopic]]:
         """Yield the topics that exist, with their names."""
         known = self._topics
-        for name in paced(names):
+        for name in paced(sorted(names)):
             topic = known.get(name)
             if topic is None:
                 found = self._find(name)

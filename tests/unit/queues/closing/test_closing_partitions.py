@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.config.topic_config import DEFAULTS, TopicConfig
+from kbroker.config.topic_config import TopicConfig
 from kbroker.metadata.image import Forwarding, PartitionRegistration, TopicImage
 from kbroker.metadata.store import znodes
 from kbroker.metadata.topics.closing_checks import (
@@ -26,7 +26,7 @@ from protocol.errors import ErrorCode
 
 OPEN = PartitionRegistration(leader=1, leader_epoch=4, replicas=[1, 2], isr=[1, 2], partition_epoch=7)
 TOPIC = TopicImage("t", bytes(15) + b"\1", partitions=[OPEN, OPEN, OPEN])
-DEFAULT = TopicConfig.of({}, DEFAULTS)
+DEFAULT = TopicConfig.of()
 
 
 def test_a_closing_is_cancelled_and_begins_again() -> None:
@@ -60,7 +60,7 @@ def test_a_target_must_remain() -> None:
 )
 def test_refused_configs(config: dict[str, str]) -> None:
     with pytest.raises(KafkaError) as raised:
-        check_forwarding(TOPIC, 1, TopicConfig.of(config, DEFAULTS))
+        check_forwarding(TOPIC, 1, TopicConfig.of(config))
     assert raised.value.code == ErrorCode.INVALID_CONFIG
     check_configs(TOPIC, {}, config)
     closing = replace(TOPIC, partitions=[OPEN, OPEN, with_forwarding(OPEN, 2, 2)])

@@ -1,5 +1,6 @@
 """The online conversion of groups: policies, limits, failures, large groups, and mistakes that transcripts reveal."""
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -156,6 +157,55 @@ def test_a_new_coordinator_completes_a_conversion(start: Callable[..., Harness])
         broker.loop.run_ready()
     assert type_of_group(broker) == "classic"
     assert len(classic.owned) == 6
+
+
+def test_a_group_stays_one_of_the_consumer_protocol_if_its_record_would_be_too_large(
+    start: Callable[..., Harness],
+) -> None:
+    broker = start(message_max_bytes=1_500)
+    member, others = ModelMember("m", {"t"}), []
+    member.heartbeat(broker)
+    for _ in range(16):
+        others.append(join_classic(broker))
+    member.leave(broker)
+    assert type_of_group(broker) == "consumer"
+    assert members_of(broker) == {other.member_id for other in others}
+
+
+def test_a_removal_that_cannot_be_written_is_tried_again(start: Callable[..., Harness]) -> None:
+    broker = start(group_consumer_session_timeout_ms=1_000)
+    member = ModelMember("m", {"t"})
+    member.heartbeat(broker)
+    broker.log.is_under_min_isr = True
+    broker.loop.pass_ms(3_000)
+    assert members_of(broker) == {"m"}
+    broker.log.is_under_min_isr = False
+    broker.loop.pass_ms(1_100)
+    assert members_of(broker) == set()
+
+
+def test_no_member_is_lost_while_a_large_group_is_converted(start: Callable[..., Harness]) -> None:
+    """The records are replayed in several turns. The heartbeats in between find none or some of the members."""
+    broker = start()
+    members = [ClassicModelMember({"t"}) for _ in range(150)]
+    for _ in range(6):
+        for member in members:
+            member.step(broker)
+        broker.loop.pass_ms(10)
+    ids = [member.member_id for member in members]
+    newcomer = ModelMember("m", set())
+    for epoch in (0, -1):
+        newcomer.epoch = epoch
+        conversion_task = broker.loop.create_task(broker.serve(newcomer.request(), 1))
+        codes = set()
+        while not conversion_task.done():
+            broker.run(asyncio.sleep(0))
+            beats = [member._heartbeat() for member in (members[0], members[-1])]
+            codes |= {broker.run(broker.serve(beat, 4)).error_code for beat in beats}
+        assert ErrorCode.REBALANCE_IN_PROGRESS in codes
+        assert codes <= {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}
+        assert broker.shard().converted_groups == set()
+    assert members_of(broker) == set(ids)
 
 
 # Mistakes.

@@ -35,6 +35,7 @@ LONG_FOLDERS = {
     "kbroker/api",
     "kbroker/cli",
     "protocol/messages",
+    "tests/compat/wire/stories",
     "tests/unit",
     "tests/unit/api",
     "tests/unit/cli",

@@ -5,7 +5,7 @@
 
 p0, p1, ... are producer ids in the order in which they appear, p? is one that does not exist, `-` is none. A number
 after the slash is an epoch. `bump p0/N` sends InitProducerId until the epoch is N. `story` begins another transactional
-id. The results in data/transactions-4.3.1.txt are Apache Kafka 4.3.1's, recorded by
+id. The results in data/transactions-4.4.0.txt are Apache Kafka 4.4.0's, recorded by
 `python -m tests.compat.wire.random_transactions`.
 """
 
@@ -15,7 +15,7 @@ from typing import Protocol
 
 from protocol.errors import ErrorCode
 
-LINES = Path(__file__).parents[1] / "coordinator" / "data" / "transactions-4.3.1.txt"
+LINES = Path(__file__).parents[1] / "coordinator" / "data" / "transactions-4.4.0.txt"
 # (producer id, epoch)
 Producer = tuple[int, int]
 NONE = (-1, -1)

@@ -1,4 +1,4 @@
-"""Random requests for transactional ids, with the results of Apache Kafka 4.3.1 (transaction_lines.py)."""
+"""Random requests for transactional ids, with the results of Apache Kafka 4.4.0 (transaction_lines.py)."""
 
 import pytest
 

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from protocol.records.record import Record
 
 # By kind, what only the replay of records changes.
-REPLAYED_FIELDS: dict[str, tuple[str, ...]] = {
-    "consumer": ("group_epoch", "metadata_hash", "assignment_epoch", "members", "static_members", "target", "owners"),
-}
+_MODERN = ("group_epoch", "metadata_hash", "assignment_epoch", "members", "static_members", "target")
+REPLAYED_FIELDS: dict[str, tuple[str, ...]] = {"consumer": (*_MODERN, "owners"), "share": (*_MODERN, "states")}
 
 
 class CommittedBatches:

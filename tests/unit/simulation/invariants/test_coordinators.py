@@ -5,6 +5,7 @@ import pytest
 from kbroker.common import TopicPartition
 from kbroker.coordinator.group.kinds import GROUP_KINDS
 from kbroker.coordinator.group.records import OffsetAndMetadata
+from kbroker.coordinator.runtime.operation import LockMode
 from kbroker.metadata.features import FinalizedFeatures
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from kbroker.simulation.invariants.coordinators import REPLAYED_FIELDS, ReplayedGroups
@@ -34,4 +35,14 @@ def test_what_the_log_does_not_have_is_found(monkeypatch: pytest.MonkeyPatch) ->
     assert group is not None
     group.epoch = 2
     assert log.group_differences(context.shard) == "g: (2, {'m': 't'}) instead of (1, {'m': 't'})"
+    broker.close()
+
+
+def test_each_kind_that_replays_before_the_commit_is_compared() -> None:
+    ordered = [kind for kind in GROUP_KINDS if kind.mode is LockMode.ORDERED]
+    assert {kind.type_name for kind in ordered} == REPLAYED_FIELDS.keys()
+    broker = Harness()
+    for kind in ordered:
+        group = broker.shard().kind(kind).new_group("g")
+        assert all(hasattr(group, name) for name in REPLAYED_FIELDS[kind.type_name])
     broker.close()

@@ -44,7 +44,6 @@ LONG_FOLDERS = {
     "tests/compat",
     "tests/compat/cluster",
     "tests/compat/wire",
-    "tests/compat/wire/stories",
 }
 
 

@@ -94,6 +94,6 @@ class DescribedConsumerGroup(Struct):
     authorized_operations: int = row("int32", "0+", default=-(2**31))
 
 
-class ConsumerGroupDescribeResponse(Message, key=69, kind="response", versions="0-1", flexible="0+"):
+class ConsumerGroupDescribeResponse(Message, key=69, kind="response", versions="0-1", flexible="0+", costly=True):
     throttle_time_ms: int = row("int32", "0+")
     groups: list[DescribedConsumerGroup] = row([DescribedConsumerGroup], "0+")

@@ -88,6 +88,6 @@ class DescribedStreamsGroup(Struct):
     authorized_operations: int = row("int32", "0+", default=-(2**31))
 
 
-class StreamsGroupDescribeResponse(Message, key=89, kind="response", versions="0", flexible="0+"):
+class StreamsGroupDescribeResponse(Message, key=89, kind="response", versions="0", flexible="0+", costly=True):
     throttle_time_ms: int = row("int32", "0+")
     groups: list[DescribedStreamsGroup] = row([DescribedStreamsGroup], "0+")

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, dataclass_transform
 
-from protocol.limits import MAX_COSTLY_ELEMENTS, MAX_ELEMENTS, MAX_REQUEST_ELEMENTS
+from protocol.limits import MAX_COSTLY_ELEMENTS, MAX_COSTLY_RESPONSE_ELEMENTS, MAX_ELEMENTS, MAX_REQUEST_ELEMENTS
 from protocol.schema.function_source import FunctionSource
 from protocol.schema.primitives import DEFAULTS, ZERO_UUID
 
@@ -157,9 +157,11 @@ def message_info(cls: type[Message]) -> MessageInfo:
     """Return the API key, kind and version ranges of a message."""
     options = cls.__options__
     kind = options["kind"]
-    max_elements = MAX_ELEMENTS
+    is_costly = options.get("costly")
     if kind == "request":
-        max_elements = MAX_COSTLY_ELEMENTS if options.get("costly") else MAX_REQUEST_ELEMENTS
+        max_elements = MAX_COSTLY_ELEMENTS if is_costly else MAX_REQUEST_ELEMENTS
+    else:
+        max_elements = MAX_COSTLY_RESPONSE_ELEMENTS if is_costly else MAX_ELEMENTS
     first, last = version_range(options["versions"])
     return MessageInfo(options.get("key"), kind, first, last, version_range(options["flexible"])[0], max_elements)
 

@@ -8,22 +8,26 @@ NO_OFFSET = -1
 
 
 class LeaderEpochCache:
-    """Entries (epoch, start offset), both strictly increasing. `latest`: the latest epoch; -1 if there is none."""
+    """Entries (epoch, start offset), both strictly increasing."""
 
-    __slots__ = ("_epochs", "_starts", "latest")
+    __slots__ = ("_epochs", "_starts")
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         """`entries` are in order, as in leader-epoch-checkpoint."""
         # Tuples: most logs have one epoch, and a list of one takes 32 bytes more.
         self._epochs: tuple[int, ...] = ()
         self._starts: tuple[int, ...] = ()
-        self.latest = NO_EPOCH
         for epoch, start in entries:
             self.assign(epoch, start)
 
     @property
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self._epochs, self._starts, strict=True))
+
+    @property
+    def latest(self) -> int:
+        """The latest epoch; -1 if there is none."""
+        return self._epochs[-1] if self._epochs else NO_EPOCH
 
     def assign(self, epoch: int, offset: int) -> None:
         """Start an epoch at `offset`. Removes entries that contradict this: their part of the log was truncated."""
@@ -36,7 +40,6 @@ class LeaderEpochCache:
         while kept and (epochs[kept - 1] >= epoch or starts[kept - 1] >= offset):
             kept -= 1
         self._epochs, self._starts = (*epochs[:kept], epoch), (*starts[:kept], offset)
-        self.latest = epoch
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Return the largest known epoch up to `epoch`, and its end offset, as OffsetForLeaderEpoch does.
@@ -76,7 +79,6 @@ class LeaderEpochCache:
         """Remove the epochs that begin at `offset` or later, because the log was truncated there."""
         slot = bisect_left(self._starts, offset)
         self._epochs, self._starts = self._epochs[:slot], self._starts[:slot]
-        self.latest = self._epochs[-1] if slot else NO_EPOCH
 
     def truncate_from_start(self, offset: int) -> None:
         """Apply a new log start offset: remove older epochs, and move the start of its epoch to it."""

@@ -40,7 +40,12 @@ class TracingEncoder:
         """Encode a tagged field; its value separately, since its size is before it."""
         outer, outer_spots = self.data, self.spots
         self.data, self.spots = bytearray(), []
-        self._value(value, kind, nullable, True)
+        if nullable and isinstance(kind, StructType):
+            self._number(0 if value is None else 1, "u")
+            if value is not None:
+                self._struct(value, kind, True)
+        else:
+            self._value(value, kind, nullable, True)
         inner, inner_spots = self.data, self.spots
         self.data, self.spots = outer, outer_spots
         self._number(len(inner), "u")

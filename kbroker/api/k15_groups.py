@@ -8,7 +8,10 @@
   matches everything.
 """
 
+from collections.abc import Callable
 from functools import cache
+from operator import methodcaller
+from typing import Any, TypeVar
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.k29_acls import GROUP_OPERATIONS, OPERATIONS_NOT_REQUESTED
@@ -23,6 +26,7 @@ from protocol.messages.k15_groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
+from protocol.schema.message import Struct
 
 # A broker may have thousands of groups, and a group thousands of members with subscriptions and assignments.
 RUNS_IN_TURNS = True
@@ -30,6 +34,37 @@ RUNS_IN_TURNS = True
 NOT_FOUND_VERSION = 6
 DEAD = "Dead"
 MAX_NAME = 32
+
+D = TypeVar("D", bound=Struct)
+
+
+async def describe_groups_of_kind(
+    services: Services,
+    request: Any,
+    kind: type[Any],
+    described_class: Callable[..., D],
+    check_enabled: Callable[[Services], None],
+) -> list[D]:
+    """Return the description of each group of ConsumerGroupDescribe or ShareGroupDescribe, or its error.
+
+    `kind`: the subclass of GroupKind, which has a `describe`. `check_enabled` raises KafkaError.
+    """
+    # A large group that is named 10,000 times is described once.
+    groups: dict[str, D] = {}
+    for group_id in paced(request.group_ids):
+        if group_id in groups:
+            continue
+        try:
+            check_enabled(services)
+            if not group_id:
+                raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+            group: Any = await services.groups.write(group_id, kind, methodcaller("describe", group_id))
+            if request.include_authorized_operations:
+                group.authorized_operations = GROUP_OPERATIONS
+        except KafkaError as error:
+            group = described_class(group_id=group_id, error_code=error.code, error_message=error.message)
+        groups[group_id] = group
+    return [groups[group_id] for group_id in request.group_ids]
 
 
 def describe_groups(

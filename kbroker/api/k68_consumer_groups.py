@@ -11,12 +11,11 @@
 from base64 import urlsafe_b64encode
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.k29_acls import GROUP_OPERATIONS
+from kbroker.api.k15_groups import describe_groups_of_kind
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.assignors.server_assignors import supported_assignors
 from kbroker.coordinator.group.consumer.consumer_groups import ConsumerGroups
 from kbroker.coordinator.group.consumer.heartbeat import HeartbeatRequest, validate_request
-from kbroker.runtime.turns import paced
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k68_consumer_groups import (
@@ -51,24 +50,8 @@ async def heartbeat(
 async def describe(
     services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    # A large group that is named 10,000 times is described once.
-    groups: dict[str, DescribedConsumerGroup] = {}
-    for group_id in paced(request.group_ids):
-        if group_id not in groups:
-            group = groups[group_id] = await _describe(services, group_id)
-            if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
-                group.authorized_operations = GROUP_OPERATIONS
-    return ConsumerGroupDescribeResponse(groups=[groups[group_id] for group_id in request.group_ids])
-
-
-async def _describe(services: Services, group_id: str) -> DescribedConsumerGroup:
-    try:
-        _check_enabled(services)
-        if not group_id:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-        return await services.groups.write(group_id, ConsumerGroups, lambda groups: groups.describe(group_id))
-    except KafkaError as error:
-        return DescribedConsumerGroup(group_id=group_id, error_code=error.code, error_message=error.message)
+    groups = await describe_groups_of_kind(services, request, ConsumerGroups, DescribedConsumerGroup, _check_enabled)
+    return ConsumerGroupDescribeResponse(groups=groups)
 
 
 HANDLERS = {

@@ -6,13 +6,10 @@
 """
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.k29_acls import GROUP_OPERATIONS
-from kbroker.common import KafkaError
+from kbroker.api.k15_groups import describe_groups_of_kind
 from kbroker.coordinator.group.share.heartbeat import validate_request
 from kbroker.coordinator.group.share.share_groups import ShareGroups
-from kbroker.runtime.turns import paced
 from protocol.apis import ApiKey
-from protocol.errors import ErrorCode
 from protocol.messages.k76_share_groups import (
     DescribedShareGroup,
     ShareGroupDescribeRequest,
@@ -25,10 +22,14 @@ from protocol.messages.k76_share_groups import (
 RUNS_IN_TURNS = {ApiKey.SHARE_GROUP_DESCRIBE}
 
 
+def _check_enabled(services: Services) -> None:
+    services.groups.check_enabled(ShareGroups)
+
+
 async def heartbeat(
     services: Services, context: RequestContext, request: ShareGroupHeartbeatRequest
 ) -> ShareGroupHeartbeatResponse:
-    services.groups.check_enabled(ShareGroups)
+    _check_enabled(services)
     validate_request(request)
     client_id, client_host = context.client_id or "", context.client_host
     response, initialization = await services.groups.write(
@@ -42,24 +43,8 @@ async def heartbeat(
 async def describe(
     services: Services, context: RequestContext, request: ShareGroupDescribeRequest
 ) -> ShareGroupDescribeResponse:
-    # A large group that is named 10,000 times is described once.
-    groups: dict[str, DescribedShareGroup] = {}
-    for group_id in paced(request.group_ids):
-        if group_id not in groups:
-            group = groups[group_id] = await _describe(services, group_id)
-            if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
-                group.authorized_operations = GROUP_OPERATIONS
-    return ShareGroupDescribeResponse(groups=[groups[group_id] for group_id in request.group_ids])
-
-
-async def _describe(services: Services, group_id: str) -> DescribedShareGroup:
-    try:
-        services.groups.check_enabled(ShareGroups)
-        if not group_id:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-        return await services.groups.write(group_id, ShareGroups, lambda kind: kind.describe(group_id))
-    except KafkaError as error:
-        return DescribedShareGroup(group_id=group_id, error_code=error.code, error_message=error.message)
+    groups = await describe_groups_of_kind(services, request, ShareGroups, DescribedShareGroup, _check_enabled)
+    return ShareGroupDescribeResponse(groups=groups)
 
 
 HANDLERS = {

@@ -324,6 +324,8 @@ def from_dict(cls: StructType, values: dict[str, Any]) -> Any:
         kind = cls.__rows__[name].type
         if isinstance(kind, list) and isinstance(kind[0], StructType) and item is not None:
             item = [from_dict(kind[0], element) for element in item]
+        elif isinstance(kind, StructType) and item is not None:
+            item = from_dict(kind, item)
         fields[name] = item
     return cls(**fields)
 

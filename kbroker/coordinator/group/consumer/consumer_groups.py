@@ -22,7 +22,7 @@ from kbroker.coordinator.group.consumer.heartbeat import (
     MemberHeartbeat,
     preferred_assignor,
 )
-from kbroker.coordinator.group.consumer.membership import existing_static_member, leave_temporarily
+from kbroker.coordinator.group.consumer.membership import leave_temporarily
 from kbroker.coordinator.group.consumer.records import (
     CODEC,
     ConsumerGroupRecord,
@@ -136,7 +136,7 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
             raise _not_a_consumer_group(group_id)
         if isinstance(group, ClassicGroup) and group.members:
             return self._migration.upgrade(group)
-        if group is not None and not (group.changes_kind and group.member_count == 0):
+        if group is not None and not isinstance(group, ClassicGroup):
             raise _not_a_consumer_group(group_id)
         return ConsumerGroup(group_id), [] if group is None else list(group.tombstones())
 
@@ -154,7 +154,7 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
         if message.instance_id is None:
             member = group.existing_member(message.member_id)
         else:
-            member = existing_static_member(group, message.member_id, message.instance_id)
+            member = group.existing_static_member(message.member_id, message.instance_id)
         response = ConsumerGroupHeartbeatResponse(member_id=message.member_id, member_epoch=message.member_epoch)
         if message.instance_id is not None and message.member_epoch == LEAVE_STATIC_EPOCH:
             return CoordinatorResult(response, leave_temporarily(group, member))

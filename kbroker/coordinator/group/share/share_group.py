@@ -72,7 +72,7 @@ class ShareGroupMember(ModernMember):
         return ShareCurrentAssignment(group_id, self.member_id, value)
 
 
-class ShareGroup(ModernGroup[ShareGroupMember]):
+class ShareGroup(ModernGroup[ShareGroupMember, Assignment]):
     """`states`: which partitions have a state at the share coordinator.
 
     Soft state: `initializing_since_ms`, when the initialization of a topic's states has begun (monotonic), and
@@ -82,6 +82,7 @@ class ShareGroup(ModernGroup[ShareGroupMember]):
     __slots__ = ("initializing_since_ms", "may_lack_partitions", "states")
 
     type_name = "share"
+    no_target = NO_ASSIGNMENT
     # Its states are elsewhere.
     changes_kind = False
 

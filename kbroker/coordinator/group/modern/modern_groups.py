@@ -149,11 +149,12 @@ class ModernGroups(GroupKind[G]):
         """Restart the time in which a member has to give up what it has been asked for, if it has been."""
 
     def pop_expired(self, group: G) -> list[tuple[str, str]]:
-        """Return the deadlines that have passed: why, and whose."""
+        """Return the deadlines that have passed: why, and whose; "" for the group's own."""
         passed, now_ms = [], self.shard.now().mono_ms
         while (due := group.deadlines.pop_due(now_ms)) is not None:
             passed.append(due)
-            log.info("deadline passed", group=group.group_id, member=due[1], expired=due[0])
+            if due[1]:
+                log.info("member removed", group=group.group_id, member=due[1], expired=due[0])
         self.shard.update_timer(group)
         return passed
 

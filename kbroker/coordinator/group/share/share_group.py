@@ -46,7 +46,10 @@ class ShareGroupMember(ModernMember):
             subscribed_names=frozenset(value.subscribed_topic_names),
         )
 
-    def with_current_assignment(self, value: ShareGroupCurrentMemberAssignmentValue) -> "ShareGroupMember":
+    def with_current_assignment(self, value: ShareGroupCurrentMemberAssignmentValue | None) -> "ShareGroupMember":
+        """Return the member with its current assignment; None in a tombstone, which precedes that of the member."""
+        if value is None:
+            return self
         return replace(
             self,
             epoch=value.member_epoch,

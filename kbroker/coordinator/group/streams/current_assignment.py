@@ -19,7 +19,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.streams.streams_group_member import AssignedTasks, MemberState, StreamsGroupMember
+from kbroker.coordinator.group.streams.streams_group_member import AssignedTasks, StreamsGroupMember, StreamsMemberState
 from kbroker.coordinator.group.streams.tasks import TaskId, Tasks, each_task
 from protocol.errors import ErrorCode
 
@@ -55,7 +55,7 @@ class TaskSets(NamedTuple):
         return any(not own.isdisjoint(other) for own, other in zip(self, tasks, strict=True))
 
 
-class Target(NamedTuple):
+class StreamsTarget(NamedTuple):
     """The tasks that a member should have, and the epoch for which they were computed."""
 
     epoch: int
@@ -63,20 +63,20 @@ class Target(NamedTuple):
 
 
 def next_assignment(
-    member: StreamsGroupMember, target: Target, owned: TaskSets | None, holders: Holders
+    member: StreamsGroupMember, target: StreamsTarget, owned: TaskSets | None, holders: Holders
 ) -> StreamsGroupMember:
     """Return the member after its heartbeat. Raises FENCED_MEMBER_EPOCH if its state is not known.
 
     `owned`: the tasks that the member says it has; None if it does not say, so it may have all.
     """
     state = member.state
-    if state is MemberState.STABLE:
+    if state is StreamsMemberState.STABLE:
         return member if member.epoch == target.epoch else _Step(member, target, owned, holders).run(member.epoch)
-    if state is MemberState.UNREVOKED_TASKS:
+    if state is StreamsMemberState.UNREVOKED_TASKS:
         if owned is None or owned.have_any(member.pending_revocation):
             return member
         return _Step(member, target, owned, holders).run(min(member.epoch + 1, target.epoch))
-    if state is MemberState.UNKNOWN and (owned is None or any(owned)):
+    if state is StreamsMemberState.UNKNOWN and (owned is None or any(owned)):
         text = "The streams group member is in a unknown state. The member must abandon all its tasks and rejoin."
         raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, text)
     return _Step(member, target, owned, holders).run(member.epoch)
@@ -85,7 +85,9 @@ def next_assignment(
 class _Step:
     """One step towards the target."""
 
-    def __init__(self, member: StreamsGroupMember, target: Target, owned: TaskSets | None, holders: Holders) -> None:
+    def __init__(
+        self, member: StreamsGroupMember, target: StreamsTarget, owned: TaskSets | None, holders: Holders
+    ) -> None:
         self._member = member
         self._target_epoch = target.epoch
         self._owned = owned
@@ -135,7 +137,7 @@ class _Step:
         if must_revoke:
             return replace(
                 self._member,
-                state=MemberState.UNREVOKED_TASKS,
+                state=StreamsMemberState.UNREVOKED_TASKS,
                 previous_epoch=self._member.epoch,
                 epoch=epoch,
                 assigned=AssignedTasks(self._active, standby, warmup),
@@ -145,7 +147,7 @@ class _Step:
         has_all = not (self._waiting_active or self._waiting_standby or self._waiting_warmup)
         return replace(
             self._member,
-            state=MemberState.STABLE if has_all else MemberState.UNRELEASED_TASKS,
+            state=StreamsMemberState.STABLE if has_all else StreamsMemberState.UNRELEASED_TASKS,
             previous_epoch=self._member.epoch,
             epoch=self._target_epoch,
             assigned=AssignedTasks(active, standby | self._added_standby, warmup | self._added_warmup),

@@ -18,16 +18,16 @@ from kbroker.coordinator.group.assignors.tasks_sticky import TaskMember, assign_
 from kbroker.coordinator.group.modern.modern_member import JOIN_EPOCH
 from kbroker.coordinator.group.modern.subscribed_topics import SubscribedTopics
 from kbroker.coordinator.group.modern.target import may_compute
-from kbroker.coordinator.group.streams.current_assignment import Target, TaskSets, next_assignment
+from kbroker.coordinator.group.streams.current_assignment import StreamsTarget, TaskSets, next_assignment
 from kbroker.coordinator.group.streams.endpoints import endpoint_partitions
 from kbroker.coordinator.group.streams.membership import find_member, replacement_records
 from kbroker.coordinator.group.streams.records import (
     StreamsGroupRecord,
+    StreamsTopology,
     group_epoch_record,
     target_epoch_record,
     target_record,
     task_structs,
-    topology_record,
 )
 from kbroker.coordinator.group.streams.streams_group import (
     NO_OFFSETS,
@@ -35,7 +35,7 @@ from kbroker.coordinator.group.streams.streams_group import (
     StreamsGroup,
     TaskOffsets,
 )
-from kbroker.coordinator.group.streams.streams_group_member import Endpoint, StreamsGroupMember, tags_of
+from kbroker.coordinator.group.streams.streams_group_member import StreamsGroupMember, UserEndpoint, tags_of
 from kbroker.coordinator.group.streams.tasks import NO_TASKS, TaskId, Tasks, grouped, task_ids_of
 from kbroker.coordinator.group.streams.topology import (
     ConfiguredTopology,
@@ -153,7 +153,7 @@ class StreamsMemberHeartbeat:
         """Return the member with what the request has; null means unchanged, except for the endpoint in a join."""
         member, request = self._member, self._request
         timeout_ms, tags, topology = request.rebalance_timeout_ms, request.client_tags, request.topology
-        endpoint = Endpoint.of(request.user_endpoint)
+        endpoint = UserEndpoint.of(request.user_endpoint)
         sent: dict[str, Any] = {
             "instance_id": request.instance_id,
             "rack_id": request.rack_id,
@@ -188,7 +188,7 @@ class StreamsMemberHeartbeat:
             return known
         value = StreamsGroupTopologyValue(epoch=sent.epoch, subtopologies=sent.subtopologies)
         if known is None:
-            self._records.append(topology_record(group.group_id, value))
+            self._records.append(StreamsTopology(group.group_id, value))
             return value
         if known.epoch <= sent.epoch and known != value:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Topology updates are not supported yet.")
@@ -242,7 +242,7 @@ class StreamsMemberHeartbeat:
         self._records.append(group_epoch_record(group.group_id, epoch, metadata_hash, validated, configs))
         return epoch
 
-    def _target(self, updated: StreamsGroupMember, group_epoch: int, configured: ConfiguredTopology) -> Target:
+    def _target(self, updated: StreamsGroupMember, group_epoch: int, configured: ConfiguredTopology) -> StreamsTarget:
         """Return the target of the member. If that of the group is computed, its records are added, the epoch last."""
         group, settings = self._group, self._settings
         own = group.target_of(updated)
@@ -250,14 +250,14 @@ class StreamsMemberHeartbeat:
         if settings.is_delayed or not may_compute(
             group.assignment_epoch, computed_ms, group_epoch, interval_ms, settings.wall_ms
         ):
-            return Target(group.assignment_epoch, own)
+            return StreamsTarget(group.assignment_epoch, own)
         existing = self._existing
         members = [updated if member is existing else member for member in group.members.values()]
         if existing is None:
             members.append(updated)
         targets, records = compute_target(group, members, configured, settings, group_epoch)
         self._records += records
-        return Target(group_epoch, targets[updated.member_id])
+        return StreamsTarget(group_epoch, targets[updated.member_id])
 
     # The response.
 
@@ -295,7 +295,7 @@ class StreamsMemberHeartbeat:
         newer: StreamsGroupTopologyValue | None,
         configured: ConfiguredTopology,
         group_epoch: int,
-        target: Target,
+        target: StreamsTarget,
     ) -> list[StreamsStatus]:
         """`newer`: the topology of the group, if that of the member is an earlier one."""
         found: list[StatusDetail] = []

@@ -65,9 +65,9 @@ def _validate_epoch(member: StreamsGroupMember, epoch: int, owned: TaskSets | No
     comparison = "greater" if epoch > member.epoch else "smaller"
     if epoch == member.previous_epoch and comparison == "smaller" and owned is not None:
         assigned = member.assigned
-        if owned.active <= assigned.active.keys() and owned.standby <= assigned.standby:
-            if owned.warmup <= assigned.warmup:
-                return
+        is_active_subset = owned.active <= assigned.active.keys()
+        if is_active_subset and owned.standby <= assigned.standby and owned.warmup <= assigned.warmup:
+            return
     message = (
         f"The streams group member has a {comparison} member epoch ({epoch}) than the one known by the group "
         f"coordinator ({member.epoch}). The member must abandon all its partitions and rejoin."

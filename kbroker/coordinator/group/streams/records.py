@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from kbroker.coordinator.group.modern.record_codec import RecordType, codec_of
 from kbroker.coordinator.group.streams.tasks import TaskIds, Tasks
-from protocol.messages.k88_streams_groups import HeartbeatTopology, StreamsKeyValue, StreamsTaskIds
+from protocol.messages.k88_streams_groups import StreamsKeyValue, StreamsTaskIds
 from protocol.messages.streams_group_records import (
     StreamsGroupCurrentMemberAssignmentKey,
     StreamsGroupCurrentMemberAssignmentValue,
@@ -112,11 +112,6 @@ def target_record(group_id: str, member_id: str, target: Tasks) -> StreamsTarget
         warmup_tasks=task_structs(target.warmup),
     )
     return StreamsTargetAssignment(group_id, member_id, value)
-
-
-def topology_record(group_id: str, topology: HeartbeatTopology) -> StreamsTopology:
-    value = StreamsGroupTopologyValue(epoch=topology.epoch, subtopologies=topology.subtopologies)
-    return StreamsTopology(group_id, value)
 
 
 def task_structs(tasks: TaskIds) -> list[StreamsTaskIds]:

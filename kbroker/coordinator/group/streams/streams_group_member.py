@@ -17,7 +17,7 @@ from protocol.messages.streams_group_records import (
 )
 
 
-class MemberState(IntEnum):
+class StreamsMemberState(IntEnum):
     """How far a member is on its way from its current tasks to its target. The values are those in records."""
 
     STABLE = 1
@@ -26,7 +26,7 @@ class MemberState(IntEnum):
     UNKNOWN = 127
 
 
-_STATES = {int(state): state for state in MemberState}
+_STATES = {int(state): state for state in StreamsMemberState}
 
 
 class AssignedTasks(NamedTuple):
@@ -40,14 +40,14 @@ class AssignedTasks(NamedTuple):
 NO_ASSIGNED_TASKS = AssignedTasks()
 
 
-class Endpoint(NamedTuple):
+class UserEndpoint(NamedTuple):
     """Where a member serves interactive queries."""
 
     host: str
     port: int
 
     @classmethod
-    def of(cls, struct: StreamsEndpoint | None) -> "Endpoint | None":
+    def of(cls, struct: StreamsEndpoint | None) -> "UserEndpoint | None":
         return None if struct is None else cls(struct.host, struct.port)
 
     @property
@@ -62,14 +62,14 @@ class StreamsGroupMember(ModernMember):
     rebalance_timeout_ms: int = -1
     topology_epoch: int = -1
     process_id: str = ""
-    endpoint: Endpoint | None = None
+    endpoint: UserEndpoint | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
-    state: MemberState = MemberState.STABLE
+    state: StreamsMemberState = StreamsMemberState.STABLE
     assigned: AssignedTasks = NO_ASSIGNED_TASKS
     pending_revocation: AssignedTasks = NO_ASSIGNED_TASKS
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
-        return self.state is MemberState.STABLE and self.epoch == target_epoch
+        return self.state is StreamsMemberState.STABLE and self.epoch == target_epoch
 
     # Records.
 
@@ -83,7 +83,7 @@ class StreamsGroupMember(ModernMember):
             rebalance_timeout_ms=value.rebalance_timeout_ms,
             topology_epoch=value.topology_epoch,
             process_id=value.process_id,
-            endpoint=Endpoint.of(value.user_endpoint),
+            endpoint=UserEndpoint.of(value.user_endpoint),
             tags=tags_of(value.client_tags),
         )
 
@@ -102,7 +102,7 @@ class StreamsGroupMember(ModernMember):
             self,
             epoch=epoch,
             previous_epoch=value.previous_member_epoch,
-            state=_STATES.get(value.state, MemberState.UNKNOWN),
+            state=_STATES.get(value.state, StreamsMemberState.UNKNOWN),
             assigned=AssignedTasks(
                 _active(value.active_tasks, epoch), _copies(value.standby_tasks), _copies(value.warmup_tasks)
             ),

@@ -35,7 +35,7 @@ from kbroker.coordinator.group.streams.streams_group import (
     StreamsGroup,
     StreamsGroupState,
 )
-from kbroker.coordinator.group.streams.streams_group_member import MemberState, StreamsGroupMember
+from kbroker.coordinator.group.streams.streams_group_member import StreamsGroupMember, StreamsMemberState
 from kbroker.coordinator.group.streams.tasks import Tasks, task_ids_of
 from kbroker.coordinator.runtime.operation import CoordinatorResult
 from kbroker.metadata.features import STREAMS_VERSION
@@ -188,7 +188,7 @@ class StreamsGroups(ModernGroups[StreamsGroup]):
 
     def restart_revocation(self, group: StreamsGroup, member: Any) -> None:
         key = (REVOCATION, member.member_id)
-        if member.state is MemberState.UNREVOKED_TASKS and member.epoch != LEAVE_STATIC_EPOCH:
+        if member.state is StreamsMemberState.UNREVOKED_TASKS and member.epoch != LEAVE_STATIC_EPOCH:
             group.deadlines.set(key, self.shard.now().mono_ms + member.rebalance_timeout_ms)
             self.shard.update_timer(group)
         else:

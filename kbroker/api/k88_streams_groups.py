@@ -23,6 +23,7 @@ from protocol.messages.k88_streams_groups import (
     StreamsGroupHeartbeatResponse,
 )
 
+DESCRIPTION_NOT_STORED = 1
 # A group may have thousands of members.
 RUNS_IN_TURNS = {ApiKey.STREAMS_GROUP_DESCRIBE}
 
@@ -49,6 +50,10 @@ async def describe(
     services: Services, context: RequestContext, request: StreamsGroupDescribeRequest
 ) -> StreamsGroupDescribeResponse:
     groups = await describe_groups_of_kind(services, request, StreamsGroups, DescribedStreamsGroup, _check_enabled)
+    if request.include_topology_description:
+        for group in groups:
+            if group.error_code == ErrorCode.NONE:
+                group.topology_description_status = DESCRIPTION_NOT_STORED
     return StreamsGroupDescribeResponse(groups=groups)
 
 

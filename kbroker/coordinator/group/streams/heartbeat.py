@@ -35,7 +35,12 @@ from kbroker.coordinator.group.streams.streams_group import (
     StreamsGroup,
     TaskOffsets,
 )
-from kbroker.coordinator.group.streams.streams_group_member import StreamsGroupMember, UserEndpoint, tags_of
+from kbroker.coordinator.group.streams.streams_group_member import (
+    AssignedTasks,
+    StreamsGroupMember,
+    UserEndpoint,
+    tags_of,
+)
 from kbroker.coordinator.group.streams.tasks import NO_TASKS, TaskId, Tasks, grouped, task_ids_of
 from kbroker.coordinator.group.streams.topology import (
     ConfiguredTopology,
@@ -273,7 +278,9 @@ class StreamsMemberHeartbeat:
             task_offset_interval_ms=TASK_OFFSET_INTERVAL_MS,
         )
         has_other_tasks = _has_other_tasks(before, member)
-        if self._is_joining or has_other_tasks:
+        # Kafka does not repeat the tasks if a response with them was lost: nobody would process them.
+        has_missed_tasks = self._owned is not None and not _owns_all(self._owned, assigned)
+        if self._is_joining or has_other_tasks or has_missed_tasks:
             response.active_tasks = task_structs(grouped(assigned.active))
             response.standby_tasks = task_structs(grouped(assigned.standby))
             response.warmup_tasks = task_structs(grouped(assigned.warmup))
@@ -370,3 +377,8 @@ def _is_other_for_assignor(before: StreamsGroupMember, after: StreamsGroupMember
 def _has_other_tasks(before: StreamsGroupMember, after: StreamsGroupMember) -> bool:
     old, new = before.assigned, after.assigned
     return (old.active.keys(), old.standby, old.warmup) != (new.active.keys(), new.standby, new.warmup)
+
+
+def _owns_all(owned: TaskSets, assigned: AssignedTasks) -> bool:
+    has_copies = owned.standby >= assigned.standby and owned.warmup >= assigned.warmup
+    return has_copies and owned.active >= assigned.active.keys()

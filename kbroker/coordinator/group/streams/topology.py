@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.java_hash import hash_map_order
+from kbroker.coordinator.java_collections import hash_map_order
 from kbroker.metadata.topics.topic_requests import NewTopic
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
@@ -98,9 +98,7 @@ def required_topics(subtopologies: Iterable[HeartbeatSubtopology]) -> set[str]:
     return names
 
 
-def configure(
-    subtopologies: Sequence[HeartbeatSubtopology], partition_counts: Mapping[str, int]
-) -> ConfiguredTopology:
+def configure(subtopologies: Sequence[HeartbeatSubtopology], partition_counts: Mapping[str, int]) -> ConfiguredTopology:
     """Return the configured topology. `partition_counts`: those of the topics that exist, by name.
 
     Raises KafkaError for a topology that fits no topics.
@@ -133,9 +131,7 @@ def _summary(names: Sequence[str]) -> str:
 def _missing_topics(
     subtopologies: Iterable[ConfiguredSubtopology], partition_counts: Mapping[str, int]
 ) -> Sequence[InternalTopic]:
-    by_name = {
-        topic.name: topic for each in subtopologies for topic in (*each.repartition_sources, *each.changelogs)
-    }
+    by_name = {topic.name: topic for each in subtopologies for topic in (*each.repartition_sources, *each.changelogs)}
     internal = [by_name[name] for name in hash_map_order(by_name)]
     for topic in internal:
         found = partition_counts.get(topic.name, topic.partition_count)

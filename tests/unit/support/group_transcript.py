@@ -383,7 +383,7 @@ HIDDEN_VALUES: dict[str, Any] = {
     "results": [],
     # Of streams groups.
     "acceptable_recovery_lag": 10_000,
-    "acceptable_recovery_lag_legacy": 10_000,
+    "acceptable_recovery_lag_legacy": 0,
     "task_offset_interval_ms": 60_000,
     "status": None,
     "active_tasks": None,

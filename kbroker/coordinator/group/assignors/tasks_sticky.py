@@ -12,11 +12,11 @@ These are the decisions of Kafka 4.4, whose order among equals is that of Java's
 for the same order of members. Client tags do not matter to it, and there are no warm-up tasks yet.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kbroker.coordinator.group.streams.tasks import NO_TASKS, TaskId, Tasks, each_task, grouped
+from kbroker.coordinator.group.streams.tasks import TaskId, Tasks, grouped
 from kbroker.coordinator.java_collections import PriorityQueue, computed_map_order, hash_map_order
 from kbroker.runtime.turns import paced
 
@@ -28,7 +28,8 @@ class TaskMember(NamedTuple):
     """A member, the tasks that it has, and the offsets up to which it has the state of tasks, as far as it tells."""
 
     process_id: str
-    tasks: Tasks = NO_TASKS
+    active: Collection[TaskId] = ()
+    standby: Collection[TaskId] = ()
     offsets: Mapping[TaskId, int] = MappingProxyType({})
 
 
@@ -101,8 +102,8 @@ class _Assignment:
         for position, (member_id, member) in enumerate(paced(members.items())):
             process = self._process_of[member_id] = processes.setdefault(member.process_id, _Process())
             process.sizes[member_id] = 0
-            self._former.update((task, member_id) for task in each_task(member.tasks.active))
-            standby = set(each_task(member.tasks.standby))
+            self._former.update((task, member_id) for task in member.active)
+            standby = set(member.standby)
             for task in standby | member.offsets.keys():
                 rank = (task not in standby, -member.offsets.get(task, 0), position, member_id)
                 candidates.setdefault(task, []).append(rank)

@@ -50,6 +50,7 @@ from kbroker.coordinator.group.streams.topology import (
     configure,
     required_topics,
 )
+from kbroker.coordinator.java_collections import hash_map_order
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k88_streams_groups import (
@@ -334,17 +335,24 @@ def compute_target(
 ) -> tuple[Mapping[str, Tasks], list[StreamsGroupRecord]]:
     """Return the targets of all members, and the records of it: the targets that change, and their epoch."""
     records: list[StreamsGroupRecord] = []
-    specs = {member.member_id: TaskMember(member.process_id, group.target_of(member)) for member in paced(members)}
+    by_id = {member.member_id: member for member in members}
+    specs = {id: _task_member(group, by_id[id]) for id in paced(hash_map_order(by_id))}
     if configured.problem is None and configured.subtopologies is not None:
         subtopologies = {id: (each.task_count, each.is_stateful) for id, each in configured.subtopologies.items()}
         targets = assign_sticky(specs, subtopologies, settings.standby_count)
     else:
         targets = dict.fromkeys(specs, NO_TASKS)
     for member_id, target in paced(targets.items()):
-        if target != specs[member_id].tasks:
+        if target != group.target_of(by_id[member_id]):
             records.append(target_record(group.group_id, member_id, target))
     records.append(target_epoch_record(group.group_id, group_epoch, settings.wall_ms))
     return targets, records
+
+
+def _task_member(group: StreamsGroup, member: StreamsGroupMember) -> TaskMember:
+    """Return a member with the tasks that it has, which are not those of its target while it proceeds."""
+    offsets = group.task_offsets.get(member.member_id, NO_OFFSETS).offsets
+    return TaskMember(member.process_id, member.assigned.active, member.assigned.standby, offsets)
 
 
 def _owned_tasks(request: StreamsGroupHeartbeatRequest) -> Tasks:

@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.java_hash import hash_map_order
+from kbroker.coordinator.java_collections import hash_map_order
 from kbroker.metadata.topics.topic_requests import NewTopic
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode

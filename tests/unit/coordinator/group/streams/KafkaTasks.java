@@ -1,12 +1,9 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
-import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.NoSuchElementException;
 import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
@@ -15,19 +12,20 @@ import java.util.TreeSet;
 import com.fasterxml.jackson.core.type.TypeReference;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
-import com.fasterxml.jackson.databind.node.ObjectNode;
 import org.apache.kafka.common.Uuid;
-import org.apache.kafka.common.message.CreateTopicsRequestData;
 import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.coordinator.common.runtime.CoordinatorMetadataDelta;
 import org.apache.kafka.coordinator.common.runtime.CoordinatorMetadataImage;
-import org.apache.kafka.coordinator.group.api.streams.assignor.TopologyDescriber;
 import org.apache.kafka.coordinator.group.generated.StreamsGroupTopologyValueJsonConverter;
+import org.apache.kafka.coordinator.group.streams.MemberState;
+import org.apache.kafka.coordinator.group.streams.MemberTaskOffsets;
+import org.apache.kafka.coordinator.group.streams.StreamsGroupMember;
 import org.apache.kafka.coordinator.group.streams.StreamsTopology;
-import org.apache.kafka.coordinator.group.streams.assignor.AssignmentConfigsImpl;
-import org.apache.kafka.coordinator.group.streams.assignor.GroupSpecImpl;
-import org.apache.kafka.coordinator.group.streams.assignor.MemberMetadataAndStateImpl;
+import org.apache.kafka.coordinator.group.streams.TargetAssignmentBuilder;
+import org.apache.kafka.coordinator.group.streams.TasksTupleWithEpochs;
 import org.apache.kafka.coordinator.group.streams.assignor.StickyTaskAssignor;
+import org.apache.kafka.coordinator.group.streams.topics.ConfiguredInternalTopic;
+import org.apache.kafka.coordinator.group.streams.topics.ConfiguredSubtopology;
 import org.apache.kafka.coordinator.group.streams.topics.ConfiguredTopology;
 import org.apache.kafka.coordinator.group.streams.topics.InternalTopicManager;
 import org.slf4j.helpers.NOPLogger;
@@ -61,38 +59,38 @@ public class KafkaTasks {
         return offsets == null ? Map.of() : offsets;
     }
 
-    static Object assign(JsonNode group) {
-        Map<String, MemberMetadataAndStateImpl> members = new LinkedHashMap<>();
+    static Object assign(JsonNode group) throws Exception {
+        Map<String, StreamsGroupMember> members = new LinkedHashMap<>();
+        Map<String, MemberTaskOffsets> taskOffsets = new HashMap<>();
         group.get("members").fields().forEachRemaining(entry -> {
             JsonNode member = entry.getValue();
-            members.put(entry.getKey(), new MemberMetadataAndStateImpl(
-                Optional.empty(), Optional.empty(), member.get("process").asText(), Map.of(),
-                tasks(member, "active"), tasks(member, "standby"), tasks(member, "warmup"),
-                offsets(member, "offsets"), offsets(member, "ends")));
+            Map<String, Map<Integer, Integer>> active = new HashMap<>();
+            tasks(member, "active").forEach((id, partitions) -> active.put(id, new HashMap<>()));
+            tasks(member, "active").forEach((id, partitions) -> partitions.forEach(each -> active.get(id).put(each, 1)));
+            members.put(entry.getKey(), new StreamsGroupMember(
+                entry.getKey(), 1, 1, MemberState.STABLE, Optional.empty(), Optional.empty(), "client", "host", 1000, 1,
+                member.get("process").asText(), Optional.empty(), Map.of(),
+                new TasksTupleWithEpochs(active, tasks(member, "standby"), Map.of()), TasksTupleWithEpochs.EMPTY));
+            taskOffsets.put(entry.getKey(), new MemberTaskOffsets(offsets(member, "offsets"), Map.of()));
         });
-        Map<String, int[]> subtopologies = new LinkedHashMap<>();
-        group.get("subtopologies").fields().forEachRemaining(entry -> subtopologies.put(entry.getKey(),
-            new int[] {entry.getValue().get(0).asInt(), entry.getValue().get(1).asInt()}));
-        TopologyDescriber topology = new TopologyDescriber() {
-            @Override
-            public List<String> subtopologies() {
-                return new ArrayList<>(subtopologies.keySet());
-            }
-
-            @Override
-            public int maxNumInputPartitions(String id) throws NoSuchElementException {
-                return subtopologies.get(id)[0];
-            }
-
-            @Override
-            public boolean isStateful(String id) {
-                return subtopologies.get(id)[1] != 0;
-            }
-        };
-        AssignmentConfigsImpl configs = AssignmentConfigsImpl.DEFAULT.withNumStandbyReplicas(group.get("standbys").asInt());
+        TreeMap<String, ConfiguredSubtopology> subtopologies = new TreeMap<>();
+        group.get("subtopologies").fields().forEachRemaining(entry -> {
+            int count = entry.getValue().get(0).asInt();
+            ConfiguredInternalTopic changelog = new ConfiguredInternalTopic("changelog", count, Optional.empty(), Map.of());
+            subtopologies.put(entry.getKey(), new ConfiguredSubtopology(
+                count, Set.of("source"), Map.of(), Set.of(),
+                entry.getValue().get(1).asInt() == 0 ? Map.of() : Map.of("changelog", changelog)));
+        });
         Map<String, Object> result = new TreeMap<>();
-        new StickyTaskAssignor().assign(new GroupSpecImpl(members, configs), topology).members().forEach((name, target) ->
-            result.put(name, List.of(sorted(target.activeTasks()), sorted(target.standbyTasks()))));
+        new TargetAssignmentBuilder(
+                "group", 2, new StickyTaskAssignor(), Map.of("num.standby.replicas", group.get("standbys").asText()))
+            .withTime(Time.SYSTEM)
+            .withMembers(members)
+            .withTaskOffsets(taskOffsets)
+            .withTargetAssignment(Map.of())
+            .withTopology(new ConfiguredTopology(1, 1L, Optional.of(subtopologies), Map.of(), Optional.empty()))
+            .build().targetAssignment().forEach((name, target) ->
+                result.put(name, List.of(sorted(target.activeTasks()), sorted(target.standbyTasks()))));
         return result;
     }
 

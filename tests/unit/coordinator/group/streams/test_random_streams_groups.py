@@ -121,6 +121,8 @@ class Story:
         self.members: list[Member] = []
         self.count = 0
         self.epochs = (0, 0)
+        # Of the topic t.
+        self.partition_count = 4
         for name, partitions in (("t", 4), ("u", 3), ("changelog", 3)):
             self.broker.create_topic(name, partitions)
 
@@ -186,16 +188,14 @@ class Story:
             member.is_stubborn = True
 
     def change_topics(self) -> None:
-        topics = self.broker.metadata.topics
-        if "t" not in topics:
-            self.broker.create_topic("t", 4)
+        # Tasks that do not exist any more are refused: the topic is never created with fewer partitions.
+        if "t" not in self.broker.metadata.topics:
+            self.broker.create_topic("t", self.partition_count)
         elif self.random.random() < 0.5:
             self.broker.run(self.broker.delete_topic("t"))
-        elif len(topics["t"].partitions) < 6:
-            self.broker.add_partitions("t", len(topics["t"].partitions) + 1)
-        for member in self.members:
-            # Tasks that do not exist any more are refused.
-            member.owned["active"] = {task for task in member.owned["active"] if task[1] < 4}
+        elif self.partition_count < 6:
+            self.partition_count += 1
+            self.broker.add_partitions("t", self.partition_count)
         self.broker.loop.run_ready()
 
     def pass_time(self) -> None:
@@ -230,7 +230,9 @@ class Story:
         assert group._active == owners
         assert all(member.epoch <= group.assignment_epoch for member in group.members.values())
         epochs = (group.group_epoch, group.assignment_epoch)
-        assert epochs[1] <= epochs[0] and self.epochs[0] <= epochs[0] and self.epochs[1] <= epochs[1]
+        assert epochs[1] <= epochs[0]
+        assert self.epochs[0] <= epochs[0]
+        assert self.epochs[1] <= epochs[1]
         self.epochs = epochs
         assert group.members or epochs[0] == epochs[1]
         # Applications that follow the protocol never process a task at the same time.
@@ -245,7 +247,7 @@ class Story:
     def end(self) -> None:
         """Leave the group alone, with members that do what they should: it reaches its target."""
         if "t" not in self.broker.metadata.topics:
-            self.broker.create_topic("t", 4)
+            self.broker.create_topic("t", self.partition_count)
         for member in self.members:
             member.is_stubborn = False
         # Stubborn and failed members are removed in this time.

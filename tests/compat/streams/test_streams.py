@@ -65,9 +65,9 @@ def start(jvm: Jvm, streams_broker: str, application: str, tmp_path: Path) -> It
 @pytest.fixture
 def tool(jvm: Jvm, streams_broker: str) -> Callable[..., str]:
     """tool(name, *arguments, stdin=""): the output of a tool, which must succeed."""
-    return lambda name, *arguments, stdin="": jvm.check(
-        name, "--bootstrap-server", streams_broker, *arguments, stdin=stdin
-    ).out
+    return lambda name, *arguments, stdin="": (
+        jvm.check(name, "--bootstrap-server", streams_broker, *arguments, stdin=stdin).out
+    )
 
 
 @pytest.fixture
@@ -137,9 +137,11 @@ def test_two_instances_count_every_word_once(words: Words, start: Start, applica
     def are_balanced() -> bool:
         (active, standby), (other, other_standby) = first.tasks(), second.tasks()
         is_even = len(active) == len(other) == 3 and active | other == TASKS
-        return is_even and standby == {task for task in other if task > "1"} and other_standby == {
-            task for task in active if task > "1"
-        }
+        return (
+            is_even
+            and standby == {task for task in other if task > "1"}
+            and other_standby == {task for task in active if task > "1"}
+        )
 
     eventually(are_balanced, "three tasks for each, and standby tasks", interval=0.2)
     words.write(40)

@@ -129,11 +129,6 @@ public class KafkaTasks {
             created.put(name, List.of(topic.numPartitions(), topic.replicationFactor(), configs));
         });
         result.put("create", created);
-        Map<String, Object> described = new TreeMap<>();
-        if (configured.subtopologies().isPresent()) {
-            configured.asStreamsGroupDescribeTopology().subtopologies().forEach(s -> described.put(s.subtopologyId(), s.toString()));
-            result.put("described", described);
-        }
         result.put("required", new TreeSet<>(topology.requiredTopics()));
         return result;
     }

@@ -128,6 +128,7 @@ PURE = (
     "kbroker/coordinator/group/share/",
     "kbroker/coordinator/group/streams/",
     "kbroker/coordinator/group/topics.py",
+    "kbroker/coordinator/java_collections.py",
     "kbroker/coordinator/java_hash.py",
     "kbroker/coordinator/re2_pattern.py",
     "kbroker/coordinator/runtime/operation.py",

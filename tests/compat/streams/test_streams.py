@@ -1,32 +1,17 @@
 """Kafka Streams with the streams protocol (KIP-1071), and kafka-streams-groups."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.compat.kafka_tools.jvm import Jvm
-from tests.compat.streams.application import Instance, application_command
+from tests.compat.streams.application import EXACTLY_ONCE, SETTINGS, TASKS, Instance, Words, application_command
 from tests.compat.support import EXTERNAL_BOOTSTRAP, eventually, running_broker, unique
 from tests.compat.transactions.clients import COMMITTED
 from tests.compat.transactions.confluent_client import ConfluentClient
 
 pytestmark = [pytest.mark.feature("Kafka Streams"), pytest.mark.client("kafka_tools")]
-
-SETTINGS = {
-    "group.streams.min.heartbeat.interval.ms": "100",
-    "group.streams.heartbeat.interval.ms": "200",
-    "group.streams.min.session.timeout.ms": "500",
-    "group.streams.session.timeout.ms": "2000",
-    "group.streams.initial.rebalance.delay.ms": "0",
-    "group.streams.assignment.interval.ms": "0",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
-    "offsets.topic.num.partitions": "4",
-}
-WORDS = [b"one", b"two", b"three", b"four", b"five"]
-TASKS = {f"{subtopology}_{partition}" for subtopology in (0, 1) for partition in range(3)}
-EXACTLY_ONCE = "processing.guarantee=exactly_once_v2"
 
 Start = Callable[..., Instance]
 
@@ -76,39 +61,6 @@ def create(tool: Callable[..., str], application: str) -> Callable[[str, int], N
     return lambda name, partitions: tool(
         "kafka-topics", "--create", "--topic", f"{application}-{name}", "--partitions", str(partitions)
     )
-
-
-class Words:
-    """The words of a counting application, and its counts."""
-
-    def __init__(self, bootstrap: str, application: str) -> None:
-        self._client = ConfluentClient(bootstrap)
-        self._producer = self._client.plain()
-        self._application = application
-        self.written: Counter[bytes] = Counter()
-
-    def write(self, rounds: int) -> None:
-        for number in range(rounds):
-            for word in WORDS:
-                self._producer.send(f"{self._application}-words", word, number % 3)
-                self.written[word] += 1
-        self._producer.flush()
-
-    def counts(self) -> list[bytes]:
-        parts = self._client.read(f"{self._application}-counts", COMMITTED, 3)
-        return [value for part in parts for value in part]
-
-    def wait(self) -> None:
-        """Wait until each word is counted once."""
-        eventually(lambda: len(self.counts()) >= self.written.total(), "all counts", interval=0.2)
-        found = self.counts()
-        for word, number in self.written.items():
-            assert [each for each in found if each.split()[0] == word] == [
-                b"%s %d" % (word, count) for count in range(1, number + 1)
-            ]
-
-    def close(self) -> None:
-        self._client.close()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
@@ -13,7 +14,7 @@ from tests.compat.broker_connection import ConnectionClosedError
 from tests.compat.cluster.cluster import Cluster
 from tests.compat.cluster.groups.ledger import Ledger
 from tests.compat.cluster.views import GROUP
-from tests.compat.support import DEADLINE_S, eventually, unique
+from tests.compat.support import DEADLINE_S, BrokerProcess, eventually, unique
 from tests.compat.wire import kio_messages
 from tests.compat.wire.client import Client
 
@@ -135,14 +136,10 @@ class RunningGroup:
             coordinator = self._cluster.brokers[self._cluster.coordinator(self.name, GROUP)]
             topics = [{"topic_name": self._topic, "partitions": list(range(self._partitions))}]
             groups = [{"group_id": self.name, "topics": topics}]
-            client = Client(coordinator.bootstrap)
-            try:
-                response = client.request("DescribeShareGroupOffsets", 0, groups=groups)
-            except (OSError, ConnectionClosedError):
+            response = ask(coordinator, "DescribeShareGroupOffsets", 0, groups=groups)
+            if response is None:
                 return []
-            finally:
-                client.close()
-            [group] = kio_messages.plain(response)["groups"]
+            [group] = response["groups"]
             rows = sorted(
                 (row["partition_index"], row["start_offset"]) for t in group["topics"] for row in t["partitions"]
             )
@@ -164,6 +161,18 @@ class RunningGroup:
         for member in self.members:
             member.leave()
         self.ledger.check()
+
+
+def ask(broker: BrokerProcess, api: str, version: int, **fields: Any) -> dict[str, Any] | None:
+    """Return the response; None if the broker does not run or closes the connection: it may not know the API."""
+    client = Client(broker.bootstrap)
+    try:
+        response: dict[str, Any] = kio_messages.plain(client.request(api, version, **fields))
+        return response
+    except (OSError, ConnectionClosedError):
+        return None
+    finally:
+        client.close()
 
 
 def configure_group(cluster: Cluster, group: str, configs: dict[str, str]) -> None:

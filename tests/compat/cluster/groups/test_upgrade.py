@@ -7,15 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.compat.broker_connection import ConnectionClosedError
 from tests.compat.cluster.cluster import IS_KBROKER, Cluster, running_cluster
-from tests.compat.cluster.groups.groups import RunningGroup, running_groups
+from tests.compat.cluster.groups.groups import RunningGroup, ask, running_groups
 from tests.compat.cluster.groups.kills import PARTITIONS, REPLICAS
 from tests.compat.cluster.views import GROUP
 from tests.compat.cluster.work import create_topic, working
 from tests.compat.support import BrokerProcess, eventually
-from tests.compat.wire import kio_messages
-from tests.compat.wire.client import Client
 
 pytestmark = pytest.mark.skipif(not IS_KBROKER, reason="not run: another program's brokers")
 
@@ -50,18 +47,6 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     monkeypatch.setattr(BrokerProcess, "launch", launch)
     with running_cluster(tmp_path, servers=1) as cluster:
         yield cluster
-
-
-def ask(broker: BrokerProcess, api: str, version: int, **fields: Any) -> dict[str, Any] | None:
-    """Return the response; None if the broker closes the connection, since it does not know the API."""
-    client = Client(broker.bootstrap)
-    try:
-        response: dict[str, Any] = kio_messages.plain(client.request(api, version, **fields))
-        return response
-    except ConnectionClosedError:
-        return None
-    finally:
-        client.close()
 
 
 def error_of(response: dict[str, Any] | None) -> str | None:

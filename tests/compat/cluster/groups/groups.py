@@ -96,6 +96,13 @@ class RunningGroup:
         shares = [member.assigned for member in self.members]
         return all(shares) and sorted(p for share in shares for p in share) == list(range(self._partitions))
 
+    def type_name(self) -> str:
+        """Return the type of the group, which may have been converted."""
+        coordinator = self._cluster.brokers[self._cluster.coordinator(self.name, GROUP)]
+        response = ask(coordinator, "ListGroups", 5, states_filter=[], types_filter=[])
+        assert response is not None
+        return str(next(row["group_type"] for row in response["groups"] if row["group_id"] == self.name))
+
     def wait_for_more(self, count: int = 20) -> None:
         """Wait until the group has read `count` more records."""
         before = len(self.ledger.reads)

@@ -87,7 +87,9 @@ async fn run(member: &mut Member, asked: &Value) -> Result<Value> {
                 json!({"partitions": names.collect::<Vec<_>>()})
             }
             "commit" => {
-                client.commit(&ConsumerRecords::new(std::mem::take(uncommitted))).await?;
+                client
+                    .commit(&ConsumerRecords::new(std::mem::take(uncommitted)))
+                    .await?;
                 json!({})
             }
             _ => panic!("{op}"),

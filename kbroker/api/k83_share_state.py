@@ -9,8 +9,6 @@
 Each partition of a request has its own result, and may have its own coordinator.
 """
 
-from __future__ import annotations
-
 from asyncio import Future
 from collections.abc import Callable
 from typing import Any, TypeVar

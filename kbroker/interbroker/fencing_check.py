@@ -26,13 +26,11 @@ records were lost, as Spark's streaming queries do, or reset its position. For t
 others.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from kbroker.interbroker.handshake import HandshakeError
+from kbroker.interbroker.handshake import BrokerIdentity, HandshakeError
 from kbroker.interbroker.isolation import (
     Contact,
     Isolation,
@@ -41,15 +39,11 @@ from kbroker.interbroker.isolation import (
     must_ask_all,
     others_are_silent,
 )
-from kbroker.interbroker.peers import PeerUnavailable
+from kbroker.interbroker.peers import Peers, PeerUnavailable
+from kbroker.metadata.image import MetadataImage
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.periodic_task import PeriodicTask
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-
-if TYPE_CHECKING:
-    from kbroker.interbroker.handshake import BrokerIdentity
-    from kbroker.interbroker.peers import Peers
-    from kbroker.metadata.image import MetadataImage
-    from kbroker.runtime.environment import Environment
 
 VERSION = 2
 PERIOD_MS = 1000

@@ -1,27 +1,21 @@
 """Requests to other brokers (Kafka: NetworkClient), over one connection for each peer and channel."""
 
-from __future__ import annotations
-
 import asyncio
 from asyncio import CancelledError, Future, Task
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, format_address
 from kbroker.interbroker.frame_protocol import PeerFrameBuffers
-from kbroker.interbroker.handshake import NONCE_BYTES, HandshakeError, InitiatorHandshake
+from kbroker.interbroker.handshake import NONCE_BYTES, BrokerIdentity, HandshakeError, InitiatorHandshake
 from kbroker.interbroker.peer_connection import PeerConnection, PeerStats, PeerUnavailable
+from kbroker.metadata.image import BrokerRegistration, MetadataImage
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
 from protocol.messages import message_classes
 from protocol.schema.codec import decode, encode
 from protocol.schema.message import Message, message_info
-
-if TYPE_CHECKING:
-    from kbroker.interbroker.handshake import BrokerIdentity
-    from kbroker.metadata.image import BrokerRegistration, MetadataImage
-    from kbroker.runtime.environment import Environment
 
 __all__ = ["Channel", "PeerUnavailable", "Peers"]
 

@@ -7,13 +7,16 @@ change was written since this broker last read znodes.CHANGES.
 
 from __future__ import annotations
 
+from asyncio import Lock
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kbroker.common import KafkaError
+from kbroker.config import BrokerConfig
 from kbroker.coordination.interface import (
     BadVersion,
     Check,
+    Coordination,
     CoordinationError,
     Create,
     NodeExists,
@@ -23,22 +26,16 @@ from kbroker.coordination.interface import (
     Unavailable,
     batches,
 )
+from kbroker.metadata.image import KnownBroker
+from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.recovery.deleted_topics import deletion_ops
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
+from kbroker.metadata.replication.partition_change import TopicRules
 from kbroker.metadata.replication.partition_requests import NewConfigs, topic_rules, write_health_by_broker
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import Writer, change_ops
+from kbroker.runtime.environment import Environment
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from asyncio import Lock
-
-    from kbroker.config import BrokerConfig
-    from kbroker.coordination.interface import Coordination
-    from kbroker.metadata.image import KnownBroker
-    from kbroker.metadata.metadata_loader import MetadataLoader
-    from kbroker.metadata.replication.partition_change import TopicRules
-    from kbroker.runtime.environment import Environment
 
 
 class PartitionOutcome(NamedTuple):

@@ -180,7 +180,7 @@ class CoordinatorRuntime(Generic[S]):
             self._elect(context.tp, context.epoch)
 
 
-class Coordinator(Generic[S]):
+class CoordinatorBase(Generic[S]):
     """The coordinator of an internal topic: the runtime of the topic, and periodic tasks. Each kind has a subclass."""
 
     topic: str

@@ -10,9 +10,9 @@ source topic with views cannot be deleted, unless the same request deletes the v
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
+from kbroker.config import BrokerConfig
 from kbroker.config.queue_configs import DEAD_LETTER_TOPIC, RETRY_TOPIC, VIEW_OF, without_empty_view
 from kbroker.config.topic_config import check_internal_topic
 from kbroker.config.values import ConfigError
@@ -35,9 +35,6 @@ from kbroker.metadata.topics.topic_names import (
 )
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from kbroker.config import BrokerConfig
 
 RESERVED_TOPIC = "__cluster_metadata"
 

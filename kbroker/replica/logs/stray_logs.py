@@ -7,8 +7,6 @@ partition of its topic id is assigned to this broker. Until then its own file ha
 of the data directory had of it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Container
 from enum import Enum, auto

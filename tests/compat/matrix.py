@@ -15,6 +15,7 @@ CLIENTS = {
     "go": "Go (franz-go)",
     "kafka_go": "Go (kafka-go)",
     "rskafka": "Rust (rskafka)",
+    "kafkit": "Rust (kafkit-client)",
     "javascript": "JavaScript (KafkaJS)",
     "cli": "kbroker CLI",
     "wire": "raw frames (kio)",

@@ -99,9 +99,9 @@ class GroupCoordinator(CoordinatorBase[GroupShard]):
     def write(self, group_id: str, kind: type[K], operation: Callable[[K], CoordinatorResult[T]]) -> Future[T]:
         """Run an operation of a kind in the mode of the kind. Returns a future of its response.
 
-        An operation without records is a read: its response has nothing that is not committed.
+        An operation without records is a read: its response has nothing that is not committed. Handlers call
+        `check_enabled` before. What was begun goes on without, and a group can be deleted.
         """
-        self.check_enabled(kind)
         return self.runtime.context(group_id).schedule_write(
             lambda shard: operation(shard.kind(kind)),
             group_id,
@@ -109,7 +109,7 @@ class GroupCoordinator(CoordinatorBase[GroupShard]):
             self._config().offsets_commit_timeout_ms,
         )
 
-    def check_enabled(self, kind: type[GroupKind[Any]]) -> None:
+    def check_enabled(self, kind: type[GroupKind[Any]], message: str | None = None) -> None:
         """Raise UNSUPPORTED_VERSION if the cluster has not finalized the feature that a kind needs.
 
         Brokers that do not know the kind's records may be elected then, and would lose the groups.
@@ -117,7 +117,7 @@ class GroupCoordinator(CoordinatorBase[GroupShard]):
         if kind.feature is not None:
             name, level = kind.feature
             if self._metadata.features.levels.get(name, 0) < level:
-                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
 
     def call(
         self,

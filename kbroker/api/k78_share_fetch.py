@@ -36,9 +36,7 @@ from protocol.messages.k78_share_fetch import (
     ShareFetchResponse,
     SharePartitionData,
 )
-from protocol.messages.k78_share_fetch import (
-    AcquiredRecords as AcquiredRange,
-)
+from protocol.messages.k78_share_fetch import AcquiredRecords as AcquiredRange
 
 # Acquire modes (KIP-1206).
 BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1
@@ -225,7 +223,4 @@ class _Leaders:
         return LeaderIdAndEpoch(leader_id=found.id, leader_epoch=found.epoch)
 
 
-HANDLERS = {
-    ApiKey.SHARE_FETCH: share_fetch,
-    ApiKey.SHARE_ACKNOWLEDGE: share_acknowledge,
-}
+HANDLERS = {ApiKey.SHARE_FETCH: share_fetch, ApiKey.SHARE_ACKNOWLEDGE: share_acknowledge}

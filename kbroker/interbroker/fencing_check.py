@@ -129,9 +129,7 @@ class FencingCheck:
         """Record a round of requests to all brokers since `begin_ms`. Returns whether to give up all roles."""
         is_controller = self._is_controller()
         min_silent = min_silent_brokers(
-            is_connected=is_connected,
-            is_controller=is_controller,
-            controller=contacts.get(self._image.controller_id),
+            is_connected=is_connected, is_controller=is_controller, controller=contacts.get(self._image.controller_id)
         )
         if min_silent is None:
             self._isolation.reset()

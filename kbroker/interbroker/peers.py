@@ -71,13 +71,7 @@ class Peers:
     # Requests.
 
     async def request(
-        self,
-        broker_id: int,
-        request: Message,
-        version: int,
-        *,
-        channel: Channel = Channel.CONTROL,
-        timeout_ms: int,
+        self, broker_id: int, request: Message, version: int, *, channel: Channel = Channel.CONTROL, timeout_ms: int
     ) -> Message:
         """Return the response of a peer. Raises PeerUnavailable: the outcome is then unknown."""
         api_key = message_info(type(request)).key
@@ -87,14 +81,7 @@ class Peers:
         return decode(message_classes(api_key)[1], view, version)
 
     async def request_raw(
-        self,
-        broker_id: int,
-        api_key: int,
-        version: int,
-        body: Sequence[Buffer],
-        *,
-        channel: Channel,
-        timeout_ms: int,
+        self, broker_id: int, api_key: int, version: int, body: Sequence[Buffer], *, channel: Channel, timeout_ms: int
     ) -> memoryview:
         """Return the encoded response of a peer, after its header. Raises PeerUnavailable.
 

@@ -83,10 +83,7 @@ class ControlManager:
         return acceptable_leaders(self._loader.registrations).__contains__
 
     def _rules(
-        self,
-        topic_id: bytes,
-        new_configs: NewConfigs | None = None,
-        known: Mapping[int, KnownBroker] | None = None,
+        self, topic_id: bytes, new_configs: NewConfigs | None = None, known: Mapping[int, KnownBroker] | None = None
     ) -> TopicRules:
         """Return what affects the elections of a topic's partitions.
 
@@ -105,11 +102,7 @@ class MetadataWriter:
     """Used by one operation at a time: it calls `prepare`, decides on the loader's image, and calls `commit`."""
 
     def __init__(
-        self,
-        environment: Environment,
-        node_id: int,
-        coordination: Coordination,
-        loader: MetadataLoader,
+        self, environment: Environment, node_id: int, coordination: Coordination, loader: MetadataLoader
     ) -> None:
         self.node_id = node_id
         self.coordination = coordination

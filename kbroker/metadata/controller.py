@@ -124,10 +124,7 @@ class Controller(ControlManager):
         return [*(PartitionOutcome(*each, None) for each in recovered), *outcomes]
 
     async def alter_configs(
-        self,
-        resource_type: int,
-        name: str,
-        new_overrides: Overrides | Callable[[Overrides], Overrides] | None,
+        self, resource_type: int, name: str, new_overrides: Overrides | Callable[[Overrides], Overrides] | None
     ) -> None:
         """Replace a resource's overrides; None or {} removes them. Raises KafkaError.
 

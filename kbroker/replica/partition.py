@@ -14,12 +14,7 @@ from kbroker.common import NO_LEADER, Buffer, KafkaError
 from kbroker.config.topic_config import TopicConfig
 from kbroker.metadata.image import Forwarding, PartitionRegistration, is_retired
 from kbroker.replica.fetch.read_filter import HiddenRanges, ReadFilter
-from kbroker.replica.partition_extensions import (
-    AppendExtension,
-    AppendResult,
-    wait_until_decided,
-    wait_until_loaded,
-)
+from kbroker.replica.partition_extensions import AppendExtension, AppendResult, wait_until_decided, wait_until_loaded
 from kbroker.replica.partition_high_watermark import PartitionHighWatermark, waits_for_flush
 from kbroker.replica.partition_state import PartitionState, is_listed
 from kbroker.replica.produce.batch_validation import validate_batch

@@ -134,11 +134,7 @@ class ShareStatePersister:
         }
 
     async def initialize(
-        self,
-        key: SharePartitionKey,
-        state_epoch: int,
-        start_offset: int,
-        may_repeat: Callable[[], bool] = lambda: True,
+        self, key: SharePartitionKey, state_epoch: int, start_offset: int, may_repeat: Callable[[], bool] = lambda: True
     ) -> None:
         """Set the start offset and discard the ranges, in a new state epoch.
 

@@ -77,15 +77,7 @@ class TransactionMarkerWriter:
 class PendingMarkers:
     """The markers of one prepared transaction. The `remaining` partitions have no marker yet."""
 
-    __slots__ = (
-        "delayed_partition",
-        "marker",
-        "metadata",
-        "on_all_written",
-        "remaining",
-        "retries",
-        "retry_delay_s",
-    )
+    __slots__ = ("delayed_partition", "marker", "metadata", "on_all_written", "remaining", "retries", "retry_delay_s")
 
     def __init__(
         self, metadata: TransactionMetadata, marker: TransactionMarker, on_all_written: Callable[[], None]

@@ -115,10 +115,7 @@ def write_health_by_broker(known: Mapping[int, KnownBroker]) -> dict[int, WriteH
 
 
 def may_join(
-    broker_id: int,
-    isr: Collection[int],
-    write_health: Callable[[int], WriteHealth],
-    min_insync_replicas: int,
+    broker_id: int, isr: Collection[int], write_health: Callable[[int], WriteHealth], min_insync_replicas: int
 ) -> bool:
     """Return whether its write health permits a broker to join the ISR.
 

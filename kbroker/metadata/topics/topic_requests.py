@@ -279,9 +279,7 @@ class TopicDeletion:
 
 
 def plan_deletions(
-    requested: Sequence[TopicNameOrId],
-    topics: Mapping[str, TopicImage],
-    topics_by_id: Mapping[bytes, TopicImage],
+    requested: Sequence[TopicNameOrId], topics: Mapping[str, TopicImage], topics_by_id: Mapping[bytes, TopicImage]
 ) -> list[TopicDeletion]:
     """Resolve the topics of a request. A topic that is named more than once, in any way, is not deleted."""
     deletions: list[TopicDeletion] = []
@@ -336,11 +334,7 @@ def _add_deletion_by_id(topic: TopicImage, names: Mapping[str, int], deletions: 
 
 
 def check_new_view(
-    source_name: str,
-    topics: Mapping[str, TopicImage],
-    partitions: int,
-    replication_factor: int,
-    has_assignments: bool,
+    source_name: str, topics: Mapping[str, TopicImage], partitions: int, replication_factor: int, has_assignments: bool
 ) -> None:
     """Raise KafkaError if a topic with these numbers (-1: the default) cannot be a view of the source."""
     source = check_source(source_name, topics)

@@ -53,11 +53,7 @@ class FetchReads:
         self.throttled_left: int | None = None
 
     def add_error(
-        self,
-        fetched: FetchPartition,
-        code: ErrorCode,
-        leader: CurrentLeader | None = None,
-        message: str | None = None,
+        self, fetched: FetchPartition, code: ErrorCode, leader: CurrentLeader | None = None, message: str | None = None
     ) -> None:
         """Add the error of a partition. `message`: the reason, for the broker's log."""
         # As in Kafka, the list of aborted transactions is empty if the partition does not exist, and else null.
@@ -127,11 +123,7 @@ MAX_INCREMENTAL_RESULTS = 512
 
 
 def read_partitions(
-    session: FetchSession,
-    request: FetchRequest,
-    max_bytes: int,
-    partitions: ReplicaManager,
-    throttle: LeaderThrottle,
+    session: FetchSession, request: FetchRequest, max_bytes: int, partitions: ReplicaManager, throttle: LeaderThrottle
 ) -> FetchReads:
     """Read the partitions that are ready, or all in the first request of a session.
 
@@ -253,12 +245,7 @@ def _hidden_ranges(partition: Partition) -> HiddenRanges:
 
 
 def _read_through_filter(
-    reads: FetchReads,
-    session: FetchSession,
-    request: FetchRequest,
-    read: ColdRead,
-    filtered: Filtered,
-    clock: Clock,
+    reads: FetchReads, session: FetchSession, request: FetchRequest, read: ColdRead, filtered: Filtered, clock: Clock
 ) -> None:
     """Read a partition with a read filter, or leave it to a thread."""
     reads.is_filtered = True

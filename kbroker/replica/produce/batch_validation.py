@@ -47,11 +47,7 @@ class NotOneBatchError(KafkaError):
 
 
 def validate_batch(
-    records: memoryview | None,
-    config: "TopicConfig",
-    now_ms: int,
-    produce_version: int,
-    transactional: bool = False,
+    records: memoryview | None, config: "TopicConfig", now_ms: int, produce_version: int, transactional: bool = False
 ) -> ValidatedBatch:
     """Validate the records of one partition in a Produce request, and convert them if the topic requires that.
 

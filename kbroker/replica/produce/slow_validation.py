@@ -198,11 +198,7 @@ class RecordValidator:
         return inspected
 
     async def _use_body(
-        self,
-        batch: WritableBatch,
-        header: BatchHeader,
-        config: TopicConfig,
-        use: Callable[[Buffer], Awaitable[T]],
+        self, batch: WritableBatch, header: BatchHeader, config: TopicConfig, use: Callable[[Buffer], Awaitable[T]]
     ) -> T:
         """Decompress the records of a batch for `use`, within the limits of memory. Raises KafkaError."""
         codec, data = header.codec, body_of(batch, 0, header.size)

@@ -160,9 +160,7 @@ class _Replacement:
             log.durability.add_task(undo, self._finish, required=True)
         else:
             log.durability.add_task(
-                _ExchangeFiles(sources, segment),
-                lambda deleted: self._finish_replaced(segment, deleted),
-                required=True,
+                _ExchangeFiles(sources, segment), lambda deleted: self._finish_replaced(segment, deleted), required=True
             )
 
     def _finish_replaced(self, segment: LogSegment, deleted: list[str]) -> None:

@@ -415,15 +415,8 @@ class ReplicaManager:
 
     # DeleteRecords and shutdown.
 
-    def delete_records(self, partition: Partition, offset: int) -> None:
-        """Delete the records below `offset` (-1: the high watermark). Raises KafkaError.
-
-        They may return after a crash, until `store_log_starts` was called.
-        """
-        delete_from_log(partition, offset)
-
     async def store_log_starts(self) -> None:
-        """Write the log start offsets of all partitions. Raises KafkaError."""
+        """Write the log start offsets of all partitions: until then deleted records may return. Raises KafkaError."""
         try:
             await self.logs.write_checkpoints()
         except OSError as error:

@@ -100,10 +100,6 @@ def _error_code(response: Message) -> int:
     return code
 
 
-def _has_succeeded(task: asyncio.Task[Message]) -> bool:
-    return task.done() and not task.cancelled() and task.exception() is None
-
-
 class ControllerChannel:
     """`serve_locally` handles a request when this broker is the controller."""
 
@@ -180,7 +176,7 @@ class ControllerChannel:
                 either: list[asyncio.Future[Message] | asyncio.Future[None]] = [*waiting, changed]
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 for task in tasks:
-                    if _has_succeeded(task):
+                    if task.done() and not task.cancelled() and task.exception() is None:
                         return task.result()
                 if changed.done():
                     raise PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, "another broker is the controller now")

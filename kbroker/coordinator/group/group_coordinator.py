@@ -20,7 +20,7 @@ from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.coordinator.group.topics import changed_topics, removed_partitions
 from kbroker.coordinator.internal_log import InternalLog
 from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext, RuntimeConfig
-from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorBase
+from kbroker.coordinator.runtime.coordinator_runtime import Coordinator
 from kbroker.coordinator.runtime.operation import SHARED, CoordinatorResult, LockMode, RecordProducer, Respond
 from kbroker.coordinator.runtime.write_event import complete
 from kbroker.metadata.image import MetadataDelta, MetadataImage
@@ -40,7 +40,7 @@ MAX_COMPRESSED_COMMIT_BYTES = 24 << 20
 SMALL_COMMIT = 64
 
 
-class GroupCoordinator(CoordinatorBase[GroupShard]):
+class GroupCoordinator(Coordinator[GroupShard]):
     """Schedules operations on the groups of this broker.
 
     Methods, or the futures that they return, raise KafkaError with the code for the client. The future of a write is

@@ -180,7 +180,7 @@ class CoordinatorRuntime(Generic[S]):
             self._elect(context.tp, context.epoch)
 
 
-class CoordinatorBase(Generic[S]):
+class Coordinator(Generic[S]):
     """The coordinator of an internal topic: the runtime of the topic, and periodic tasks. Each kind has a subclass."""
 
     topic: str

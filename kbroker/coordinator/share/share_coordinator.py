@@ -15,7 +15,7 @@ from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
 from kbroker.coordinator.internal_log import InternalLog, coordinator_error
 from kbroker.coordinator.runtime.coordinator_context import ACTIVE, CoordinatorContext, RuntimeConfig
-from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorBase
+from kbroker.coordinator.runtime.coordinator_runtime import Coordinator
 from kbroker.coordinator.runtime.operation import ORDERED, CoordinatorResult
 from kbroker.coordinator.share.share_partition_state import PersistedState, SharePartitionKey, StateSummary, StateWrite
 from kbroker.coordinator.share.share_shard import ShareShard
@@ -32,7 +32,7 @@ log = EventLogger("kbroker.share_coordinator")
 PRUNE_INTERVAL_MS = 300_000
 
 
-class ShareCoordinator(CoordinatorBase[ShareShard]):
+class ShareCoordinator(Coordinator[ShareShard]):
     """Methods return the future of a response, or raise KafkaError with the code for the leader that asks."""
 
     topic = SHARE_GROUP_STATE_TOPIC

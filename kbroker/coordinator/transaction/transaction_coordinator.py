@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.common import NO_PRODUCER_ID, KafkaError, TopicPartition
 from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext, CoordinatorState, RuntimeConfig
-from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorBase
+from kbroker.coordinator.runtime.coordinator_runtime import Coordinator
 from kbroker.coordinator.runtime.operation import CoordinatorResult
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
 from kbroker.coordinator.transaction.transaction_metadata import (
@@ -48,7 +48,7 @@ log = EventLogger("kbroker.transactions")
 NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_EPOCH)
 
 
-class TransactionCoordinator(CoordinatorBase[TransactionShard]):
+class TransactionCoordinator(Coordinator[TransactionShard]):
     """Schedules operations on the transactional ids of this broker.
 
     Methods raise KafkaError with the code for the client. Writes return when their record is committed.

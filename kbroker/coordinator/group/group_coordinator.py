@@ -4,38 +4,31 @@ A group belongs to the partition of __consumer_offsets that its id hashes to. It
 partition.
 """
 
-from __future__ import annotations
-
+from asyncio import Future
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.group_shard import GroupShard
+from kbroker.config import BrokerConfig
+from kbroker.coordinator.group.classic.classic_members import ClassicMembers
+from kbroker.coordinator.group.group import Committer, Group
+from kbroker.coordinator.group.group_shard import GroupKind, GroupShard, TopicPartitions
 from kbroker.coordinator.group.kinds import GROUP_KINDS
+from kbroker.coordinator.group.offset_metadata_manager import FetchedOffsets
+from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.coordinator.group.topics import changed_topics, removed_partitions
-from kbroker.coordinator.runtime.coordinator_context import RuntimeConfig
+from kbroker.coordinator.internal_log import InternalLog
+from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext, RuntimeConfig
 from kbroker.coordinator.runtime.coordinator_runtime import Coordinator
 from kbroker.coordinator.runtime.operation import SHARED, CoordinatorResult, LockMode, RecordProducer, Respond
 from kbroker.coordinator.runtime.write_event import complete
+from kbroker.metadata.image import MetadataDelta, MetadataImage
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k15_groups import ListedGroup
-
-if TYPE_CHECKING:
-    from asyncio import Future
-
-    from kbroker.config import BrokerConfig
-    from kbroker.coordinator.group.classic.classic_members import ClassicMembers
-    from kbroker.coordinator.group.group import Committer, Group
-    from kbroker.coordinator.group.group_shard import GroupKind, TopicPartitions
-    from kbroker.coordinator.group.offset_metadata_manager import FetchedOffsets
-    from kbroker.coordinator.group.records import OffsetRecord
-    from kbroker.coordinator.internal_log import InternalLog
-    from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
-    from kbroker.metadata.image import MetadataDelta, MetadataImage
-    from kbroker.runtime.environment import Environment
 
 T = TypeVar("T")
 K = TypeVar("K", bound="GroupKind[Any]")

@@ -6,29 +6,24 @@
 __share_group_state has the policy delete without retention: what precedes the oldest snapshot in use is deleted here.
 """
 
-from __future__ import annotations
-
+from asyncio import Future
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from kbroker.common import KafkaError
+from kbroker.config import BrokerConfig
 from kbroker.coordinator.internal_log import InternalLog, coordinator_error
 from kbroker.coordinator.runtime.coordinator_context import ACTIVE, CoordinatorContext, RuntimeConfig
 from kbroker.coordinator.runtime.coordinator_runtime import Coordinator
 from kbroker.coordinator.runtime.operation import ORDERED, CoordinatorResult
 from kbroker.coordinator.share.share_partition_state import PersistedState, SharePartitionKey, StateSummary, StateWrite
 from kbroker.coordinator.share.share_shard import ShareShard
+from kbroker.metadata.image import MetadataDelta, MetadataImage
 from kbroker.metadata.topics.topic_names import SHARE_GROUP_STATE_TOPIC
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import paced
-
-if TYPE_CHECKING:
-    from asyncio import Future
-
-    from kbroker.config import BrokerConfig
-    from kbroker.metadata.image import MetadataDelta, MetadataImage
-    from kbroker.runtime.environment import Environment
 
 T = TypeVar("T")
 log = EventLogger("kbroker.share_coordinator")

@@ -90,10 +90,7 @@ class Matrix:
         features = _in_order({feature for _, feature in counts})
         if not clients:
             return []
-        rows = [
-            ["", *(CLIENTS[client] for client in clients)],
-            ["", *(version_of(client) for client in clients)],
-        ]
+        rows = [["", *(CLIENTS[client] for client in clients)], ["", *(version_of(client) for client in clients)]]
         rows += [[feature, *(_cell(counts.get((client, feature))) for client in clients)] for feature in features]
         return _aligned(rows)
 

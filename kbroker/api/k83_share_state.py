@@ -20,7 +20,13 @@ from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.share.share_partition_state import PersistedState, SharePartitionKey, StateSummary, StateWrite
 from kbroker.runtime.turns import paced
 from protocol.apis import ApiKey
-from protocol.messages import message_classes
+from protocol.messages.k83_share_state import (
+    DeleteShareGroupStateResponse,
+    InitializeShareGroupStateResponse,
+    ReadShareGroupStateResponse,
+    ReadShareGroupStateSummaryResponse,
+    WriteShareGroupStateResponse,
+)
 
 RUNS_IN_TURNS = True
 
@@ -43,23 +49,29 @@ def _no_fields(result: None) -> Mapping[str, Any]:
     return {}
 
 
-# How to start the operation of a partition, and the fields that its result has besides the partition.
-OPERATIONS: Mapping[int, tuple[Start, Fields]] = {
+# The response; how to start the operation of a partition; the fields that its result has besides the partition.
+OPERATIONS: Mapping[int, tuple[Any, Start, Fields]] = {
     ApiKey.INITIALIZE_SHARE_GROUP_STATE: (
+        InitializeShareGroupStateResponse,
         lambda states, key, row: states.initialize(key, row.state_epoch, row.start_offset),
         _no_fields,
     ),
-    ApiKey.READ_SHARE_GROUP_STATE: (lambda states, key, row: states.read(key, row.leader_epoch), _state_fields),
-    ApiKey.WRITE_SHARE_GROUP_STATE: (_write, _no_fields),
-    ApiKey.DELETE_SHARE_GROUP_STATE: (lambda states, key, row: states.delete(key), _no_fields),
-    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: (lambda states, key, row: states.read_summary(key), StateSummary._asdict),
-}
+    ApiKey.READ_SHARE_GROUP_STATE: (
+        ReadShareGroupStateResponse, lambda states, key, row: states.read(key, row.leader_epoch), _state_fields
+    ),
+    ApiKey.WRITE_SHARE_GROUP_STATE: (WriteShareGroupStateResponse, _write, _no_fields),
+    ApiKey.DELETE_SHARE_GROUP_STATE: (
+        DeleteShareGroupStateResponse, lambda states, key, row: states.delete(key), _no_fields
+    ),
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: (
+        ReadShareGroupStateSummaryResponse, lambda states, key, row: states.read_summary(key), StateSummary._asdict
+    ),
+}  # fmt: skip
 
 
 async def handle(services: Services, context: RequestContext, request: Any) -> Any:
     """Start the operations of all partitions, and return their results; as in Kafka, none without a group or topics."""
-    start, fields = OPERATIONS[context.api_key]
-    response_class: Any = message_classes(context.api_key)[1]
+    response_class, start, fields = OPERATIONS[context.api_key]
     topic_result: Any = response_class.__rows__["results"].type[0]
     partition_result: Any = topic_result.__rows__["partitions"].type[0]
     is_initialize = context.api_key == ApiKey.INITIALIZE_SHARE_GROUP_STATE

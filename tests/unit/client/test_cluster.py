@@ -27,7 +27,7 @@ from protocol.messages.k09_offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from protocol.messages.k10_find_coordinator import FindCoordinatorResponse, FoundCoordinator
+from protocol.messages.k10_find_coordinator import Coordinator, FindCoordinatorResponse
 from protocol.messages.k19_create_topics import CreateTopicsResponse
 from protocol.messages.k20_delete_topics import DeletableTopicResult, DeleteTopicsResponse
 from protocol.messages.k60_describe_cluster import DescribeClusterResponse
@@ -144,7 +144,7 @@ def test_a_request_follows_its_coordinator(start: Start, version: int) -> None:
         code, broker = next(found)
         row = {"node_id": 1 if broker is first else 2, "host": "127.0.0.1", "port": broker.port, "error_code": code}
         return (
-            FindCoordinatorResponse(coordinators=[FoundCoordinator(**row)])
+            FindCoordinatorResponse(coordinators=[Coordinator(**row)])
             if version > 3
             else FindCoordinatorResponse(**row)
         )
@@ -164,7 +164,7 @@ def test_a_request_follows_its_coordinator(start: Start, version: int) -> None:
 
 def test_committed_offsets_of_older_brokers(start: Start) -> None:
     client, (broker,) = start(1, offset_fetch=7)
-    row = FoundCoordinator(node_id=1, host="127.0.0.1", port=broker.port)
+    row = Coordinator(node_id=1, host="127.0.0.1", port=broker.port)
     broker.handlers[ApiKey.FIND_COORDINATOR] = lambda _: FindCoordinatorResponse(coordinators=[row])
     offset = OffsetFetchResponsePartition(partition_index=0, committed_offset=5)
     broker.handlers[ApiKey.OFFSET_FETCH] = lambda _: OffsetFetchResponse(
@@ -176,7 +176,7 @@ def test_committed_offsets_of_older_brokers(start: Start) -> None:
 
 def test_an_error_of_a_coordinator_names_what_it_is_about(start: Start) -> None:
     client, (broker,) = start(1)
-    row = FoundCoordinator(error_code=ErrorCode.INVALID_REQUEST, error_message="No.")
+    row = Coordinator(error_code=ErrorCode.INVALID_REQUEST, error_message="No.")
     broker.handlers[ApiKey.FIND_COORDINATOR] = lambda _: FindCoordinatorResponse(coordinators=[row])
     with pytest.raises(BrokerError, match=r"^transactional id x: No \(INVALID_REQUEST\)$"):
         client.find_coordinator("x", TRANSACTION)

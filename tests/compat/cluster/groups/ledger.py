@@ -1,5 +1,6 @@
 """What the members of a group have printed, and what it must amount to in the end."""
 
+import threading
 from collections import Counter
 
 # The partition and the offset of a record.
@@ -13,17 +14,24 @@ class Ledger:
         self.name = name
         self.reads: Counter[Record] = Counter()
         self.acking: set[Record] = set()
-        # When the first response to the acknowledgement of a record came, and how many came.
+        # When the first response to the acknowledgement of a record came.
         self.acked_ns: dict[Record, int] = {}
-        self.acks: Counter[Record] = Counter()
         self.refusals: Counter[str] = Counter()
         # Reads that began after the acknowledgement.
         self.late: set[Record] = set()
+        # The acknowledgements that came twice.
+        self.twice: set[Record] = set()
         self.fatal: list[str] = []
+        # Each member has a thread that adds its lines.
+        self._lock = threading.Lock()
         # When a record was read, in nanoseconds: a member's line may come later than another's of a later time.
         self._read_ns: dict[Record, int] = {}
 
     def add(self, line: str) -> None:
+        with self._lock:
+            self._add(line)
+
+    def _add(self, line: str) -> None:
         what, _, rest = line.partition(" ")
         if what in ("fatal", "assigned"):
             if what == "fatal":
@@ -37,7 +45,8 @@ class Ledger:
         elif what == "acking":
             self.acking.add(record)
         elif what == "acked":
-            self.acks[record] += 1
+            if record in self.acked_ns:
+                self.twice.add(record)
             self.acked_ns[record] = min(int(more[0]), self.acked_ns.get(record, int(more[0])))
         else:
             assert what == "refused", line
@@ -51,17 +60,18 @@ class Ledger:
         assert self.late == set(), (
             f"{self.name} has got records again after their acknowledgement: {self._some(self.late)}"
         )
-        twice = {record for record, count in self.acks.items() if count > 1}
-        assert twice == set(), f"records of {self.name} were acknowledged twice: {self._some(twice)}"
+        assert self.twice == set(), f"records of {self.name} were acknowledged twice: {self._some(self.twice)}"
 
     def missing(self, ends: list[int], is_share: bool) -> set[Record]:
         """Return the records below the ends that no member has read, or with `is_share` tried to acknowledge."""
-        done = self.acking if is_share else self.reads.keys()
+        with self._lock:
+            done = set(self.acking if is_share else self.reads)
         return {(partition, offset) for partition, end in enumerate(ends) for offset in range(end)} - done
 
     @property
     def repeated(self) -> int:
-        return sum(self.reads.values()) - len(self.reads)
+        with self._lock:
+            return self.reads.total() - len(self.reads)
 
     def _some(self, records: set[Record]) -> str:
         return f"{len(records)}, first {sorted(records)[:5]}"

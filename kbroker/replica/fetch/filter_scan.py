@@ -10,7 +10,6 @@ while some repeat a fetch silently after CORRUPT_MESSAGE.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from kbroker.common import Buffer, KafkaError
@@ -38,7 +37,6 @@ MAX_LOOP_MEMBERS_BYTES = 1 << 14
 MAX_LOOP_DECOMPRESSED_BYTES = 1 << 18
 
 
-@dataclass(slots=True, eq=False)
 class LookBudget:
     """The budget of one response: the bytes of the log that it may still scan, until a monotonic deadline.
 

@@ -43,9 +43,12 @@ class LookBudget:
     `decompressed_bytes`: the most of one batch; None for as many as the topic allows.
     """
 
-    deadline_ns: int
-    decompressed_bytes: int | None
-    bytes_left: int = MAX_LOOK_BYTES
+    __slots__ = ("bytes_left", "deadline_ns", "decompressed_bytes")
+
+    def __init__(self, deadline_ns: int, decompressed_bytes: int | None) -> None:
+        self.bytes_left = MAX_LOOK_BYTES
+        self.deadline_ns = deadline_ns
+        self.decompressed_bytes = decompressed_bytes
 
     @classmethod
     def for_loop(cls, clock: Clock) -> LookBudget:

@@ -10,7 +10,6 @@ while some repeat a fetch silently after CORRUPT_MESSAGE.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from kbroker.common import Buffer, KafkaError
@@ -38,16 +37,18 @@ MAX_LOOP_MEMBERS_BYTES = 1 << 14
 MAX_LOOP_DECOMPRESSED_BYTES = 1 << 18
 
 
-@dataclass(slots=True, eq=False)
 class LookBudget:
     """The budget of one response: the bytes of the log that it may still scan, until a monotonic deadline.
 
     `decompressed_bytes`: the most of one batch; None for as many as the topic allows.
     """
 
-    deadline_ns: int
-    decompressed_bytes: int | None
-    bytes_left: int = MAX_LOOK_BYTES
+    __slots__ = ("bytes_left", "deadline_ns", "decompressed_bytes")
+
+    def __init__(self, deadline_ns: int, decompressed_bytes: int | None) -> None:
+        self.bytes_left = MAX_LOOK_BYTES
+        self.deadline_ns = deadline_ns
+        self.decompressed_bytes = decompressed_bytes
 
     @classmethod
     def for_loop(cls, clock: Clock) -> LookBudget:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kbroker.coordinator.share.share_partition_state import SharePartitionKey
 from kbroker.metadata.store import znodes
 from kbroker.simulation.checker.history import DeleteRecords, History, Operation, Outcome, Poll, Send, TopicPartition
 from kbroker.simulation.clients.producer import ACKS_ALL
@@ -218,6 +219,15 @@ class Simulation:
     @property
     def bootstrap(self) -> list[tuple[str, int]]:
         return [(machine.name, PORT) for machine in self.machines]
+
+    def share_leader(self, group: str, node: int, tp: TopicPartition) -> object:
+        """Return the object of a broker that has the locks of a share group, None if there is none."""
+        services = self.machines[max(node - 1, 0) if len(self.machines) > 1 else 0].services
+        topic = None if services is None else services.metadata.topics.get(tp[0])
+        if services is None or topic is None:
+            return None
+        leader = services.share.leaders.get(SharePartitionKey(group, topic.topic_id, tp[1]))
+        return leader if leader is not None and leader.state is not None and leader.failure is None else None
 
     def note(self, text: str) -> None:
         self.history.note("simulation", text)

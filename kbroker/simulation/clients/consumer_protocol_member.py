@@ -11,7 +11,7 @@ from random import Random
 from uuid import UUID
 
 from kbroker.client.requests import by_topic
-from kbroker.simulation.checker.history import History, Own, Read, TopicPartition
+from kbroker.simulation.checker.history import Fenced, History, Own, Read, TopicPartition
 from kbroker.simulation.clients.cluster import COORDINATOR_MOVED, NO_ID, RefusedError
 from kbroker.simulation.clients.consumer import Consumer, Position
 from kbroker.simulation.clients.group_member import FencedError, Member, MemberConfig
@@ -24,6 +24,10 @@ from protocol.messages.k68_consumer_groups import (
 )
 
 JOIN_EPOCH, LEAVE_EPOCH = 0, -1
+# The shortest session timeout of a run.
+SHORTEST_SESSION_S = 6.0
+# With these errors the coordinator does not know the member, or not its epoch.
+FENCED = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND)
 REJOIN = frozenset(
     {
         ErrorCode.FENCED_MEMBER_EPOCH,
@@ -53,6 +57,8 @@ class ConsumerProtocolMember(Member):
         self._assignment: frozenset[TopicPartition] | None = None
         # The partitions in the last heartbeat that has a response; None if the next one has to say everything.
         self._acknowledged: frozenset[TopicPartition] | None = None
+        # When the last heartbeat was sent.
+        self._heard_s = 0.0
 
     async def poll(self) -> list[Read]:
         """Return the next records. Raises FencedError, CorruptRecordError."""
@@ -115,12 +121,16 @@ class ConsumerProtocolMember(Member):
                 for name, indexes in by_topic(owned).items()
             ]
         # If the response is lost, the next request says everything.
-        self._acknowledged = None
+        is_up_to_date = self._acknowledged == owned and self._assignment is None and self.generation != JOIN_EPOCH
+        self._acknowledged, heard_s, self._heard_s = None, self._heard_s, self._cluster.loop.time()
         try:
             coordinator = await self._offsets.coordinator()
             timeout_s = self.config.session_timeout_ms / 2000
             response = await coordinator.request(request, ConsumerGroupHeartbeatResponse, timeout_s=timeout_s)
             if response.error_code:
+                silent_s = self._cluster.loop.time() - heard_s
+                if is_up_to_date and response.error_code in FENCED and silent_s < SHORTEST_SESSION_S:
+                    self._history.record(self._process, Fenced(self._group, self.member_id, self.generation, silent_s))
                 self._handle_error(ErrorCode(response.error_code))
                 return False
             assignment = response.assignment

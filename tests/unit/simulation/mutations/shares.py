@@ -31,10 +31,9 @@ def shared(*faults: Any, pause_s: float = 0.3, **values: Any) -> Shape:
 
 
 @mutation("share", [INVARIANT], shared())
-@replaces(SharePartition, "expire_locks")
-def locks_never_expire(*_: Any) -> StateChange:
+@replaces(SharePartition, "next_deadline_ms")
+def locks_never_expire(*_: Any) -> None:
     """A lock never expires."""
-    return StateChange(is_retried=True)
 
 
 @mutation("share", [INVARIANT], shared("full", seconds=6.0, pause_s=0.1))

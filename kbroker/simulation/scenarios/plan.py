@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
-from kbroker.coordinator.share import share_coordinator, share_shard
+from kbroker.coordinator.share import persister, share_coordinator, share_shard
 from kbroker.queues.dedup import key_state
 from kbroker.queues.delay import delivery, pending_records, snapshots, stored_records
 from kbroker.replica import assigned_partitions
@@ -369,10 +369,11 @@ _SNAPSHOTS = (
     (snapshots, "MIN_BYTES", 4096),
     (key_state, "SNAPSHOT_BYTES", 4096),
 )
-# Redundant records of share coordinators are deleted often, and cold partitions get new snapshots.
-_PRUNING = (
+# Redundant records of share coordinators are deleted often, cold partitions get new snapshots, and writes fail soon.
+_SHARES = (
     (share_coordinator, "PRUNE_INTERVAL_MS", 500),
     (share_shard, "COLD_PARTITION_SNAPSHOT_INTERVAL_MS", 1_000),
+    (persister, "RETRY_S", 1.0),
 )
 # Records are read ahead in several parts, from few batches at a time, of which some do not fit.
 _READ_AHEAD = (
@@ -400,7 +401,7 @@ _TURNS = (
 
 @contextmanager
 def small_limits(*, small_turns: bool) -> Iterator[None]:
-    limits = _SNAPSHOTS + _PRUNING + _READ_AHEAD + (_TURNS if small_turns else ())
+    limits = _SNAPSHOTS + _SHARES + _READ_AHEAD + (_TURNS if small_turns else ())
     before = [(module, name, getattr(module, name)) for module, name, _ in limits]
     for module, name, value in limits:
         setattr(module, name, value)

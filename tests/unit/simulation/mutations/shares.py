@@ -20,6 +20,7 @@ from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, mutati
 from tests.unit.simulation.mutations.scene import Scene
 from tests.unit.simulation.mutations.shapes import NEVER, Shape, broker, one_partition, only
 
+SPINNING = "SpinningError"
 BROKEN = ["BrokenShareGroup"]
 
 
@@ -52,7 +53,7 @@ def lost_updates_count(_: Any, partition: SharePartition, change: StateChange, n
     partition.commit(change)
 
 
-@mutation("share", BROKEN, shared())
+@mutation("share", BROKEN, shared(), first_seed=1)
 @replaces(SharePartition, "begin_write")
 def updates_move_the_start_past_open_records(real: Any, partition: SharePartition, changes: Sequence[StateChange]) -> Any:
     """The start is stored behind the last record in flight, although others are still open."""
@@ -60,7 +61,7 @@ def updates_move_the_start_past_open_records(real: Any, partition: SharePartitio
     return write._replace(start_offset=partition.end + 1), undo
 
 
-@mutation("share", BROKEN, shared())
+@mutation("share", BROKEN, shared(), first_seed=2)
 @replaces(SharePartition, "acknowledge")
 def acknowledgements_of_others_are_accepted(
     real: Any, partition: SharePartition, member_id: str, spans: Sequence[Acknowledgement], *rest: Any
@@ -73,13 +74,13 @@ def acknowledgements_of_others_are_accepted(
     return change
 
 
-@mutation("share", [LIVENESS], shared("kill", transactors=1, producers=1))
+@mutation("share", [LIVENESS, SPINNING], shared("kill", transactors=1, producers=1))
 @replaces(SharePartition, "_archive_hole")
 def holes_stay_open(*_: Any) -> None:
     """Offsets without records are never archived."""
 
 
-@mutation("share", BROKEN, shared("kill", pause_s=0.2), first_seed=0)
+@mutation("share", BROKEN, shared("kill", pause_s=0.2))
 @replaces(DeadLetterWriter, "_write")
 async def records_are_archived_before_their_dead_letters(
     real: Any, writer: DeadLetterWriter, leader: SharePartitionLeader, span: Span, deliveries: int

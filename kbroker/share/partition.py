@@ -201,7 +201,7 @@ class SharePartition:
 
     def _archive(self, hole: InFlightRange) -> None:
         hole.state, hole.due_ms, hole.is_hole = DeliveryState.ARCHIVED, 0, True
-        # With its count: that of a record which was delivered before is stored, and of two states the higher one applies.
+        # Of two states of an offset the one with the higher count applies, and the record may have been delivered.
         self._unstored.append(StateBatch(hole.first, hole.last, hole.state, hole.delivery_count))
 
     def archive_before(self, log_start: int) -> None:

@@ -105,8 +105,8 @@ class Own:
 
 @dataclass(slots=True)
 class Fenced:
-    """The coordinator did not accept the epoch of a member that had followed its assignment, and whose last heartbeat,
-    this long ago, had a response."""
+    """The coordinator did not know a member, or its epoch, whose last heartbeat with a response was sent this long ago:
+    no timeout can have passed since then."""
 
     group: str
     member: str

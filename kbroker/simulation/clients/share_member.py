@@ -4,11 +4,11 @@ It has no positions: the leaders say which records it has, and it says what has 
 or with its next ShareFetch. A session ends with its connection, or with a request of the final epoch.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from kbroker.api.k78_share_fetch import BATCH_OPTIMIZED, RECORD_LIMIT
 from kbroker.client.requests import GROUP
@@ -34,9 +34,9 @@ from protocol.messages.k78_share_fetch import (
     ForgottenTopic,
     ShareAcknowledgeRequest,
     ShareAcknowledgeResponse,
-    SharePartitionData,
     ShareFetchRequest,
     ShareFetchResponse,
+    SharePartitionData,
 )
 
 JOIN_EPOCH, LEAVE_EPOCH = 0, -1
@@ -275,7 +275,7 @@ class ShareMember:
             refused = Outcome.FAILED if code in NOT_ACKNOWLEDGED else Outcome.UNKNOWN
             self._records.end(each, Outcome.OK if code == 0 else refused, self._cluster.loop.time())
 
-    def _topics_of(self, topic: type, partition: type, types: Types) -> list:
+    def _topics_of(self, topic: type, partition: type, types: Types) -> list[Any]:
         """Return the rows of a request, one for each partition."""
         return [
             topic(
@@ -290,7 +290,9 @@ class ShareMember:
     def _rows(self, response: ShareFetchResponse) -> dict[TopicPartition, SharePartitionData]:
         names = self._cluster.topic_names
         return {
-            (names[topic.topic_id], row.partition_index): row for topic in response.responses for row in topic.partitions
+            (names[topic.topic_id], row.partition_index): row
+            for topic in response.responses
+            for row in topic.partitions
         }
 
 

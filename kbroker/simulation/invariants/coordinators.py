@@ -2,8 +2,8 @@
 
 A coordinator that is active in a leader epoch has waited until everything that the former leader may have committed is
 committed again. Compared are the committed offsets of groups and the last state of each transactional id, up to the
-high watermark; and the groups and share states whose records are replayed before they are committed, whenever nothing is
-in flight: what a failed append has left would stay.
+high watermark; and the groups and states of share partitions whose records are replayed before they are committed,
+whenever nothing is in flight: what a failed append has left would stay.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class SharePartitionInvariants:
             return
         held = [Span(each.first, each.last) for each in state.ranges if each.state in FINISHED and not each.is_pending]
         before = [Span(stored.state.start_offset, state.start - 1)] if state.start > stored.state.start_offset else []
-        known = [*_finished(stored.state), *state._unstored]
+        known = _finished(stored.state) + [Span(each.first, each.last) for each in state._unstored]
         missing = _first_missing([*before, *held], max(stored.state.start_offset, 0), known)
         if missing is not None:
             raise BrokenInvariant(f"offset {missing} is finished, and that is not stored: {stored.state}")

@@ -7,7 +7,6 @@ What they see is checked with the rules of share_rules.py.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from random import Random
 
 from kbroker.client.requests import GROUP as GROUP_KEY
@@ -84,9 +83,7 @@ class ShareGroupWorkload:
         }
 
     async def create(self, admin: Admin, replication_factor: int) -> None:
-        await admin.create_topic(
-            DEAD_LETTERS, 1, {DEAD_LETTER_ENABLE: "true"}, replication_factor=replication_factor
-        )
+        await admin.create_topic(DEAD_LETTERS, 1, {DEAD_LETTER_ENABLE: "true"}, replication_factor=replication_factor)
         await admin.alter_configs(GROUP, self.configs, kind=ConfigResourceType.GROUP)
 
     # Members.
@@ -256,7 +253,9 @@ class _Program:
         types = {tp: found for tp, found in types.items() if found}
         if self._happens(0.1):
             await asyncio.sleep(self._random.random() * self._lock_s)
-            await member.acknowledge(node, {tp: dict.fromkeys(found, RENEW) for tp, found in types.items()}, renews=True)
+            await member.acknowledge(
+                node, {tp: dict.fromkeys(found, RENEW) for tp, found in types.items()}, renews=True
+            )
         if self._happens(0.15):
             # Perhaps longer than the lock, which then is another member's.
             await asyncio.sleep(self._random.random() * 1.5 * self._lock_s)
@@ -269,7 +268,9 @@ class _Program:
         else:
             await member.acknowledge(node, types)
 
-    def _of_others(self, partitions: Sequence[TopicPartition] | Mapping[TopicPartition, object]) -> Iterator[tuple[TopicPartition, dict[int, int]]]:
+    def _of_others(
+        self, partitions: Sequence[TopicPartition] | Mapping[TopicPartition, object]
+    ) -> Iterator[tuple[TopicPartition, dict[int, int]]]:
         """Accept a record that another member has."""
         now_s = self._cluster.loop.time()
         for tp in partitions:

@@ -104,9 +104,8 @@ class SharedRecords:
             record = self._records.setdefault((delivery.tp, offset), _Record(value))
             reason = self._fault(record, value, count, delivery)
             if reason:
-                raise BrokenShareGroup(
-                    f"{delivery.member} got {partition_name(delivery.tp)}@{offset} = {value}, delivery {count}, {reason}"
-                )
+                what = f"{partition_name(delivery.tp)}@{offset} = {value}"
+                raise BrokenShareGroup(f"{delivery.member} got {what}, delivery {count}, {reason}")
             record.counts[delivery.member] = count
             # The lock began while the fetch was in progress.
             until_s = delivery.begun_s + self._policy.lock_s

@@ -106,13 +106,16 @@ def commit_counts_although_refused(_: Any, context: CoordinatorContext[Any], eve
 
 def consuming(*faults: Any, **values: Any) -> Shape:
     """Members of the consumer protocol in a cluster, with one coordinator."""
-    shape = replicated(*faults, members=3, consumer_protocol=True, pause_between_sends_s=0.05, **values)
-    return broker(shape, **CONSUMER_PROTOCOL, offsets_topic_num_partitions="1")
+    shape = replicated(*faults, members=4, producers=1, consumer_protocol=True, pause_between_sends_s=0.05, **values)
+    configs = {"offsets_topic_num_partitions": "1", "replica_lag_time_max_ms": "30000"}
+    return broker(shape, **CONSUMER_PROTOCOL, **configs)
 
 
-@mutation("cluster-groups", [INVARIANT], consuming("full", seconds=8.0))
+@mutation("cluster-groups", [INVARIANT], consuming("full", seconds=8.0), first_seed=18)
 @replaces(CoordinatorContext, "_on_append_failed")
-def a_failed_append_leaves_replayed_state(_: Any, context: CoordinatorContext[Any], events: Any, error: ErrorCode) -> None:
+def a_failed_append_leaves_replayed_state(
+    _: Any, context: CoordinatorContext[Any], events: Any, error: ErrorCode
+) -> None:
     """Records that were replayed when they were queued, and not appended, keep their effect."""
     context._fail_all(events, error)
 
@@ -124,7 +127,7 @@ async def _coordinator_without_followers(simulation: Simulation, random: Random)
         return
     coordinator, followers = scene.leader, scene.followers
     scene.cut(coordinator, followers)
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(4.0)
     scene.expire(coordinator)
     await scene.until(lambda: scene.leads(followers[0]) or scene.leads(followers[1]))
     scene.heal(coordinator, followers)

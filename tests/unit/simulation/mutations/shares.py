@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-import pytest
-
 from kbroker.coordinator.share import share_shard
 from kbroker.coordinator.share.share_shard import ShareShard
 from kbroker.share.dead_letters import DeadLetterWriter
@@ -39,7 +37,9 @@ def locks_never_expire(*_: Any) -> None:
 
 @mutation("share", [INVARIANT], shared("full", seconds=6.0, pause_s=0.1))
 @replaces(SharePartition, "roll_back")
-def locks_do_not_expire_after_a_failed_write(real: Any, partition: SharePartition, change: StateChange, now: int) -> None:
+def locks_do_not_expire_after_a_failed_write(
+    real: Any, partition: SharePartition, change: StateChange, now: int
+) -> None:
     """A lock whose time ended while a change was being stored, in vain, has no timer any more."""
     real(partition, change, now)
     for update in change.updates:
@@ -55,7 +55,9 @@ def lost_updates_count(_: Any, partition: SharePartition, change: StateChange, n
 
 @mutation("share", BROKEN, shared(), first_seed=1)
 @replaces(SharePartition, "begin_write")
-def updates_move_the_start_past_open_records(real: Any, partition: SharePartition, changes: Sequence[StateChange]) -> Any:
+def updates_move_the_start_past_open_records(
+    real: Any, partition: SharePartition, changes: Sequence[StateChange]
+) -> Any:
     """The start is stored behind the last record in flight, although others are still open."""
     write, undo = real(partition, changes)
     return write._replace(start_offset=partition.end + 1), undo

@@ -69,7 +69,6 @@ class ShareMember:
         records: SharedRecords,
         leader_of: Callable[[int, TopicPartition], object],
     ) -> None:
-        self.assigned: frozenset[TopicPartition] = frozenset()
         self.member_id = member_id
         self._cluster = cluster
         self._random = random
@@ -78,6 +77,7 @@ class ShareMember:
         self._records = records
         self._leader_of = leader_of
         self._epoch = JOIN_EPOCH
+        self._assignment: Sequence[tuple[bytes, int]] = ()
         self._coordinator = CoordinatorClient(cluster, group, GROUP)
         self._sessions: dict[int, _Session] = {}
 
@@ -106,26 +106,14 @@ class ShareMember:
             return
         code = ErrorCode(response.error_code)
         if code in REJOIN:
-            self._epoch, self.assigned = JOIN_EPOCH, frozenset()
+            self._epoch, self._assignment = JOIN_EPOCH, ()
         elif code in COORDINATOR_MOVED:
             self._coordinator.disconnect()
         elif not code:
             self._epoch = response.member_epoch
-            await self._follow(response)
-
-    async def _follow(self, response: ShareGroupHeartbeatResponse) -> None:
-        assignment, names = response.assignment, self._cluster.topic_names
-        if assignment is None:
-            return
-        if any(topic.topic_id not in names for topic in assignment.topic_partitions):
-            with suppress(OSError):
-                await self._cluster.refresh_metadata(self._topics)
-        self.assigned = frozenset(
-            (names[topic.topic_id], index)
-            for topic in assignment.topic_partitions
-            if topic.topic_id in names
-            for index in topic.partitions
-        )
+            if response.assignment is not None:
+                topics = response.assignment.topic_partitions
+                self._assignment = [(topic.topic_id, index) for topic in topics for index in topic.partitions]
 
     async def leave(self) -> None:
         await self.heartbeat(LEAVE_EPOCH)
@@ -134,15 +122,16 @@ class ShareMember:
 
     async def draw_leader(self) -> tuple[int, frozenset[TopicPartition]] | None:
         """Return one of the leaders with its assigned partitions, None if none is known."""
-        leaders = self._cluster.leaders
-        if any(tp not in leaders for tp in self.assigned):
+        leaders, names = self._cluster.leaders, self._cluster.topic_names
+        if any((names.get(topic_id), index) not in leaders for topic_id, index in self._assignment):
             with suppress(OSError):
                 await self._cluster.refresh_metadata(self._topics)
-        nodes = sorted({leaders[tp].node for tp in self.assigned if tp in leaders})
+        assigned = [(names[topic_id], index) for topic_id, index in self._assignment if topic_id in names]
+        nodes = sorted({leaders[tp].node for tp in assigned if tp in leaders})
         if not nodes:
             return None
         node = self._random.choice(nodes)
-        return node, frozenset(tp for tp in self.assigned if tp in leaders and leaders[tp].node == node)
+        return node, frozenset(tp for tp in assigned if tp in leaders and leaders[tp].node == node)
 
     async def _session(self, node: int) -> _Session:
         """Return the session with a leader, which may have to be opened. Raises OSError."""

@@ -77,6 +77,7 @@ class ShareMember:
         self._records = records
         self._leader_of = leader_of
         self._epoch = JOIN_EPOCH
+        self._is_answered = False
         self._assignment: Sequence[tuple[bytes, int]] = ()
         self._coordinator = CoordinatorClient(cluster, group, GROUP)
         self._sessions: dict[int, _Session] = {}
@@ -96,8 +97,10 @@ class ShareMember:
             group_id=self._group,
             member_id=self.member_id,
             member_epoch=self._epoch if epoch is None else epoch,
-            subscribed_topic_names=self._topics if self._epoch == JOIN_EPOCH else None,
+            subscribed_topic_names=None if self._is_answered and self._epoch != JOIN_EPOCH else self._topics,
         )
+        # If the response is lost, and an assignment with it, the next request says everything and gets it again.
+        self._is_answered = False
         try:
             coordinator = await self._coordinator.find()
             response = await coordinator.request(request, ShareGroupHeartbeatResponse)
@@ -105,6 +108,7 @@ class ShareMember:
             self._coordinator.disconnect()
             return
         code = ErrorCode(response.error_code)
+        self._is_answered = not code
         if code in REJOIN:
             self._epoch, self._assignment = JOIN_EPOCH, ()
         elif code in COORDINATOR_MOVED:

@@ -97,7 +97,7 @@ class ClassicGroups(GroupKind[ClassicGroup], ClassicMembers):
         group = self.shard.find(ClassicGroup, group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        error = heartbeat(group, member_id, instance_id, generation, self.shard.now())
+        error = heartbeat(group, member_id, instance_id, generation, self.shard.mono_ms())
         self.shard.update_timer(group)
         return error
 

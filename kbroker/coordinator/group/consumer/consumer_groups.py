@@ -3,12 +3,10 @@
 The decisions are in heartbeat.py, membership.py and current_assignment.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
+from kbroker.coordinator.group.assignors.members import Assignment
 from kbroker.coordinator.group.assignors.server_assignors import supported_assignors
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.consumer.classic_members import ClassicMembersOfConsumerGroups
@@ -43,15 +41,12 @@ from kbroker.coordinator.runtime.operation import CoordinatorResult
 from kbroker.metadata.features import GROUP_VERSION
 from kbroker.metadata.image import MetadataDelta
 from protocol.errors import ErrorCode
+from protocol.messages.consumer_group_records import ConsumerGroupTargetAssignmentMemberValue
 from protocol.messages.k68_consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     DescribedConsumerGroup,
 )
-
-if TYPE_CHECKING:
-    from kbroker.coordinator.group.assignors.members import Assignment
-    from protocol.messages.consumer_group_records import ConsumerGroupTargetAssignmentMemberValue
 
 # When a removal is tried again that could not be written.
 REMOVAL_RETRY_MS = 1_000

@@ -1,25 +1,21 @@
 """What the kinds of groups of the newer protocols share: sessions, topics, and the replay of the common records."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from kbroker.common import KafkaError
 from kbroker.config.config_def import ConfigResourceType
+from kbroker.config.group_config import GroupConfig
 from kbroker.coordinator.group.group_shard import GroupKind, GroupShard
 from kbroker.coordinator.group.modern.modern_group import SESSION, ModernGroup
 from kbroker.coordinator.group.modern.subscribed_topics import SubscribedTopics
 from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode
+from kbroker.metadata.image import MetadataDelta
 from kbroker.runtime.deadlines import Deadlines
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from kbroker.config.group_config import GroupConfig
-    from kbroker.metadata.image import MetadataDelta
 
 G = TypeVar("G", bound=ModernGroup[Any, Any])
 log = EventLogger("kbroker.groups")

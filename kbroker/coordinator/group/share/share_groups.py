@@ -4,13 +4,11 @@ Heartbeats are decided in heartbeat.py. What the share coordinator has to do is 
 callers (share_group_states.py) tell this kind what has come of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
+from kbroker.coordinator.group.assignors.members import Assignment
 from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.coordinator.group.modern.modern_groups import ModernGroups
 from kbroker.coordinator.group.modern.modern_member import JOIN_EPOCH, LEAVE_EPOCH, assignment_of
@@ -34,6 +32,7 @@ from kbroker.coordinator.group.share.share_group import ShareGroup, ShareGroupMe
 from kbroker.coordinator.group.share.state_topics import Initialization, StatePartitions, StatesByTopic, StateTopics
 from kbroker.coordinator.runtime.operation import CoordinatorResult
 from kbroker.metadata.features import SHARE_VERSION
+from kbroker.metadata.image import MetadataDelta
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k76_share_groups import (
@@ -41,11 +40,7 @@ from protocol.messages.k76_share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
-
-if TYPE_CHECKING:
-    from kbroker.coordinator.group.assignors.members import Assignment
-    from kbroker.metadata.image import MetadataDelta
-    from protocol.messages.share_group_records import ShareGroupTargetAssignmentMemberValue
+from protocol.messages.share_group_records import ShareGroupTargetAssignmentMemberValue
 
 
 class ShareGroups(ModernGroups[ShareGroup]):

@@ -1,9 +1,8 @@
 """The records of streams groups, with the bytes that Apache Kafka 4.4 writes and reads."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from kbroker.coordinator.group.modern.record_codec import RecordType, codec_of
+from kbroker.coordinator.group.modern.record_codec import GroupRecord, MemberRecord, RecordType, codec_of
 from kbroker.coordinator.group.streams.tasks import TaskIds, Tasks
 from protocol.messages.k88_streams_groups import StreamsKeyValue, StreamsTaskIds
 from protocol.messages.streams_group_records import (
@@ -22,49 +21,28 @@ from protocol.messages.streams_group_records import (
 )
 
 
-class StreamsGroupEpoch(NamedTuple):
+class StreamsGroupEpoch(GroupRecord[StreamsGroupMetadataValue]):
     """The epoch of a group, and what it was set for: topics, a topology that fits them, configs (key 17)."""
 
-    group_id: str
-    value: StreamsGroupMetadataValue | None
 
-
-class StreamsMemberMetadata(NamedTuple):
+class StreamsMemberMetadata(MemberRecord[StreamsGroupMemberMetadataValue]):
     """What a member has sent (key 19)."""
 
-    group_id: str
-    member_id: str
-    value: StreamsGroupMemberMetadataValue | None
 
-
-class StreamsTargetEpoch(NamedTuple):
+class StreamsTargetEpoch(GroupRecord[StreamsGroupTargetAssignmentMetadataValue]):
     """The group epoch for which the target assignment was computed, and when, in wall clock milliseconds (key 20)."""
 
-    group_id: str
-    value: StreamsGroupTargetAssignmentMetadataValue | None
 
-
-class StreamsTargetAssignment(NamedTuple):
+class StreamsTargetAssignment(MemberRecord[StreamsGroupTargetAssignmentMemberValue]):
     """The tasks that a member should have (key 21)."""
 
-    group_id: str
-    member_id: str
-    value: StreamsGroupTargetAssignmentMemberValue | None
 
-
-class StreamsCurrentAssignment(NamedTuple):
+class StreamsCurrentAssignment(MemberRecord[StreamsGroupCurrentMemberAssignmentValue]):
     """The epoch of a member, and the tasks that it has (key 22)."""
 
-    group_id: str
-    member_id: str
-    value: StreamsGroupCurrentMemberAssignmentValue | None
 
-
-class StreamsTopology(NamedTuple):
+class StreamsTopology(GroupRecord[StreamsGroupTopologyValue]):
     """The topology of the application (key 23)."""
-
-    group_id: str
-    value: StreamsGroupTopologyValue | None
 
 
 StreamsGroupRecord = (

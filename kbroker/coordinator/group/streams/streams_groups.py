@@ -3,9 +3,7 @@
 The decisions are in heartbeat.py, membership.py and current_assignment.py.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
@@ -45,9 +43,7 @@ from protocol.messages.k88_streams_groups import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
-
-if TYPE_CHECKING:
-    from protocol.messages.streams_group_records import StreamsGroupTargetAssignmentMemberValue
+from protocol.messages.streams_group_records import StreamsGroupTargetAssignmentMemberValue
 
 
 class StreamsGroups(ModernGroups[StreamsGroup]):

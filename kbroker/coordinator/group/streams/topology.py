@@ -9,21 +9,17 @@ As in Kafka 4.4, the results depend on the order of the subtopologies in a HashM
 internal topic.
 """
 
-from __future__ import annotations
-
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.java_collections import hash_map_order
 from kbroker.metadata.topics.topic_requests import NewTopic
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from protocol.messages.k88_streams_groups import HeartbeatSubtopology, StreamsTopicInfo
+from protocol.messages.k88_streams_groups import HeartbeatSubtopology, StreamsTopicInfo
 
 # As many topics are named in the text of a status.
 MAX_NAMED = 3

@@ -1,27 +1,22 @@
 """Requests to other brokers (Kafka: NetworkClient), over one connection for each peer and channel."""
 
-from __future__ import annotations
-
 import asyncio
 from asyncio import CancelledError, Future, Task
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, format_address
 from kbroker.interbroker.frame_protocol import PeerFrameBuffers
-from kbroker.interbroker.handshake import NONCE_BYTES, HandshakeError, InitiatorHandshake
+from kbroker.interbroker.handshake import NONCE_BYTES, BrokerIdentity, HandshakeError, InitiatorHandshake
 from kbroker.interbroker.peer_connection import PeerConnection, PeerStats, PeerUnavailable
+from kbroker.metadata.image import BrokerRegistration, MetadataImage
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
 from protocol.messages import message_classes
 from protocol.schema.codec import decode, encode
 from protocol.schema.message import Message, message_info
-
-if TYPE_CHECKING:
-    from kbroker.interbroker.handshake import BrokerIdentity
-    from kbroker.metadata.image import BrokerRegistration, MetadataImage
-    from kbroker.runtime.environment import Environment
 
 __all__ = ["Channel", "PeerUnavailable", "Peers"]
 
@@ -41,23 +36,21 @@ class Channel(IntEnum):
     FETCH = 1
 
 
+@dataclass(slots=True, eq=False)
 class _Link:
     """The connection of a channel to one process of a peer.
 
     `own_epoch`: this broker's epoch in the handshake. `attempt`: connecting, while that is in progress.
     """
 
-    __slots__ = ("attempt", "channel", "connection", "failures", "next_attempt_s", "own_epoch", "peer")
-
-    def __init__(self, peer: BrokerRegistration, channel: Channel, own_epoch: int) -> None:
-        self.peer = peer
-        self.channel = channel
-        self.own_epoch = own_epoch
-        self.connection: PeerConnection | None = None
-        self.attempt: Future[PeerConnection] | None = None
-        self.failures = 0
-        # The loop's time before which no new attempt begins.
-        self.next_attempt_s = 0.0
+    peer: BrokerRegistration
+    channel: Channel
+    own_epoch: int
+    connection: PeerConnection | None = None
+    attempt: Future[PeerConnection] | None = None
+    failures: int = 0
+    # The loop's time before which no new attempt begins.
+    next_attempt_s: float = 0.0
 
 
 class Peers:
@@ -77,13 +70,7 @@ class Peers:
     # Requests.
 
     async def request(
-        self,
-        broker_id: int,
-        request: Message,
-        version: int,
-        *,
-        channel: Channel = Channel.CONTROL,
-        timeout_ms: int,
+        self, broker_id: int, request: Message, version: int, *, channel: Channel = Channel.CONTROL, timeout_ms: int
     ) -> Message:
         """Return the response of a peer. Raises PeerUnavailable: the outcome is then unknown."""
         api_key = message_info(type(request)).key
@@ -93,14 +80,7 @@ class Peers:
         return decode(message_classes(api_key)[1], view, version)
 
     async def request_raw(
-        self,
-        broker_id: int,
-        api_key: int,
-        version: int,
-        body: Sequence[Buffer],
-        *,
-        channel: Channel,
-        timeout_ms: int,
+        self, broker_id: int, api_key: int, version: int, body: Sequence[Buffer], *, channel: Channel, timeout_ms: int
     ) -> memoryview:
         """Return the encoded response of a peer, after its header. Raises PeerUnavailable.
 

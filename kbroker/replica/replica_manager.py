@@ -3,13 +3,12 @@
 assigned_partitions.py adds and removes them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kbroker.common import KafkaError, TopicPartition
+from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords, delete_from_log
 from kbroker.replica.fetch.read_filter import ReadView, ReadViews
 from kbroker.replica.isr_manager import IsrManager
@@ -34,6 +33,7 @@ from kbroker.replica.produce.produce_response import (
 )
 from kbroker.replica.produce.slow_validation import AppendMustWait, RecordValidator
 from kbroker.runtime.delayed_response import Purgatory
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.turns import wait_in_turn, yield_if_due
 from kbroker.storage.log.log_reads import read_blocking
 from kbroker.storage.producers.transactions import TransactionMarker, VerificationGuard
@@ -42,10 +42,6 @@ from protocol.fast.current_leader import CurrentLeader, LeaderEndpoint
 from protocol.fast.fetch import TopicKey
 from protocol.fast.produce import PartitionResult, TopicRecords
 from protocol.records.batch import NO_SEQUENCE
-
-if TYPE_CHECKING:
-    from kbroker.metadata.image import MetadataImage, TopicImage
-    from kbroker.runtime.environment import Environment
 
 
 class RemovedPartitionTotals:
@@ -123,10 +119,8 @@ class ReplicaManager:
         if partition is None:
             topic = self._metadata.topics_by_id.get(key) if isinstance(key, bytes) else self._metadata.topics.get(key)
             if topic is not None and topic.view_of:
-                message = (
-                    f"Topic '{topic.name}' is a view without records of its own; use its source '{topic.view_of}'."
-                )
-                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+                text = f"Topic '{topic.name}' is a view without records of its own; use its source '{topic.view_of}'."
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
             raise KafkaError(self.missing_error(key, index))
         if not partition.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

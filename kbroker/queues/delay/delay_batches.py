@@ -152,13 +152,9 @@ def rebuild_ahead(body: Buffer, header: BatchHeader, dues: Sequence[Pending], ar
     )
 
 
-def _arrival_ms(header: BatchHeader) -> int:
-    return header.base_timestamp if header.attributes & AHEAD else header.max_timestamp
-
-
 def due_time(record: Record, header: BatchHeader, levels: Sequence[int]) -> int | None:
     """Return the due time (ms) of a record of a stored batch, None if it is not delayed."""
-    arrival_ms = _arrival_ms(header)
+    arrival_ms = header.base_timestamp if header.attributes & AHEAD else header.max_timestamp
     try:
         due_ms = parse_due_time(record.headers, levels, arrival_ms)
     except InvalidHeaderError:

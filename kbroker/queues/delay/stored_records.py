@@ -5,27 +5,22 @@ thousand large batches. So many are read at once, ahead of their delivery, in th
 covers neighbouring batches, and a batch is decoded once for all of its records that are due soon.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.queues.delay.delay_batches import DELAYED, StoredRecord, pick_records, stored_record, with_kept_headers
 from kbroker.queues.delay.pending_records import ENTRIES_AT_ONCE, Pending
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.turns import paced, yield_if_due
+from kbroker.storage.log.log import Log
 from kbroker.storage.log.log_reads import read, read_blocking
 from protocol.errors import MalformedError
 from protocol.records.batch import HEADER_SIZE, MAX_DECOMPRESSED_BYTES, BatchHeader, body_of, iter_headers
 from protocol.records.compression import TooLargeError, decompress
 from protocol.records.record import Record
-
-if TYPE_CHECKING:
-    from kbroker.runtime.environment import Environment
-    from kbroker.storage.log.log import Log
 
 # The limit of the records that were read ahead. A record counts as its size and RECORD_BYTES: together, these are
 # about what its Python objects take.

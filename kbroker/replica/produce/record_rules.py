@@ -5,9 +5,10 @@ may contain a million of them. slow_validation.py decides what happens then.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from kbroker.common import Buffer, KafkaError
+from kbroker.config import TopicConfig
 from kbroker.config.definitions.log import MAX_ARRAY_BYTES
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import (
@@ -21,9 +22,6 @@ from protocol.records.batch import (
 )
 from protocol.records.compression import CODEC_NAMES
 from protocol.records.record import MAX_HEADERS, MIN_RECORD_BYTES, decode_varint
-
-if TYPE_CHECKING:
-    from kbroker.config import TopicConfig
 
 WritableBatch = memoryview | bytearray
 # The batch to append, its header, and the log append time in ms (-1 if the timestamps are the producer's).
@@ -40,6 +38,7 @@ SLICE = 128
 _MIN_LONG, _LONG_RANGE = -(1 << 63), 1 << 64
 
 
+@dataclass(slots=True, eq=False)
 class InspectedBatch:
     """A validated batch whose records were walked for an append extension (partition_extensions.py).
 
@@ -47,16 +46,11 @@ class InspectedBatch:
     to keep. `rewritten`: (request, batch) that `RecordValidator.rewrite` has built from a large batch.
     """
 
-    __slots__ = ("body", "inspect", "inspection", "rewritten", "validated")
-
-    def __init__(
-        self, validated: ValidatedBatch, inspect: InspectRecords, inspection: object, body: Buffer | None
-    ) -> None:
-        self.validated = validated
-        self.inspect = inspect
-        self.inspection = inspection
-        self.body = body
-        self.rewritten: tuple[object, bytearray] | None = None
+    validated: ValidatedBatch
+    inspect: InspectRecords
+    inspection: object
+    body: Buffer | None
+    rewritten: tuple[object, bytearray] | None = None
 
 
 class InvalidRecordsError(KafkaError):

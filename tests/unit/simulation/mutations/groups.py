@@ -1,5 +1,7 @@
 """Mistakes in the group coordinator."""
 
+import asyncio
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,11 +14,16 @@ from kbroker.coordinator.group.consumer.consumer_group import ConsumerGroup
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.runtime import loader
 from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
+from kbroker.coordinator.runtime.operation import ORDERED, ignore
+from kbroker.simulation.disk.log_files import GROUPS_TOPIC
+from kbroker.simulation.scenarios.simulation import Simulation
 from kbroker.storage.cleaner import cleaner
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
-from tests.unit.simulation.mutations.mutation import ignore_errors, mutation, replaces
-from tests.unit.simulation.mutations.shapes import broker, crash, member_out_of_reach, only, short
+from tests.unit.simulation.mutations.cluster import replicated
+from tests.unit.simulation.mutations.mutation import INVARIANT, ignore_errors, mutation, replaces
+from tests.unit.simulation.mutations.scene import Scene
+from tests.unit.simulation.mutations.shapes import Shape, broker, crash, member_out_of_reach, only, short
 
 
 @mutation(
@@ -95,6 +102,48 @@ def commit_counts_although_refused(_: Any, context: CoordinatorContext[Any], eve
         for record in event.result.records:
             context.shard.replay(record, -1, -1)
         context._finish(event, ErrorCode.NONE)
+
+
+def consuming(*faults: Any, **values: Any) -> Shape:
+    """Members of the consumer protocol in a cluster, with one coordinator."""
+    shape = replicated(*faults, members=4, producers=1, consumer_protocol=True, pause_between_sends_s=0.05, **values)
+    configs = {"offsets_topic_num_partitions": "1", "replica_lag_time_max_ms": "30000"}
+    return broker(shape, **CONSUMER_PROTOCOL, **configs)
+
+
+@mutation("cluster-groups", [INVARIANT], consuming("full", seconds=8.0), first_seed=18)
+@replaces(CoordinatorContext, "_on_append_failed")
+def a_failed_append_leaves_replayed_state(
+    _: Any, context: CoordinatorContext[Any], events: Any, error: ErrorCode
+) -> None:
+    """Records that were replayed when they were queued, and not appended, keep their effect."""
+    context._fail_all(events, error)
+
+
+async def _coordinator_without_followers(simulation: Simulation, random: Random) -> None:
+    """The coordinator appends what its followers do not have, then another one is elected."""
+    scene = Scene(simulation, (GROUPS_TOPIC, 0))
+    if not await scene.until_in_sync(0):
+        return
+    coordinator, followers = scene.leader, scene.followers
+    scene.cut(coordinator, followers)
+    await asyncio.sleep(4.0)
+    scene.expire(coordinator)
+    await scene.until(lambda: scene.leads(followers[0]) or scene.leads(followers[1]))
+    scene.heal(coordinator, followers)
+    await scene.until_in_sync(0)
+
+
+@mutation("cluster-groups", ["lost epoch"], consuming(_coordinator_without_followers, seconds=15.0))
+@replaces(CoordinatorContext, "_enqueue")
+def heartbeats_respond_before_the_commit(real: Any, context: CoordinatorContext[Any], event: Any, *rest: Any) -> None:
+    """The response to a heartbeat does not wait for the commit of its records."""
+    real(context, event, *rest)
+    if event.mode is ORDERED:
+        event.respond, respond = ignore, event.respond
+        if event.key in context._locks:
+            context._locks[event.key].last_write = None
+        respond(event.result.response, event.error)
 
 
 @mutation("crash", ["backward generation", "double assignment"], only(crash, pause_s=1.0, members=3, readers=1))

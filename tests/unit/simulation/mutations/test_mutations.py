@@ -17,6 +17,7 @@ from tests.unit.simulation.mutations import (
     queues,
     reassignment,
     serving,
+    shares,
     storage,
     transactions,
 )
@@ -33,6 +34,7 @@ MODULES = (
     reassignment,
     plans,
     queues,
+    shares,
 )
 
 # Those that take the most processor time: together more than all others.

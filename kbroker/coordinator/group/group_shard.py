@@ -147,6 +147,7 @@ class GroupShard:
         self.converted_groups: set[str] = set()
         self.environment = environment
         self._clock = environment.clock
+        self.mono_ms = environment.clock.mono_ms
         # The earliest deadline of each group that has one.
         self._timer: DeadlineTimer[str] = DeadlineTimer(
             environment.clock.mono_ms, environment.loop.call_later, self._on_deadline

@@ -50,7 +50,8 @@ def fenced_members(index: Index, *, durable: bool) -> Iterator[Anomaly]:
     if durable or not index.of(Loss):
         for fenced in index.of(Fenced):
             action = fenced.action
-            yield anomaly("lost epoch", f"{action.member} of {action.group} had epoch {action.epoch}.", fenced)
+            heard = f"and the coordinator had accepted it {action.silent_s:.1f} s before"
+            yield anomaly("lost epoch", f"{action.member} of {action.group} had epoch {action.epoch}, {heard}.", fenced)
 
 
 def _time(operation: Operation) -> int:

@@ -20,7 +20,7 @@ from kbroker.simulation.clients.records import read_batches
 from kbroker.simulation.clients.workloads.share_rules import (
     Acknowledging,
     BrokenShareGroup,
-    Delivery,
+    ShareDelivery,
     SharedRecords,
 )
 from protocol.errors import ErrorCode
@@ -211,7 +211,7 @@ class ShareMember:
                 received[tp] = found = _acquired(tp, row)
                 sure = leader if leader is before.get(tp) else None
                 now_s = self._cluster.loop.time()
-                self._records.deliver(Delivery(self.member_id, tp, found, begun_s, now_s, sure))
+                self._records.deliver(ShareDelivery(self.member_id, tp, found, begun_s, now_s, sure))
         if is_strict and sum(map(len, received.values())) > max_records:
             raise BrokenShareGroup(f"{self.member_id} asked for {max_records} records, and got {received}")
         return received

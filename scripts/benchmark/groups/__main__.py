@@ -211,9 +211,9 @@ class Case(NamedTuple):
 def all_cases() -> list[Case]:
     return [
         Case("1,000 members join a consumer group, 1,000 partitions", partial(joining, members=1000, partitions=1000)),
-        Case("1,000 members join a consumer group, 9,000 partitions", partial(joining, members=1000, partitions=9000)),
-        Case("1,000 members join a consumer group, 9,000 partitions, range",
-             partial(joining, members=1000, partitions=9000, assignor="range")),
+        Case("1,000 members join a consumer group, 3,000 partitions", partial(joining, members=1000, partitions=3000)),
+        Case("1,000 members join a consumer group, 3,000 partitions, range",
+             partial(joining, members=1000, partitions=3000, assignor="range")),
         Case("1,000 consumer groups of 1 member", partial(many_groups, groups=1000, partitions=6)),
         Case("heartbeats of 1,000 members", partial(heartbeats, members=1000, each=20)),
         Case("rolling restart of 100 members, 1,000 partitions",

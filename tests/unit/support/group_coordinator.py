@@ -20,7 +20,13 @@ from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
-from kbroker.metadata.features import GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION, FinalizedFeatures
+from kbroker.metadata.features import (
+    GROUP_VERSION,
+    SHARE_VERSION,
+    STREAMS_VERSION,
+    TRANSACTION_VERSION,
+    FinalizedFeatures,
+)
 from kbroker.metadata.image import MetadataDelta, PartitionChange, PartitionRegistration, TopicImage
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from protocol.apis import ALL_APIS
@@ -46,11 +52,19 @@ DEFAULTS = {
     "group_consumer_migration_policy": "bidirectional",
     "group_consumer_session_timeout_ms": 3000,
     "group_coordinator_append_linger_ms": -1,
-    "group_coordinator_rebalance_protocols": ("classic", "consumer", "share"),
+    "group_coordinator_rebalance_protocols": ("classic", "consumer", "share", "streams"),
     "group_share_assignment_interval_ms": 1000,
     "group_share_heartbeat_interval_ms": 5000,
     "group_share_max_size": 200,
     "group_share_session_timeout_ms": 45_000,
+    "group_streams_assignment_interval_ms": 1000,
+    "group_streams_assignor_name": "sticky",
+    "group_streams_heartbeat_interval_ms": 5000,
+    "group_streams_initial_rebalance_delay_ms": 3000,
+    "group_streams_max_size": 200,
+    "group_streams_num_standby_replicas": 0,
+    "group_streams_rack_aware_assignment_tags": (),
+    "group_streams_session_timeout_ms": 45_000,
     "group_initial_rebalance_delay_ms": 0,
     "group_min_session_timeout_ms": 100,
     "group_max_session_timeout_ms": 60_000,
@@ -112,7 +126,9 @@ class Harness(CoordinatorHarness):
     ) -> None:
         super().__init__(log, SHARE_DEFAULTS | DEFAULTS | config)
         self.config.group_config = partial(group_config, self.config)
-        self.metadata.features = FinalizedFeatures(1, {TRANSACTION_VERSION: 2, GROUP_VERSION: 1, SHARE_VERSION: 1})
+        self.metadata.features = FinalizedFeatures(
+            1, {TRANSACTION_VERSION: 2, GROUP_VERSION: 1, SHARE_VERSION: 1, STREAMS_VERSION: 1}
+        )
         self.groups = GroupCoordinator(self.environment, self.log, self.metadata, lambda: self.config, kinds)
         producer_ids: Any = FakeProducerIds()
         self.transactions = TransactionCoordinator(
@@ -266,7 +282,7 @@ def group_config(config: SimpleNamespace, overrides: dict[str, str]) -> SimpleNa
     """Return the configs of a group, without overrides."""
     values = {name.removeprefix("group_"): value for name, value in vars(config).items()}
     return SimpleNamespace(
-        **{name: value for name, value in values.items() if name.startswith(("consumer_", "share_"))}
+        **{name: value for name, value in values.items() if name.startswith(("consumer_", "share_", "streams_"))}
     )
 
 
@@ -277,6 +293,8 @@ def from_dict(cls: StructType, values: dict[str, Any]) -> Any:
         kind = cls.__rows__[name].type
         if isinstance(kind, list) and isinstance(kind[0], StructType) and item is not None:
             item = [from_dict(kind[0], element) for element in item]
+        elif isinstance(kind, StructType) and item is not None:
+            item = from_dict(kind, item)
         fields[name] = item
     return cls(**fields)
 

@@ -41,7 +41,7 @@ class SharePolicy(NamedTuple):
     has_dead_letters: bool = False
 
 
-class Delivery(NamedTuple):
+class ShareDelivery(NamedTuple):
     """What one ShareFetch has delivered: the value and the delivery count of each offset.
 
     `leader`: the leader's object that has the locks; None if that is not certain.
@@ -98,7 +98,7 @@ class SharedRecords:
 
     # What members do.
 
-    def deliver(self, delivery: Delivery) -> None:
+    def deliver(self, delivery: ShareDelivery) -> None:
         """Raises BrokenShareGroup."""
         for offset, (value, count) in delivery.records.items():
             record = self._records.setdefault((delivery.tp, offset), _Record(value))
@@ -111,7 +111,7 @@ class SharedRecords:
             until_s = delivery.begun_s + self._policy.lock_s
             record.lock = None if delivery.leader is None else _Lock(delivery.member, delivery.leader, until_s)
 
-    def _fault(self, record: _Record, value: int, count: int, delivery: Delivery) -> str:
+    def _fault(self, record: _Record, value: int, count: int, delivery: ShareDelivery) -> str:
         begun_s, lock = delivery.begun_s, record.lock
         if record.value != value:
             return f"which was {record.value} before"

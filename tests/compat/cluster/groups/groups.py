@@ -125,21 +125,21 @@ class RunningGroup:
         partitions = [TopicPartition(self._topic, index) for index in range(self._partitions)]
         consumer = Consumer({"bootstrap.servers": self._cluster.bootstrap, "group.id": self.name, "log_level": 0})
 
-        def ask() -> list[int]:
+        def look() -> list[int]:
             try:
                 return [max(tp.offset, 0) for tp in consumer.committed(partitions, timeout=5)]
             except KafkaException:
                 return []
 
         try:
-            return eventually(ask, f"the committed offsets of {self.name}")
+            return eventually(look, f"the committed offsets of {self.name}")
         finally:
             consumer.close()
 
     def start_offsets(self) -> list[int]:
         """Return the start offsets of a share group."""
 
-        def ask() -> list[int]:
+        def look() -> list[int]:
             coordinator = self._cluster.brokers[self._cluster.coordinator(self.name, GROUP)]
             topics = [{"topic_name": self._topic, "partitions": list(range(self._partitions))}]
             groups = [{"group_id": self.name, "topics": topics}]
@@ -152,7 +152,7 @@ class RunningGroup:
             )
             return [offset for _, offset in rows]
 
-        return eventually(ask, f"the start offsets of {self.name}")
+        return eventually(look, f"the start offsets of {self.name}")
 
     def finish(self, ends: list[int]) -> None:
         """Wait until the group has processed everything, and check it. Then all members leave."""

@@ -17,7 +17,6 @@ from tests.unit.simulation.mutations import (
     queues,
     reassignment,
     serving,
-    shares,
     storage,
     transactions,
 )
@@ -34,7 +33,6 @@ MODULES = (
     reassignment,
     plans,
     queues,
-    shares,
 )
 
 # Those that take the most processor time: together more than all others.

@@ -60,7 +60,7 @@ def test_unsupported_apis_are_not_advertised():
     assert not [
         name
         for name in names
-        if re.search("Sasl|Token|Streams|Alter(ClientQuotas|User|Partition$)|ReassignmentPlan", name)
+        if re.search("Sasl|Token|Alter(ClientQuotas|User|Partition$)|ReassignmentPlan", name)
     ]
 
 

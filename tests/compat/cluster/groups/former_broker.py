@@ -1,4 +1,6 @@
-"""`kbroker` as in a version before group.version and share.version: it knows classic groups only, and checks no levels.
+"""`kbroker` as in a version before group.version, share.version and streams.version.
+
+It knows classic groups only, and checks no levels.
 
 It ignores the records of other groups, so it would forget them if it became their coordinator.
 """

@@ -31,6 +31,8 @@ REQUESTS: list[tuple[str, int, dict[str, Any]]] = [
     ("DescribeShareGroupOffsets", 0, {"groups": [{"group_id": "g", "topics": None}]}),
     ("AlterShareGroupOffsets", 0, {"group_id": "g", "topics": []}),
     ("DeleteShareGroupOffsets", 0, {"group_id": "g", "topics": []}),
+    ("StreamsGroupHeartbeat", 0, {"group_id": "g", "member_id": "m", "member_epoch": 1}),
+    ("StreamsGroupDescribe", 0, {"group_ids": ["g"]}),
 ]
 
 
@@ -73,7 +75,7 @@ def check_refusals(cluster: Cluster, upgraded: list[int]) -> None:
         assert levels(broker) == TRANSACTIONS
         errors = {error_of(ask(broker, *request[:2], **request[2])) for request in REQUESTS}
         assert errors == ({"UNSUPPORTED_VERSION"} if node_id in upgraded else {None})
-    for feature in ("group.version", "share.version"):
+    for feature in ("group.version", "share.version", "streams.version"):
         assert update(cluster, feature, 1) == "INVALID_UPDATE_VERSION"
 
 
@@ -96,7 +98,7 @@ def test_groups_of_new_kinds_wait_for_the_last_upgrade(cluster: Cluster) -> None
             classic.wait_for_more()
             classic.check()
         assert levels(cluster.brokers[last]) == TRANSACTIONS
-        for feature, level in (("group.version", 1), ("share.version", 2)):
+        for feature, level in (("group.version", 1), ("share.version", 2), ("streams.version", 1)):
             assert update(cluster, feature, level) == "NONE"
         with running_groups(cluster, topic, {"consumer": 1, "share": 1}, PARTITIONS) as more:
             groups += more

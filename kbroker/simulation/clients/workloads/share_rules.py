@@ -21,6 +21,8 @@ from kbroker.simulation.checker.history import Outcome, TopicPartition, partitio
 
 # How far the clocks of two brokers, whose wall clocks the times of delays are, may be apart.
 MAX_SKEW_S = 0.7
+# Brokers count milliseconds.
+TICK_S = 0.002
 
 # The record of an offset is finished, if the acknowledgement has an effect.
 FINAL = (AcknowledgeType.ACCEPT, AcknowledgeType.REJECT, AcknowledgeType.GAP)
@@ -124,7 +126,7 @@ class SharedRecords:
                 return f"although delivery {record.failed_count} had failed"
             if delivery.ended_s < record.due_s - MAX_SKEW_S:
                 return f"{record.due_s - delivery.ended_s:.1f} s early"
-        if lock is not None and lock.leader is delivery.leader and delivery.ended_s < lock.until_s:
+        if lock is not None and lock.leader is delivery.leader and delivery.ended_s < lock.until_s - TICK_S:
             return f"although {lock.member} had it for {lock.until_s - delivery.ended_s:.1f} s more"
         return ""
 

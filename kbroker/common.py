@@ -38,6 +38,21 @@ class Principal(NamedTuple):
 ANONYMOUS = Principal("User", "ANONYMOUS")
 
 
+class StoreSettings(NamedTuple):
+    """A key store or a trust store. `key`, `certificates`: PEM texts in place of a file. `config`: named in errors."""
+
+    config: str
+    type: str
+    location: str | None
+    password: str | None = None
+    key: str | None = None
+    certificates: str | None = None
+
+    @property
+    def is_set(self) -> bool:
+        return bool(self.location or self.certificates)
+
+
 def format_address(host: str, port: int) -> str:
     """Return HOST:PORT, with brackets around an IPv6 address (Kafka: Utils.formatAddress)."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -148,7 +148,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
 def test_the_ready_line_is_the_only_standard_output(
     broker: Callable[[Run], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def run(config: BrokerConfig, *, on_ready: Callable[[str], None]) -> int:
+    def run(config: BrokerConfig, *, on_ready: Callable[[str], None], first_users: object) -> int:
         assert config.listeners[0].port == 19099
         on_ready("127.0.0.1:19099")
         return 0
@@ -183,7 +183,7 @@ def test_a_configuration_error_is_one_line(
 
 
 def test_a_failure_of_the_broker_is_one_line(broker: Callable[[Run], None], capsys: pytest.CaptureFixture[str]) -> None:
-    def run(config: BrokerConfig, *, on_ready: Callable[[str], None]) -> int:
+    def run(config: BrokerConfig, *, on_ready: Callable[[str], None], first_users: object) -> int:
         raise OSError(98, "Address already in use")
 
     broker(run)

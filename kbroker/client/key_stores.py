@@ -18,9 +18,29 @@ _PEM = b"-----BEGIN"
 # All suites of TLS 1.3 that OpenSSL enables. Python cannot enable some of them only.
 _TLS_13_SUITES = {"TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256"}
 
+_VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
 
 class KeyStoreError(Exception):
     """A store cannot be loaded. The text names the config and has no secret."""
+
+
+def server_context(
+    key_store: StoreSettings,
+    key_password: str | None,
+    trust_store: StoreSettings,
+    client_auth: str,
+    versions: tuple[str, str],
+    cipher_suites: Sequence[str],
+) -> ssl.SSLContext:
+    """Return the context of a listener. `client_auth`: that of ssl.client.auth. Raises KeyStoreError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    set_versions(context, versions, cipher_suites)
+    load_keys(context, key_store, key_password)
+    context.verify_mode = _VERIFY[client_auth]
+    if client_auth != "none":
+        load_trusted(context, trust_store)
+    return context
 
 
 def load_keys(context: ssl.SSLContext, store: StoreSettings, key_password: str | None) -> None:

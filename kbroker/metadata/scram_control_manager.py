@@ -6,7 +6,7 @@ altered once in a request. An error refuses the changes of its user only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker.common import KafkaError
@@ -88,15 +88,6 @@ class ScramControlManager(ControlManager):
                 await self._writer.commit_all([_op(users, change) for change in valid])
         await self._loader.wait_if_alone()
         return {user: change if isinstance(change, KafkaError) else None for user, change in checked.items()}
-
-    async def create_missing(self, changes: Iterable[CredentialChange]) -> None:
-        """Store the credentials of users that have none for their mechanism. Raises KafkaError."""
-        users = self._image.scram_users
-        missing = [each for each in changes if each.mechanism not in users.get(each.user, {})]
-        for change in missing:
-            for error in (await self.alter([change])).values():
-                if error is not None:
-                    raise error
 
     async def _create_directory(self) -> None:
         """Create the parent of the users' nodes, which a version without SCRAM did not create."""

@@ -21,7 +21,6 @@ from kbroker.server.authentication.sasl_connection import Replacement, SaslConne
 from kbroker.server.authentication.tls_connection import TlsConnection
 from kbroker.server.authentication.tls_context import RELOAD_CHECK_S, TlsContext
 from kbroker.server.connection import Connection
-from kbroker.server.connection_rate import ConnectionRateLimiter
 from kbroker.server.server_context import ServerContext
 
 if TYPE_CHECKING:
@@ -38,6 +37,22 @@ IDLE_SWEEP_S = 10.0
 FEW_CONNECTIONS = 16
 # With Kafka's default of 50, clients that connect at the same time have to wait for a second.
 SOCKET_BACKLOG = 1024
+
+
+class ConnectionRateLimiter:
+    """Delays connections that exceed max.connection.creation.rate (KIP-612).
+
+    The connections of one second may all arrive at the same time.
+    """
+
+    def __init__(self) -> None:
+        # The time from which on another connection does not exceed the rate.
+        self._free_at_s = 0.0
+
+    def delay_s(self, now_s: float, rate: int) -> float:
+        """Return the delay of a connection that arrives at `now_s`, at `rate` connections per second."""
+        self._free_at_s = max(self._free_at_s, now_s - 1) + 1 / max(rate, 1)
+        return max(0.0, self._free_at_s - now_s)
 
 
 class Listener:
@@ -97,7 +112,6 @@ class Listener:
         self._server.on_open(connection, self)
 
     def replace(self, former: Accepted, connection: Accepted) -> None:
-        """Called when another protocol object continues a connection."""
         self._server.replace(former, connection)
 
     def on_close(self, connection: Accepted) -> None:

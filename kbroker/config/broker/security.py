@@ -39,6 +39,13 @@ class TlsSettings(NamedTuple):
     cipher_suites: tuple[str, ...]
     principal_rules: str
 
+    @property
+    def context(self) -> tuple[StoreSettings, str | None, StoreSettings, str, tuple[str, str], tuple[str, ...]]:
+        """The parameters of server_context in kbroker/client/key_stores.py."""
+        return (
+            self.key_store, self.key_password, self.trust_store, self.client_auth, self.versions, self.cipher_suites
+        )  # fmt: skip
+
 
 class SaslSettings(NamedTuple):
     """`mechanisms`: the enabled ones. `plain_users`: passwords by name. `max_reauth_ms`: by mechanism, 0 for never."""

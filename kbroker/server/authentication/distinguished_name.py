@@ -111,11 +111,11 @@ class PrincipalMapper:
 
     def user(self, name: str) -> str | None:
         """Return the user of a distinguished name; None if no rule applies."""
-        for pattern, replacement, case in self._rules:
-            if pattern is None:
+        for rule in self._rules:
+            if rule.pattern is None:
                 return name
-            match = pattern.fullmatch(name)
+            match = rule.pattern.fullmatch(name)
             if match is not None:
-                user = match.expand(replacement)
-                return user.lower() if case == "L" else user.upper() if case == "U" else user
+                user = match.expand(rule.replacement)
+                return user.lower() if rule.case == "L" else user.upper() if rule.case == "U" else user
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from struct import Struct
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from kbroker.api.context import UNKNOWN_SOFTWARE, Identity, RequestContext
 from kbroker.api.dispatch import UnsupportedRequest
@@ -22,17 +22,35 @@ from protocol.framing import ParsedRequestHeader, decode_request_header, encode_
 if TYPE_CHECKING:
     from kbroker.server.authentication.sasl_session import SaslSession
     from kbroker.server.server_context import ServerContext
-    from kbroker.server.socket_server import Listener
 
 LOGIN_TIMEOUT_S = 10.0
 _LENGTH = Struct(">i")
 _SASL_APIS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
+class LoginListener(ConnectionListener, Protocol):
+    """The listener, which counts a connection from its beginning, whatever protocol object it has."""
+
+    @property
+    def name(self) -> str: ...
+
+    def on_open(self, connection: Stranger | Connection) -> None: ...
+
+    def replace(self, former: Stranger | Connection, connection: Stranger | Connection) -> None:
+        """Called when another protocol object continues a connection."""
+        ...
+
+    def principal_of(self, certificate: bytes) -> Principal | None:
+        """Return the principal of a client certificate; None if no rule applies."""
+        ...
+
+    def on_close(self, connection: Stranger | Connection) -> None: ...
+
+
 class Replacement:
     """The listener of a protocol that continues an accepted connection, which is counted once."""
 
-    def __init__(self, listener: Listener, former: Stranger, principal: Principal) -> None:
+    def __init__(self, listener: LoginListener, former: Stranger, principal: Principal) -> None:
         self.identity = Identity(listener.name, principal)
         self._listener, self._former = listener, former
 
@@ -52,7 +70,7 @@ class Stranger:
     transport: asyncio.Transport | None
     timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, server: ServerContext, listener: Listener) -> None:
+    def __init__(self, server: ServerContext, listener: LoginListener) -> None:
         self.host = self.peer = "?"
         self.server, self.listener, self.errors = server, listener, server.errors
 
@@ -97,7 +115,7 @@ class SaslConnection(Stranger, FrameProtocol):
     """A connection before its login. It is the connection of its requests (RequestConnection)."""
 
     def __init__(
-        self, server: ServerContext, listener: Listener, session: SaslSession, former: Stranger | None
+        self, server: ServerContext, listener: LoginListener, session: SaslSession, former: Stranger | None
     ) -> None:
         """`former`: the TLS connection that this one continues."""
         Stranger.__init__(self, server, listener)

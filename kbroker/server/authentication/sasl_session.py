@@ -162,10 +162,6 @@ class SaslSession:
     def expects_token(self) -> bool:
         return self._state is _State.TOKENS
 
-    @property
-    def is_logged_in(self) -> bool:
-        return self._state is _State.DONE
-
     def may_handshake(self, now_ms: int) -> bool:
         """Return whether a login may begin now: the first, or another one if the former expires."""
         if self._state is not _State.DONE:

@@ -14,12 +14,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from kbroker.common import Buffer, Principal
-from kbroker.server.authentication.sasl_connection import Stranger
+from kbroker.server.authentication.sasl_connection import LoginListener, Stranger
 from kbroker.server.error_reporter import foreign_protocol
 
 if TYPE_CHECKING:
     from kbroker.server.server_context import ServerContext
-    from kbroker.server.socket_server import Listener
 
 # The bytes of a handshake, with the certificates of the client.
 MAX_HANDSHAKE_BYTES = 128 * 1024
@@ -101,7 +100,7 @@ class TlsConnection(Stranger, asyncio.BufferedProtocol):
     def __init__(
         self,
         server: ServerContext,
-        listener: Listener,
+        listener: LoginListener,
         context: ssl.SSLContext,
         open_protocol: Callable[[Stranger, Principal | None], asyncio.BufferedProtocol],
     ) -> None:

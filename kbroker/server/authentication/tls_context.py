@@ -9,7 +9,7 @@ import os
 import ssl
 from typing import TYPE_CHECKING
 
-from kbroker.client.key_stores import KeyStoreError, load_keys, load_trusted, set_versions
+from kbroker.client.key_stores import KeyStoreError, server_context
 from kbroker.config.values import ConfigError
 from kbroker.runtime.event_log import EventLogger
 from kbroker.server.authentication.distinguished_name import PrincipalMapper, subject
@@ -20,18 +20,6 @@ if TYPE_CHECKING:
 log = EventLogger("kbroker.server")
 
 RELOAD_CHECK_S = 10.0
-_VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
-
-
-def make_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Raises KeyStoreError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    set_versions(context, settings.versions, settings.cipher_suites)
-    load_keys(context, settings.key_store, settings.key_password)
-    context.verify_mode = _VERIFY[settings.client_auth]
-    if settings.client_auth != "none":
-        load_trusted(context, settings.trust_store)
-    return context
 
 
 class TlsContext:
@@ -51,7 +39,7 @@ class TlsContext:
         is_first, self._settings, self._files = self.context is None, settings, files
         try:
             mapper = PrincipalMapper(f"{settings.prefix}ssl.principal.mapping.rules", settings.principal_rules)
-            self.context, self._mapper = make_context(settings), mapper
+            self.context, self._mapper = server_context(*settings.context), mapper
         except (KeyStoreError, ConfigError) as error:
             if is_first:
                 raise ConfigError(str(error)) from None

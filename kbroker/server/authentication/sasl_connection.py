@@ -188,6 +188,8 @@ class SaslConnection(Stranger, FrameProtocol):
             self._has_versions = not has_errors
         elif key == ApiKey.SASL_HANDSHAKE:
             self._has_raw_tokens = header.version == 0
+            if has_errors and session.failure is None:
+                session.fail("SaslHandshake while a login is in progress")
         self._respond(payload)
 
     def _authenticate_raw(self, token: bytes) -> None:

@@ -174,12 +174,12 @@ class SaslSession:
         names = list(self._settings.mechanisms)
         is_again = self.principal is not None
         if mechanism not in names:
-            self._fail(f"unsupported SASL mechanism {mechanism[:40]}")
+            self.fail(f"unsupported SASL mechanism {mechanism[:40]}")
             return SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=names)
         if is_again:
             self._last_handshake_ms = now_ms
             if mechanism != self.mechanism:
-                self._fail(f"SASL mechanism {mechanism} is not that of the first login, {self.mechanism}")
+                self.fail(f"SASL mechanism {mechanism} is not that of the first login, {self.mechanism}")
                 return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=names)
         self.mechanism, self._state = mechanism, _State.TOKENS
         if mechanism == PLAIN:
@@ -203,7 +203,7 @@ class SaslSession:
                 raise AuthenticationError(f"Cannot change principals during re-authentication from {change}")
         except AuthenticationError as error:
             detail = f" ({error.detail})" if error.detail else ""
-            self._fail(f"{error.message}{detail}")
+            self.fail(f"{error.message}{detail}")
             return SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=error.message
             )
@@ -212,5 +212,6 @@ class SaslSession:
         self.expires_ms = now_ms + lifetime_ms if lifetime_ms else None
         return SaslAuthenticateResponse(auth_bytes=response, session_lifetime_ms=lifetime_ms)
 
-    def _fail(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
+        """End all logins: the connection must be closed."""
         self._state, self._exchange, self.failure = _State.FAILED, None, reason

@@ -51,5 +51,5 @@ def test_rules_map_a_name_to_a_user(rules: str, name: str, user: str | None) -> 
 
 @pytest.mark.parametrize("rules", ["rule:a/b/", "RULE:a/b", "RULE:(/b/", "RULE:a/$1/", "DEFAULTS", "RULE:a/b/X"])
 def test_invalid_rules(rules: str) -> None:
-    with pytest.raises(ConfigError, match="Invalid rule in ssl.rules"):
+    with pytest.raises(ConfigError, match=r"Invalid rule in ssl\.rules"):
         PrincipalMapper("ssl.rules", rules)

@@ -1,4 +1,4 @@
-"""The logins of a connection: states, errors and messages as Apache Kafka 4.4.0 has them, and one deliberate difference."""
+"""The logins of a connection: states, errors and messages are those of Apache Kafka 4.4.0, with one difference."""
 
 from random import Random
 

@@ -23,8 +23,6 @@ After an error, or when a response takes too long, the connection must be closed
 is then unknown whether the broker has processed the requests in flight.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar

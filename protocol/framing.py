@@ -5,8 +5,6 @@ tagged fields (KIP-482), with two exceptions: the response to ApiVersions has th
 the client reads it before it knows the broker's versions (KIP-511), and a client id is always a classic string.
 """
 
-from __future__ import annotations
-
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple

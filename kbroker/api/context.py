@@ -36,36 +36,34 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kbroker.common import ANONYMOUS, Buffer, KafkaError, Principal
+from kbroker.config import BrokerConfig
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.coordinator.group.share.share_group_states import ShareGroupStates
+from kbroker.coordinator.share.share_coordinator import ShareCoordinator
+from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
+from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
+from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
+from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
+from kbroker.interbroker.controller_channel import ControllerChannel
+from kbroker.interbroker.peers import Peers
+from kbroker.metadata.controller import Controller
+from kbroker.metadata.image import MetadataImage
+from kbroker.metadata.producer_id_manager import ProducerIdManager
+from kbroker.queues.closing.partition_removal import PartitionRemoval
+from kbroker.queues.delay.delay_extension import DelayedTopics
+from kbroker.replica.fetch.fetch_manager import FetchManager
+from kbroker.replica.replica_manager import ReplicaManager
+from kbroker.runtime.delayed_response import DelayedResponse
+from kbroker.runtime.environment import Environment
+from kbroker.runtime.metrics import RequestStats
+from kbroker.share.manager import SharePartitionManager
+from kbroker.telemetry.client_instances import ClientMetricsManager
 from protocol.fast.fetch import Records
-
-if TYPE_CHECKING:
-    from kbroker.config import BrokerConfig
-    from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-    from kbroker.coordinator.group.share.share_group_states import ShareGroupStates
-    from kbroker.coordinator.share.share_coordinator import ShareCoordinator
-    from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
-    from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
-    from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
-    from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
-    from kbroker.interbroker.controller_channel import ControllerChannel
-    from kbroker.interbroker.peers import Peers
-    from kbroker.metadata.controller import Controller
-    from kbroker.metadata.image import MetadataImage
-    from kbroker.metadata.producer_id_manager import ProducerIdManager
-    from kbroker.queues.closing.partition_removal import PartitionRemoval
-    from kbroker.queues.delay.delay_extension import DelayedTopics
-    from kbroker.replica.fetch.fetch_manager import FetchManager
-    from kbroker.replica.replica_manager import ReplicaManager
-    from kbroker.runtime.delayed_response import DelayedResponse
-    from kbroker.runtime.environment import Environment
-    from kbroker.runtime.metrics import RequestStats
-    from kbroker.share.manager import SharePartitionManager
-    from kbroker.telemetry.client_instances import ClientMetricsManager
-    from protocol.messages.k17_sasl_handshake import SaslHandshakeResponse
-    from protocol.messages.k36_sasl_authenticate import SaslAuthenticateResponse
+from protocol.messages.k17_sasl_handshake import SaslHandshakeResponse
+from protocol.messages.k36_sasl_authenticate import SaslAuthenticateResponse
 
 Body = bytes | Sequence[Buffer | Records]
 Handle = Callable[["Services", "RequestContext", Any], Any]

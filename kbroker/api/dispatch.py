@@ -1,7 +1,5 @@
 """The dispatch table: finds the handler of each API. `ls kbroker/api` lists the supported APIs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module

@@ -12,8 +12,6 @@ Records are never decoded on an ordinary topic: a slice of the received frame is
 - A request with many batches is handled in turns (runtime/turns.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Coroutine, Iterator
 from functools import partial
 from typing import Any

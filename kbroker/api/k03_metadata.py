@@ -71,7 +71,12 @@ def _requested_topics(
     names: dict[str, None] = {}
     for topic in paced(requested):
         if not _is_valid(topic, context.version):
-            topics = [_invalid_topic(invalid) for invalid in paced(requested)]
+            topics = [
+                MetadataResponseTopic(
+                    error_code=ErrorCode.INVALID_REQUEST, name=invalid.name or "", topic_id=invalid.topic_id
+                )
+                for invalid in paced(requested)
+            ]
             return MetadataResponse(topics=topics, error_code=ErrorCode.INVALID_REQUEST)
         if topic.topic_id != ZERO_UUID:
             ids[topic.topic_id] = None
@@ -104,10 +109,6 @@ def _is_valid(topic: MetadataRequestTopic, version: int) -> bool:
     if version < FIRST_WITH_TOPIC_IDS:
         return topic.name is not None and topic.topic_id == ZERO_UUID
     return topic.name is not None or topic.topic_id != ZERO_UUID
-
-
-def _invalid_topic(topic: MetadataRequestTopic) -> MetadataResponseTopic:
-    return MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id)
 
 
 def controller_id(image: MetadataImage, endpoints: Endpoints) -> int:

@@ -255,7 +255,4 @@ def transactional_commit_error(error: ErrorCode, version: int) -> ErrorCode:
     return error
 
 
-HANDLERS = {
-    ApiKey.OFFSET_COMMIT: offset_commit,
-    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
-}
+HANDLERS = {ApiKey.OFFSET_COMMIT: offset_commit, ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit}

@@ -11,8 +11,6 @@
 - ApiVersions does not list it, so only kbroker's command line sends it.
 """
 
-from __future__ import annotations
-
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.closing_checks import first_closing

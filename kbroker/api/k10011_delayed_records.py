@@ -15,8 +15,6 @@ line sends it.
   by its old offset, too.
 """
 
-from __future__ import annotations
-
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.queues.delay.pending_requests import PendingRequests

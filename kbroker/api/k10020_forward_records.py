@@ -5,8 +5,6 @@
 - The response is sent when the batches are committed.
 """
 
-from __future__ import annotations
-
 from kbroker.api.context import RequestContext, Services
 from kbroker.queues.closing.forwarding import append_forwarded
 from protocol.messages.k10020_forward_records import ForwardRecordsRequest, ForwardRecordsResponse

@@ -7,8 +7,6 @@
 - A log that cannot be read has the error KAFKA_STORAGE_ERROR: the controller must not take it for an empty one.
 """
 
-from __future__ import annotations
-
 from kbroker.api.context import RequestContext, Services
 from kbroker.replica.replica_manager import ReplicaManager
 from protocol.errors import ErrorCode

@@ -4,7 +4,7 @@
   meantime, and the client retries; in kbroker the response waits.
 - Several keys at once from version 4 on (KIP-699).
 - A coordinator that does not have the listener of the request is not available.
-- Share partitions (KIP-932) from version 6 on, with share.version 1. A key is GROUP:TOPIC-ID:PARTITION.
+- Share partitions (KIP-932) from version 6 on, at any level of share.version. A key is GROUP:TOPIC-ID:PARTITION.
 - Other keys of share partitions and unknown key types get INVALID_REQUEST.
 """
 
@@ -16,7 +16,6 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from kbroker.coordinator.share.share_partition_state import is_coordinator_key
-from kbroker.metadata.features import SHARE_VERSION
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
@@ -43,9 +42,7 @@ def handle(
         message = f"This broker has no coordinators of key type {key_type}."
         find = partial(_error, ErrorCode.INVALID_REQUEST, message)
         return _response(context, find, keys)
-    if key_type == SHARE and not (
-        context.version >= SHARE_PARTITIONS_VERSION and services.metadata.features.levels.get(SHARE_VERSION)
-    ):
+    if key_type == SHARE and context.version < SHARE_PARTITIONS_VERSION:
         message = "" if context.version >= SEVERAL_KEYS_VERSION else MALFORMED
         return _response(context, partial(_error, ErrorCode.INVALID_REQUEST, message), keys)
     if TOPICS[key_type] not in services.metadata.topics and any(_is_valid(key_type, key) for key in paced(keys)):

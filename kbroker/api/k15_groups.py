@@ -114,7 +114,4 @@ async def list_groups(services: Services, context: RequestContext, request: List
     return ListGroupsResponse(groups=groups)
 
 
-HANDLERS = {
-    ApiKey.DESCRIBE_GROUPS: describe_groups,
-    ApiKey.LIST_GROUPS: list_groups,
-}
+HANDLERS = {ApiKey.DESCRIBE_GROUPS: describe_groups, ApiKey.LIST_GROUPS: list_groups}

@@ -193,10 +193,7 @@ def _results(
 
 
 async def _add(
-    services: Services,
-    version: int,
-    transaction: AddPartitionsToTxnTransaction,
-    partitions: Sequence[TopicPartition],
+    services: Services, version: int, transaction: AddPartitionsToTxnTransaction, partitions: Sequence[TopicPartition]
 ) -> tuple[PartitionErrors, ErrorCode]:
     """Add or verify partitions. Returns the errors of partitions, and the result of those without one."""
     producer = transaction.transactional_id, transaction.producer_id, transaction.producer_epoch

@@ -8,11 +8,9 @@ knows (KIP-664).
 - A negative producer id or epoch gets UNKNOWN_SERVER_ERROR, as in Kafka 4.4.0.
 """
 
-from __future__ import annotations
-
+from asyncio import Future
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import TopicPartition
@@ -27,10 +25,6 @@ from protocol.messages.k27_write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-
-if TYPE_CHECKING:
-    from asyncio import Future
-
 
 # The producer id, the partition, and the future result.
 WrittenMarker = tuple[int, TopicPartition, "Future[ErrorCode]"]

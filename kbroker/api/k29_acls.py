@@ -65,8 +65,4 @@ def _reject_unknown(*numbers: int) -> None:
         raise MalformedError("an ACL or an ACL filter has an unknown element")
 
 
-HANDLERS = {
-    ApiKey.DESCRIBE_ACLS: describe_acls,
-    ApiKey.CREATE_ACLS: create_acls,
-    ApiKey.DELETE_ACLS: delete_acls,
-}
+HANDLERS = {ApiKey.DESCRIBE_ACLS: describe_acls, ApiKey.CREATE_ACLS: create_acls, ApiKey.DELETE_ACLS: delete_acls}

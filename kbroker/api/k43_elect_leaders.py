@@ -5,8 +5,6 @@
 - The response is sent when the elections are written; timeout_ms is ignored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from kbroker.api.context import RequestContext, Services

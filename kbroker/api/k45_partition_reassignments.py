@@ -50,9 +50,7 @@ async def alter_partition_reassignments(
     ]
     outcomes = await services.controller.reassignments.alter_reassignments(requested, may_change_factor)
     return AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=may_change_factor,
-        error_message=None,
-        responses=_results(request, outcomes),
+        allow_replication_factor_change=may_change_factor, error_message=None, responses=_results(request, outcomes)
     )
 
 

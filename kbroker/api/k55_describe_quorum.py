@@ -28,7 +28,6 @@ from protocol.messages.k55_describe_quorum import (
     Listener,
     Node,
     PartitionData,
-    PartitionRequest,
     ReplicaState,
     TopicData,
 )
@@ -60,17 +59,16 @@ def _names_metadata_partition(request: DescribeQuorumRequest) -> bool:
 def _unknown_partitions(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     response = DescribeQuorumResponse()
     for topic in paced(request.topics):
-        partitions = [_unknown_partition(row) for row in paced(topic.partitions)]
+        partitions = [
+            PartitionData(
+                partition_index=row.partition_index,
+                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                error_message="This server does not host this topic-partition.",
+            )
+            for row in paced(topic.partitions)
+        ]
         response.topics.append(TopicData(topic_name=topic.topic_name, partitions=partitions))
     return response
-
-
-def _unknown_partition(row: PartitionRequest) -> PartitionData:
-    return PartitionData(
-        partition_index=row.partition_index,
-        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        error_message="This server does not host this topic-partition.",
-    )
 
 
 def _response(partitions: list[PartitionData], nodes: list[Node] | None = None) -> DescribeQuorumResponse:

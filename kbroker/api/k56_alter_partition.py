@@ -7,8 +7,6 @@
   election.
 """
 
-from __future__ import annotations
-
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.forwarding import relay_to_controller
 from kbroker.metadata.replication.isr_change_queue import AlterPartitionResult, IsrRequest

@@ -8,8 +8,6 @@
 - The broker that the client is connected to reports the errors of the inner response.
 """
 
-from __future__ import annotations
-
 from kbroker.api.context import Identity, RequestContext, Services, complete_response
 from kbroker.api.dispatch import is_forwarded
 from kbroker.api.local_requests import DetachedConnection, handler_of

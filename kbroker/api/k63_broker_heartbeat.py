@@ -12,8 +12,6 @@
   one by one. It reports those with AssignReplicasToDirs.
 """
 
-from __future__ import annotations
-
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.forwarding import relay_to_controller
 from kbroker.metadata.image import MetadataImage

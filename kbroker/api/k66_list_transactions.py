@@ -13,11 +13,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.coordinator.re2_pattern import Re2Pattern
 from kbroker.coordinator.transaction.transaction_metadata import STATE_NAMES, TransactionMetadata
 from kbroker.runtime.turns import paced
-from protocol.messages.k66_list_transactions import (
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-    TransactionState,
-)
+from protocol.messages.k66_list_transactions import ListTransactionsRequest, ListTransactionsResponse, TransactionState
 
 # A broker may have thousands of transactional ids.
 RUNS_IN_TURNS = True

@@ -54,7 +54,4 @@ async def describe(
     return ConsumerGroupDescribeResponse(groups=groups)
 
 
-HANDLERS = {
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: heartbeat,
-    ApiKey.CONSUMER_GROUP_DESCRIBE: describe,
-}
+HANDLERS = {ApiKey.CONSUMER_GROUP_HEARTBEAT: heartbeat, ApiKey.CONSUMER_GROUP_DESCRIBE: describe}

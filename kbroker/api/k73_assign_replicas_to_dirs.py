@@ -10,8 +10,6 @@ whether it can write to its disk.
 - A broker that is not the controller relays the request of one that may be cut off from the controller.
 """
 
-from __future__ import annotations
-
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.forwarding import relay_to_controller
 from kbroker.replica.logs.disk_reports import DIRECTORY_IDS, LOST_DIRECTORY

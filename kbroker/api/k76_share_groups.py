@@ -47,7 +47,4 @@ async def describe(
     return ShareGroupDescribeResponse(groups=groups)
 
 
-HANDLERS = {
-    ApiKey.SHARE_GROUP_HEARTBEAT: heartbeat,
-    ApiKey.SHARE_GROUP_DESCRIBE: describe,
-}
+HANDLERS = {ApiKey.SHARE_GROUP_HEARTBEAT: heartbeat, ApiKey.SHARE_GROUP_DESCRIBE: describe}

@@ -8,11 +8,9 @@
 - The first request of a session cannot acknowledge anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
@@ -24,6 +22,7 @@ from kbroker.share.partition import not_acquired
 from kbroker.share.session import FINAL_EPOCH, INITIAL_EPOCH, TopicIdPartition
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
+from protocol.fast.current_leader import CurrentLeader
 from protocol.messages.k78_share_fetch import (
     AcknowledgementBatch,
     AcknowledgePartitionData,
@@ -37,12 +36,7 @@ from protocol.messages.k78_share_fetch import (
     ShareFetchResponse,
     SharePartitionData,
 )
-from protocol.messages.k78_share_fetch import (
-    AcquiredRecords as AcquiredRange,
-)
-
-if TYPE_CHECKING:
-    from protocol.fast.current_leader import CurrentLeader
+from protocol.messages.k78_share_fetch import AcquiredRecords as AcquiredRange
 
 # Acquire modes (KIP-1206).
 BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1
@@ -229,7 +223,4 @@ class _Leaders:
         return LeaderIdAndEpoch(leader_id=found.id, leader_epoch=found.epoch)
 
 
-HANDLERS = {
-    ApiKey.SHARE_FETCH: share_fetch,
-    ApiKey.SHARE_ACKNOWLEDGE: share_acknowledge,
-}
+HANDLERS = {ApiKey.SHARE_FETCH: share_fetch, ApiKey.SHARE_ACKNOWLEDGE: share_acknowledge}

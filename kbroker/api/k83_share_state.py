@@ -9,129 +9,84 @@
 Each partition of a request has its own result, and may have its own coordinator.
 """
 
-from __future__ import annotations
-
 from asyncio import Future
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.share.records import decode_batches, encode_batches
+from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.share.share_partition_state import PersistedState, SharePartitionKey, StateSummary, StateWrite
 from kbroker.runtime.turns import paced
 from protocol.apis import ApiKey
 from protocol.messages.k83_share_state import (
-    DeleteShareGroupStateRequest,
     DeleteShareGroupStateResponse,
-    InitializeShareGroupStateRequest,
     InitializeShareGroupStateResponse,
-    ReadShareGroupStateRequest,
     ReadShareGroupStateResponse,
-    ReadShareGroupStateSummaryRequest,
     ReadShareGroupStateSummaryResponse,
-    ReadStatePartitionResult,
-    ReadStateResult,
-    ReadStateSummaryPartitionResult,
-    ReadStateSummaryResult,
-    ShareStateResult,
-    ShareStateTopicResult,
-    WriteShareGroupStateRequest,
     WriteShareGroupStateResponse,
 )
-from protocol.schema.message import Struct
 
 RUNS_IN_TURNS = True
 
-T = TypeVar("T")
+Start = Callable[[ShareCoordinator, SharePartitionKey, Any], Future[Any]]
+Fields = Callable[[Any], Mapping[str, Any]]
 
 
-async def initialize(
-    services: Services, context: RequestContext, request: InitializeShareGroupStateRequest
-) -> InitializeShareGroupStateResponse:
-    def start(key: SharePartitionKey, row: Any) -> Future[None]:
-        return services.share_states.initialize(key, row.state_epoch, row.start_offset)
-
-    results = await _results(request, start, _nothing, ShareStateResult, ShareStateTopicResult)
-    return InitializeShareGroupStateResponse(results=results)
+def _write(states: ShareCoordinator, key: SharePartitionKey, row: Any) -> Future[None]:
+    batches = decode_batches(row.state_batches)
+    change = StateWrite(row.state_epoch, row.leader_epoch, row.start_offset, row.delivery_complete_count, batches)
+    return states.write(key, change)
 
 
-async def read(
-    services: Services, context: RequestContext, request: ReadShareGroupStateRequest
-) -> ReadShareGroupStateResponse:
-    def start(key: SharePartitionKey, row: Any) -> Future[PersistedState]:
-        return services.share_states.read(key, row.leader_epoch)
-
-    def fields(state: PersistedState) -> dict[str, Any]:
-        batches = encode_batches(state.batches)
-        return {"state_epoch": state.state_epoch, "start_offset": state.start_offset, "state_batches": batches}
-
-    results = await _results(request, start, fields, ReadStatePartitionResult, ReadStateResult)
-    return ReadShareGroupStateResponse(results=results)
+def _state_fields(state: PersistedState) -> Mapping[str, Any]:
+    batches = encode_batches(state.batches)
+    return {"state_epoch": state.state_epoch, "start_offset": state.start_offset, "state_batches": batches}
 
 
-async def write(
-    services: Services, context: RequestContext, request: WriteShareGroupStateRequest
-) -> WriteShareGroupStateResponse:
-    def start(key: SharePartitionKey, row: Any) -> Future[None]:
-        batches = decode_batches(row.state_batches)
-        change = StateWrite(row.state_epoch, row.leader_epoch, row.start_offset, row.delivery_complete_count, batches)
-        return services.share_states.write(key, change)
-
-    results = await _results(request, start, _nothing, ShareStateResult, ShareStateTopicResult)
-    return WriteShareGroupStateResponse(results=results)
-
-
-async def delete(
-    services: Services, context: RequestContext, request: DeleteShareGroupStateRequest
-) -> DeleteShareGroupStateResponse:
-    def start(key: SharePartitionKey, row: Any) -> Future[None]:
-        return services.share_states.delete(key)
-
-    results = await _results(request, start, _nothing, ShareStateResult, ShareStateTopicResult)
-    return DeleteShareGroupStateResponse(results=results)
-
-
-async def read_summary(
-    services: Services, context: RequestContext, request: ReadShareGroupStateSummaryRequest
-) -> ReadShareGroupStateSummaryResponse:
-    def start(key: SharePartitionKey, row: Any) -> Future[StateSummary]:
-        return services.share_states.read_summary(key)
-
-    results = await _results(
-        request, start, StateSummary._asdict, ReadStateSummaryPartitionResult, ReadStateSummaryResult
-    )
-    return ReadShareGroupStateSummaryResponse(results=results)
-
-
-def _nothing(result: None) -> dict[str, Any]:
+def _no_fields(result: None) -> Mapping[str, Any]:
     return {}
 
 
-async def _results(
-    request: Any,
-    start: Callable[[SharePartitionKey, Any], Future[T]],
-    fields: Callable[[T], dict[str, Any]],
-    partition_result: type[Struct],
-    topic_result: type[Struct],
-) -> list[Any]:
-    """Start the operations of all partitions, and return their results; as in Kafka, none without a group or topics.
+# The response; how to start the operation of a partition; the fields that its result has besides the partition.
+OPERATIONS: Mapping[int, tuple[Any, Start, Fields]] = {
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: (
+        InitializeShareGroupStateResponse,
+        lambda states, key, row: states.initialize(key, row.state_epoch, row.start_offset),
+        _no_fields,
+    ),
+    ApiKey.READ_SHARE_GROUP_STATE: (
+        ReadShareGroupStateResponse, lambda states, key, row: states.read(key, row.leader_epoch), _state_fields
+    ),
+    ApiKey.WRITE_SHARE_GROUP_STATE: (WriteShareGroupStateResponse, _write, _no_fields),
+    ApiKey.DELETE_SHARE_GROUP_STATE: (
+        DeleteShareGroupStateResponse, lambda states, key, row: states.delete(key), _no_fields
+    ),
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: (
+        ReadShareGroupStateSummaryResponse, lambda states, key, row: states.read_summary(key), StateSummary._asdict
+    ),
+}  # fmt: skip
 
-    `fields` returns the fields of a result besides the partition.
-    """
-    is_initialize = isinstance(request, InitializeShareGroupStateRequest)
+
+async def handle(services: Services, context: RequestContext, request: Any) -> Any:
+    """Start the operations of all partitions, and return their results; as in Kafka, none without a group or topics."""
+    response_class, start, fields = OPERATIONS[context.api_key]
+    topic_result: Any = response_class.__rows__["results"].type[0]
+    partition_result: Any = topic_result.__rows__["partitions"].type[0]
+    is_initialize = context.api_key == ApiKey.INITIALIZE_SHARE_GROUP_STATE
     if not request.group_id or not (is_initialize or all(topic.partitions for topic in paced(request.topics))):
-        return []
-    operations: list[tuple[SharePartitionKey, Future[T] | KafkaError]] = []
+        return response_class(results=[])
+    operations: list[tuple[SharePartitionKey, Future[Any] | KafkaError]] = []
     for topic in paced(request.topics):
         for row in paced(topic.partitions):
             key = SharePartitionKey(request.group_id, topic.topic_id, row.partition)
             try:
-                operations.append((key, start(key, row)))
+                operations.append((key, start(services.share_states, key, row)))
             except KafkaError as error:
                 operations.append((key, error))
     # Of a partition that is named twice, the last result counts.
-    results: dict[bytes, dict[int, Struct]] = {}
+    results: dict[bytes, dict[int, Any]] = {}
     for (_, topic_id, partition), operation in paced(operations):
         try:
             if isinstance(operation, KafkaError):
@@ -140,16 +95,12 @@ async def _results(
         except KafkaError as error:
             result = partition_result(partition=partition, error_code=error.code, error_message=error.message)
         results.setdefault(topic_id, {})[partition] = result
-    return [
-        topic_result(topic_id=topic_id, partitions=list(partitions.values()))
-        for topic_id, partitions in results.items()
-    ]
+    return response_class(
+        results=[
+            topic_result(topic_id=topic_id, partitions=list(partitions.values()))
+            for topic_id, partitions in results.items()
+        ]
+    )
 
 
-HANDLERS = {
-    ApiKey.INITIALIZE_SHARE_GROUP_STATE: initialize,
-    ApiKey.READ_SHARE_GROUP_STATE: read,
-    ApiKey.WRITE_SHARE_GROUP_STATE: write,
-    ApiKey.DELETE_SHARE_GROUP_STATE: delete,
-    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: read_summary,
-}
+HANDLERS = dict.fromkeys(OPERATIONS, handle)

@@ -48,6 +48,7 @@ LAG_VERSION = 1
 LIST_OFFSETS_VERSION = 11
 UNKNOWN_PARTITION = "This server does not host this topic-partition."
 NO_OFFSETS = "There is no offset information to delete."
+NOT_ENABLED = "The version of API is not supported."
 
 # The end offset of a partition, or why it is not known.
 EndOffset = int | KafkaError
@@ -180,6 +181,7 @@ async def _list_offsets(services: Services, leader: int, request: ListOffsetsReq
 async def alter(
     services: Services, context: RequestContext, request: AlterShareGroupOffsetsRequest
 ) -> AlterShareGroupOffsetsResponse:
+    services.groups.check_enabled(ShareGroups, NOT_ENABLED)
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is invalid.")
     offsets = {
@@ -209,6 +211,7 @@ async def alter(
 async def delete(
     services: Services, context: RequestContext, request: DeleteShareGroupOffsetsRequest
 ) -> DeleteShareGroupOffsetsResponse:
+    services.groups.check_enabled(ShareGroups, NOT_ENABLED)
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is invalid.")
     names = dict.fromkeys(topic.topic_name for topic in paced(request.topics))

@@ -1,17 +1,20 @@
 """Requests that did not arrive over a client's connection: the broker's own, and those that another one forwarded."""
 
-from __future__ import annotations
-
 from functools import cache
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from kbroker.api.context import UNKNOWN_SOFTWARE, ApiHandler, Identity, RequestContext, Services, complete_response
+from kbroker.api.context import (
+    UNKNOWN_SOFTWARE,
+    ApiHandler,
+    ErrorListener,
+    Identity,
+    RequestContext,
+    Services,
+    complete_response,
+)
 from kbroker.api.dispatch import load_handler
 from protocol.apis import ALL_APIS
 from protocol.schema.message import Message, message_info
-
-if TYPE_CHECKING:
-    from kbroker.api.context import ErrorListener
 
 
 class _IgnoreErrors:

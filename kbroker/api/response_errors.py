@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from kbroker.api.context import RequestContext
 from kbroker.common import KafkaError
 from kbroker.runtime.turns import paced
 from protocol.schema.function_source import FunctionSource
 from protocol.schema.message import Message, StructType
-
-if TYPE_CHECKING:
-    from kbroker.api.context import RequestContext
 
 T = TypeVar("T")
 

@@ -13,23 +13,24 @@ Each batch is then appended with a guard, which is issued before the coordinator
 transaction ends before the append. Errors that older clients do not know, or do not retry, are translated.
 """
 
-from __future__ import annotations
-
 from asyncio import sleep
 from collections.abc import Coroutine, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import PartitionErrors, ProducerIdentity
-from kbroker.replica.produce.produce_response import PartitionKey, VerificationError, VerifiedPartitions, copied
+from kbroker.replica.produce.produce_response import (
+    DelayedProduce,
+    PartitionKey,
+    VerificationError,
+    VerifiedPartitions,
+    copied,
+)
 from kbroker.runtime.turns import is_in_turn, paced, wait_in_turn
 from protocol.errors import ErrorCode
 from protocol.fast.produce import ProduceRequest, TopicRecords, TopicResult
 from protocol.records.batch import CRC_START, HEADER_SIZE, MAGIC, MAGIC_POS, TRANSACTIONAL, BatchHeader, parse_header
-
-if TYPE_CHECKING:
-    from kbroker.replica.produce.produce_response import DelayedProduce
 
 # Versions of Produce.
 FIRST_WITH_TRANSACTIONS_V2 = 12

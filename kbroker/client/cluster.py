@@ -13,7 +13,7 @@ from kbroker.client.requests import (
     TRANSACTION,
     Address,
     BrokerError,
-    Coordinator,
+    FoundCoordinator,
     check,
     find_coordinator_request,
     found_coordinator,
@@ -161,7 +161,7 @@ class ClusterClient:
                 return response
             sleep(COORDINATOR_EVERY_S)
 
-    def find_coordinator(self, key: str, key_type: int = GROUP) -> Coordinator:
+    def find_coordinator(self, key: str, key_type: int = GROUP) -> FoundCoordinator:
         """Return the coordinator of a group or a transactional id. Raises BrokerError, BrokerUnreachable.
 
         Kafka creates the coordinator's topic on the first such request.

@@ -173,15 +173,7 @@ def _streams_member(row: DescribedStreamsGroupMember, sources: Mapping[str, list
     }
     host = row.client_host.removeprefix("/")
     return GroupMember(
-        row.member_id,
-        row.instance_id,
-        row.client_id,
-        host,
-        row.member_epoch,
-        assignment,
-        None,
-        tasks,
-        row.is_classic,
+        row.member_id, row.instance_id, row.client_id, host, row.member_epoch, assignment, None, tasks, row.is_classic
     )
 
 

@@ -71,7 +71,7 @@ def check(code: int, subject: str, message: str | None = None) -> None:
         raise BrokerError(code, subject, message)
 
 
-class Coordinator(NamedTuple):
+class FoundCoordinator(NamedTuple):
     """The coordinator of a group or a transactional id."""
 
     node_id: int
@@ -85,11 +85,11 @@ def find_coordinator_request(key: str, key_type: int, version: int) -> FindCoord
     return FindCoordinatorRequest(key_type=key_type, key=key)
 
 
-def found_coordinator(response: FindCoordinatorResponse, subject: str) -> Coordinator:
+def found_coordinator(response: FindCoordinatorResponse, subject: str) -> FoundCoordinator:
     """Return the coordinator of a response for one key. Raises BrokerError."""
     found = response.coordinators[0] if response.coordinators else response
     check(found.error_code, subject, found.error_message)
-    return Coordinator(found.node_id, (found.host, found.port))
+    return FoundCoordinator(found.node_id, (found.host, found.port))
 
 
 def by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:

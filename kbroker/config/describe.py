@@ -57,7 +57,7 @@ _UNIT_CHAINS = (
 )
 _CHAINS = {name: chain for chain in _UNIT_CHAINS for name in chain} | {
     # Not the other way round: log.flush.scheduler.interval.ms is also a config in its own right.
-    "log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+    "log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")
 }
 _DEFAULT_TEXTS = {name: text for name, key in BROKER_CONFIGS.items() if (text := format_value(key.default)) is not None}
 

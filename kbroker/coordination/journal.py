@@ -14,13 +14,10 @@ import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from errno import ENOSPC
-from typing import TYPE_CHECKING
 
 from kbroker.coordination.data_tree import DataNode, DataTree
 from kbroker.coordination.interface import CoordinationError, Create, Delete, Op, Set
-
-if TYPE_CHECKING:
-    from kbroker.runtime.disk import Disk, DiskFile
+from kbroker.runtime.disk import Disk, DiskFile
 
 FRAME = struct.Struct(">II")
 NUMBER = struct.Struct(">Q")

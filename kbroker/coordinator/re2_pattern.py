@@ -5,8 +5,6 @@ here. A hostile pattern still takes about a second per 32 KiB of text, so matchi
 GIL meanwhile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

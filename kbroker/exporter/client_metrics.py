@@ -1,16 +1,11 @@
 """Adds what clients have reported (KIP-714) to the page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from kbroker.api.context import Services
 from kbroker.exporter.families import MetricsPage, labels
 from kbroker.exporter.replication import ITEMS_PER_STEP
 from kbroker.telemetry.subscriptions import CLIENT_LABELS
-
-if TYPE_CHECKING:
-    from kbroker.api.context import Services
 
 
 def collect_client_metrics(services: Services, page: MetricsPage) -> Iterator[None]:

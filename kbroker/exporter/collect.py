@@ -4,40 +4,34 @@ This runs on the event loop, in steps of about a millisecond, between which requ
 page are not taken at the same instant.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from kbroker.api.context import Services
 from kbroker.config.broker.broker_config import INTER_BROKER
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.exporter.client_metrics import collect_client_metrics
 from kbroker.exporter.families import MetricsPage, labels
 from kbroker.exporter.replication import (
     ITEMS_PER_STEP,
+    ElectionCounter,
     add_replicas,
     collect_cluster,
     collect_fetchers,
     is_under_replicated,
 )
+from kbroker.queues.queue_extensions import QueueExtensions
+from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
+from kbroker.replica.partition import Partition
 from kbroker.replica.produce.produce_response import DelayedProduce
-from kbroker.runtime.metrics import Histogram
+from kbroker.runtime.metrics import Histogram, RequestStats
 from kbroker.server.error_reporter import api_name
+from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
+from kbroker.server.socket_server import SocketServer
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from kbroker.api.context import Services
-    from kbroker.exporter.replication import ElectionCounter
-    from kbroker.queues.queue_extensions import QueueExtensions
-    from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
-    from kbroker.replica.partition import Partition
-    from kbroker.runtime.metrics import RequestStats
-    from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
-    from kbroker.server.socket_server import SocketServer
-
 
 # In Kafka's names of Fetch metrics.
 CONSUMER, FOLLOWER = "Consumer", "Follower"

@@ -1,10 +1,8 @@
 """Serves /metrics and /healthz of one broker, and measures the delay of its event loop."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
 
+from kbroker.api.context import Services
 from kbroker.common import format_address
 from kbroker.config.validators import parse_host_port
 from kbroker.exporter.collect import MetricSources, collect_metrics
@@ -12,16 +10,13 @@ from kbroker.exporter.families import CONTENT_TYPE, MetricsPage
 from kbroker.exporter.http_server import HttpResponse, HttpServer, text_response
 from kbroker.exporter.replication import ElectionCounter
 from kbroker.metadata.image import WriteHealth
+from kbroker.queues.queue_extensions import QueueExtensions
+from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.metrics import Histogram
-
-if TYPE_CHECKING:
-    from kbroker.api.context import Services
-    from kbroker.queues.queue_extensions import QueueExtensions
-    from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
-    from kbroker.runtime.environment import Environment
-    from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
-    from kbroker.server.socket_server import SocketServer
+from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
+from kbroker.server.socket_server import SocketServer
 
 log = EventLogger("kbroker.exporter")
 

@@ -3,8 +3,6 @@
 The size of a request, the number of connections and the duration of a connection are bounded.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple

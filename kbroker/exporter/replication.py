@@ -1,21 +1,16 @@
 """Collects the samples about replication and the cluster: followed partitions, elections, other brokers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from kbroker.api.context import Services
 from kbroker.common import NO_LEADER, format_address
 from kbroker.exporter.families import MetricsPage, labels
 from kbroker.interbroker.peer_connection import PeerStats
+from kbroker.metadata.controller import Controller
+from kbroker.metadata.image import MetadataDelta, PartitionChange, PartitionRegistration
 from kbroker.metadata.replication.partition_change import original_replicas
-
-if TYPE_CHECKING:
-    from kbroker.api.context import Services
-    from kbroker.metadata.controller import Controller
-    from kbroker.metadata.image import MetadataDelta, PartitionChange, PartitionRegistration
-    from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
-    from kbroker.replica.partition import Partition
+from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
+from kbroker.replica.partition import Partition
 
 
 class ElectionCounter:

@@ -1,21 +1,16 @@
 """AutoTopicCreationManager: creates topics without a CreateTopics request of a client, as in Kafka."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kbroker.common import ANONYMOUS, KafkaError
+from kbroker.config import BrokerConfig
+from kbroker.interbroker.controller_channel import ControllerChannel
+from kbroker.metadata.controller import Controller
+from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
 from kbroker.metadata.topics.topic_requests import NewTopic, new_internal_topic
+from kbroker.runtime.environment import Environment
 from protocol.errors import ErrorCode, known_error
-
-if TYPE_CHECKING:
-    from kbroker.config import BrokerConfig
-    from kbroker.interbroker.controller_channel import ControllerChannel
-    from kbroker.metadata.controller import Controller
-    from kbroker.metadata.image import MetadataImage, TopicImage
-    from kbroker.runtime.environment import Environment
 
 _CREATE_TOPICS_VERSION = 7
 # How long to wait until this broker's image has a created topic, and how often to check, in seconds.

@@ -8,15 +8,15 @@ A client's request is forwarded in an Envelope (KIP-590), which has the request 
 controller's response with its header.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from kbroker.common import Buffer, KafkaError, Principal
-from kbroker.interbroker.peers import PeerUnavailable
+from kbroker.interbroker.peers import Peers, PeerUnavailable
+from kbroker.metadata.image import MetadataImage
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode, MalformedError, known_error
 from protocol.framing import decode_response_header, encode_request_header
@@ -27,11 +27,6 @@ from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest
 from protocol.messages.k73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from protocol.schema.codec import decode, decoder, encode, encoder
 from protocol.schema.message import Message, message_info
-
-if TYPE_CHECKING:
-    from kbroker.interbroker.peers import Peers
-    from kbroker.metadata.image import MetadataImage
-    from kbroker.runtime.environment import Environment
 
 # The backoff between two attempts, in seconds. Kafka's retry.backoff.ms of this channel is 100 ms.
 MIN_BACKOFF_S = 0.02
@@ -103,10 +98,6 @@ def _error_code(response: Message) -> int:
     """All responses to brokers have an error_code."""
     code: int = response.error_code  # type: ignore[attr-defined]
     return code
-
-
-def _has_succeeded(task: asyncio.Task[Message]) -> bool:
-    return task.done() and not task.cancelled() and task.exception() is None
 
 
 class ControllerChannel:
@@ -185,7 +176,7 @@ class ControllerChannel:
                 either: list[asyncio.Future[Message] | asyncio.Future[None]] = [*waiting, changed]
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 for task in tasks:
-                    if _has_succeeded(task):
+                    if task.done() and not task.cancelled() and task.exception() is None:
                         return task.result()
                 if changed.done():
                     raise PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, "another broker is the controller now")

@@ -26,13 +26,11 @@ records were lost, as Spark's streaming queries do, or reset its position. For t
 others.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from kbroker.interbroker.handshake import HandshakeError
+from kbroker.interbroker.handshake import BrokerIdentity, HandshakeError
 from kbroker.interbroker.isolation import (
     Contact,
     Isolation,
@@ -41,15 +39,11 @@ from kbroker.interbroker.isolation import (
     must_ask_all,
     others_are_silent,
 )
-from kbroker.interbroker.peers import PeerUnavailable
+from kbroker.interbroker.peers import Peers, PeerUnavailable
+from kbroker.metadata.image import MetadataImage
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.periodic_task import PeriodicTask
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-
-if TYPE_CHECKING:
-    from kbroker.interbroker.handshake import BrokerIdentity
-    from kbroker.interbroker.peers import Peers
-    from kbroker.metadata.image import MetadataImage
-    from kbroker.runtime.environment import Environment
 
 VERSION = 2
 PERIOD_MS = 1000
@@ -135,9 +129,7 @@ class FencingCheck:
         """Record a round of requests to all brokers since `begin_ms`. Returns whether to give up all roles."""
         is_controller = self._is_controller()
         min_silent = min_silent_brokers(
-            is_connected=is_connected,
-            is_controller=is_controller,
-            controller=contacts.get(self._image.controller_id),
+            is_connected=is_connected, is_controller=is_controller, controller=contacts.get(self._image.controller_id)
         )
         if min_silent is None:
             self._isolation.reset()

@@ -14,14 +14,10 @@ unfenced count, and only if they are silent for longer than a session lasts. If 
 may be the one that is cut off, so it counts only if it is the controller.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from kbroker.metadata.image import PartitionRegistration
+from kbroker.metadata.image import PartitionRegistration
 
 # The fewest silent brokers that could form a majority without this one.
 MIN_SILENT = 2

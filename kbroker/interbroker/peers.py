@@ -1,27 +1,21 @@
 """Requests to other brokers (Kafka: NetworkClient), over one connection for each peer and channel."""
 
-from __future__ import annotations
-
 import asyncio
 from asyncio import CancelledError, Future, Task
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, format_address
 from kbroker.interbroker.frame_protocol import PeerFrameBuffers
-from kbroker.interbroker.handshake import NONCE_BYTES, HandshakeError, InitiatorHandshake
+from kbroker.interbroker.handshake import NONCE_BYTES, BrokerIdentity, HandshakeError, InitiatorHandshake
 from kbroker.interbroker.peer_connection import PeerConnection, PeerStats, PeerUnavailable
+from kbroker.metadata.image import BrokerRegistration, MetadataImage
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
 from protocol.messages import message_classes
 from protocol.schema.codec import decode, encode
 from protocol.schema.message import Message, message_info
-
-if TYPE_CHECKING:
-    from kbroker.interbroker.handshake import BrokerIdentity
-    from kbroker.metadata.image import BrokerRegistration, MetadataImage
-    from kbroker.runtime.environment import Environment
 
 __all__ = ["Channel", "PeerUnavailable", "Peers"]
 
@@ -77,13 +71,7 @@ class Peers:
     # Requests.
 
     async def request(
-        self,
-        broker_id: int,
-        request: Message,
-        version: int,
-        *,
-        channel: Channel = Channel.CONTROL,
-        timeout_ms: int,
+        self, broker_id: int, request: Message, version: int, *, channel: Channel = Channel.CONTROL, timeout_ms: int
     ) -> Message:
         """Return the response of a peer. Raises PeerUnavailable: the outcome is then unknown."""
         api_key = message_info(type(request)).key
@@ -93,14 +81,7 @@ class Peers:
         return decode(message_classes(api_key)[1], view, version)
 
     async def request_raw(
-        self,
-        broker_id: int,
-        api_key: int,
-        version: int,
-        body: Sequence[Buffer],
-        *,
-        channel: Channel,
-        timeout_ms: int,
+        self, broker_id: int, api_key: int, version: int, body: Sequence[Buffer], *, channel: Channel, timeout_ms: int
     ) -> memoryview:
         """Return the encoded response of a peer, after its header. Raises PeerUnavailable.
 

@@ -10,22 +10,11 @@ from kbroker.common import NO_LEADER, KafkaError
 from kbroker.coordination.interface import CoordinationError, NoSpace, SessionExpired, Unavailable
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.features import OWN_FEATURES, check_supported
-from kbroker.metadata.image import (
-    BrokerRegistration,
-    DeltaListener,
-    MetadataDelta,
-    MetadataImage,
-    SeenMetadata,
-)
+from kbroker.metadata.image import BrokerRegistration, DeltaListener, MetadataDelta, MetadataImage, SeenMetadata
 from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.producer_id_manager import ProducerIdManager
 from kbroker.metadata.recovery.deleted_topics import read_deleted_topics
-from kbroker.metadata.recovery.log_recovery import (
-    advanced,
-    diverges,
-    needs_recovery,
-    unseen_producer_id,
-)
+from kbroker.metadata.recovery.log_recovery import advanced, diverges, needs_recovery, unseen_producer_id
 from kbroker.metadata.registration import check_same_cluster, check_secret, create_layout, read_secret, register_broker
 from kbroker.metadata.store import znodes
 from kbroker.runtime.event_log import EventLogger

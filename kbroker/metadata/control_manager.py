@@ -7,13 +7,16 @@ change was written since this broker last read znodes.CHANGES.
 
 from __future__ import annotations
 
+from asyncio import Lock
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kbroker.common import KafkaError
+from kbroker.config import BrokerConfig
 from kbroker.coordination.interface import (
     BadVersion,
     Check,
+    Coordination,
     CoordinationError,
     Create,
     NodeExists,
@@ -23,22 +26,16 @@ from kbroker.coordination.interface import (
     Unavailable,
     batches,
 )
+from kbroker.metadata.image import KnownBroker
+from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.recovery.deleted_topics import deletion_ops
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
+from kbroker.metadata.replication.partition_change import TopicRules
 from kbroker.metadata.replication.partition_requests import NewConfigs, topic_rules, write_health_by_broker
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import Writer, change_ops
+from kbroker.runtime.environment import Environment
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from asyncio import Lock
-
-    from kbroker.config import BrokerConfig
-    from kbroker.coordination.interface import Coordination
-    from kbroker.metadata.image import KnownBroker
-    from kbroker.metadata.metadata_loader import MetadataLoader
-    from kbroker.metadata.replication.partition_change import TopicRules
-    from kbroker.runtime.environment import Environment
 
 
 class PartitionOutcome(NamedTuple):
@@ -86,10 +83,7 @@ class ControlManager:
         return acceptable_leaders(self._loader.registrations).__contains__
 
     def _rules(
-        self,
-        topic_id: bytes,
-        new_configs: NewConfigs | None = None,
-        known: Mapping[int, KnownBroker] | None = None,
+        self, topic_id: bytes, new_configs: NewConfigs | None = None, known: Mapping[int, KnownBroker] | None = None
     ) -> TopicRules:
         """Return what affects the elections of a topic's partitions.
 
@@ -108,11 +102,7 @@ class MetadataWriter:
     """Used by one operation at a time: it calls `prepare`, decides on the loader's image, and calls `commit`."""
 
     def __init__(
-        self,
-        environment: Environment,
-        node_id: int,
-        coordination: Coordination,
-        loader: MetadataLoader,
+        self, environment: Environment, node_id: int, coordination: Coordination, loader: MetadataLoader
     ) -> None:
         self.node_id = node_id
         self.coordination = coordination

@@ -5,17 +5,16 @@ waits until this broker's image has the change. A lone broker also waits until i
 create_topics returns, it has opened the logs of the new topics. Operations run one at a time.
 """
 
-from __future__ import annotations
-
 from asyncio import Lock
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError, TopicPartition
+from kbroker.config import BrokerConfig
 from kbroker.config.config_def import ConfigResource, ConfigResourceType
-from kbroker.coordination.interface import Op, Set
+from kbroker.coordination.interface import Coordination, Op, Set
 from kbroker.metadata.control_manager import ControllerContext, ControlManager, MetadataWriter, PartitionOutcome
 from kbroker.metadata.features import WITHOUT_EFFECT, FeatureUpdate, update_features
+from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.reassignments.reassignment_control_manager import (
     ReassignmentControlManager,
     ReassignmentPlanManager,
@@ -29,14 +28,9 @@ from kbroker.metadata.scram_control_manager import ScramControlManager
 from kbroker.metadata.store import znodes
 from kbroker.metadata.topics.closing_checks import check_configs
 from kbroker.metadata.topics.topic_control_manager import TopicControlManager
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from kbroker.config import BrokerConfig
-    from kbroker.coordination.interface import Coordination
-    from kbroker.metadata.metadata_loader import MetadataLoader
-    from kbroker.runtime.environment import Environment
 
 Overrides = dict[str, str]
 
@@ -132,10 +126,7 @@ class Controller(ControlManager):
         return [*(PartitionOutcome(*each, None) for each in recovered), *outcomes]
 
     async def alter_configs(
-        self,
-        resource_type: int,
-        name: str,
-        new_overrides: Overrides | Callable[[Overrides], Overrides] | None,
+        self, resource_type: int, name: str, new_overrides: Overrides | Callable[[Overrides], Overrides] | None
     ) -> None:
         """Replace a resource's overrides; None or {} removes them. Raises KafkaError.
 

@@ -95,19 +95,21 @@ class UnsupportedFeatures(Exception):
     """The cluster uses levels of features that this broker does not support."""
 
 
+def unsupported_levels(features: FinalizedFeatures, supported: Sequence[BrokerFeature]) -> str:
+    """Return the finalized levels that are higher than those that a broker supports; empty if there are none."""
+    highest = {feature.name: feature.highest for feature in supported}
+    unsupported = [f"{name} {level}" for name, level in features.levels.items() if level > highest.get(name, 0)]
+    return ", ".join(sorted(unsupported))
+
+
 def check_supported(features: FinalizedFeatures) -> None:
     """Raise UnsupportedFeatures unless this broker supports all finalized levels.
 
     A broker of an earlier version would ignore data that a later one has written.
     """
-    unsupported = [
-        f"{name} {level}"
-        for name, level in features.levels.items()
-        if level and not (name in SUPPORTED_FEATURES and level <= SUPPORTED_FEATURES[name].highest)
-    ]
-    if unsupported:
+    if unsupported := unsupported_levels(features, OWN_FEATURES):
         raise UnsupportedFeatures(
-            f"the cluster uses {', '.join(sorted(unsupported))}, which this version of kbroker does not support: start "
+            f"the cluster uses {unsupported}, which this version of kbroker does not support: start "
             "the version that the other brokers have, or downgrade with kafka-features"
         )
 

@@ -4,20 +4,12 @@ A block is reserved with a compare-and-set of a counter, so no id is allocated t
 wastes the rest of its block.
 """
 
-from __future__ import annotations
-
-from asyncio import Lock
-from typing import TYPE_CHECKING
+from asyncio import AbstractEventLoop, Lock
 
 from kbroker.common import KafkaError
-from kbroker.coordination.interface import BadVersion, CoordinationError
+from kbroker.coordination.interface import BadVersion, Coordination, CoordinationError
 from kbroker.metadata.store import znodes
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
-
-    from kbroker.coordination.interface import Coordination
 
 BLOCK_SIZE = 1000
 # After a failure, requests that wait or arrive within this time (in seconds) fail without another attempt.

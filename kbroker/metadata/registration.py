@@ -5,27 +5,19 @@ any more, must not apply what it finds there: its topics would seem to be delete
 with the broker's address, and a new broker epoch.
 """
 
-from __future__ import annotations
-
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from random import Random
 
 from kbroker.common import format_address
-from kbroker.coordination.interface import BadVersion, Create, NodeExists, NoSpace, Op, Set
+from kbroker.coordination.interface import BadVersion, Coordination, Create, NodeExists, NoSpace, Op, Set, WatchEvent
 from kbroker.metadata.features import FORMER_FINALIZED, INITIAL_FEATURES
-from kbroker.metadata.image import NOTHING_SEEN, BrokerNode, SeenMetadata
+from kbroker.metadata.image import NOTHING_SEEN, BrokerNode, BrokerRegistration, SeenMetadata
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import RECENT, ChangeLog, encode_change_log, recent_paths
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
-
-if TYPE_CHECKING:
-    from random import Random
-
-    from kbroker.coordination.interface import Coordination, WatchEvent
-    from kbroker.metadata.image import BrokerRegistration
-    from kbroker.runtime.environment import Environment
 
 SECRET_BYTES = 32
 log = EventLogger("kbroker.metadata")

@@ -6,8 +6,6 @@ does not contain the bytes of the header. In other batches each record is checke
 within a batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from kbroker.common import Buffer

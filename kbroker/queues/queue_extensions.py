@@ -1,9 +1,6 @@
 """Adds the features of message queues to partitions, as their topics' configs and their roles require."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
 from kbroker.queues.closing.closing_topics import ClosingTopics
@@ -13,16 +10,13 @@ from kbroker.queues.expiry import TTL_MS, parse_ttl
 from kbroker.queues.record_headers import InvalidHeaderError, check_names, walk_headers
 from kbroker.queues.topic_filters import topic_filter
 from kbroker.replica.fetch.read_filter import combine
+from kbroker.replica.partition import Partition
 from kbroker.replica.partition_extensions import AppendExtension, AppendResult
 from kbroker.replica.produce.record_rules import InspectedBatch
+from kbroker.runtime.environment import Environment
 from kbroker.storage.log.transaction_index import PreparedBatch
 from protocol.records.batch import BatchHeader
 from protocol.records.record import Header
-
-if TYPE_CHECKING:
-    from kbroker.replica.partition import Partition
-    from kbroker.replica.partition_extensions import AppendExtension
-    from kbroker.runtime.environment import Environment
 
 
 class TtlValidation:

@@ -1,7 +1,5 @@
 """Removes records from batches. The others keep their offsets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container
 from mmap import mmap
 

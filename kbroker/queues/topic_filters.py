@@ -3,21 +3,16 @@
 A fetch from a view applies the view's own filter after it (replica/fetch/partition_reads.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
 from kbroker.config.queue_configs import levels_ms
+from kbroker.config.topic_config import TopicConfig
 from kbroker.queues.delay.delay_batches import visible_batch
 from kbroker.queues.expiry import ExpiryFilter
 from kbroker.replica.fetch.read_filter import ReadFilter, combine
 from protocol.records.batch import MAX_DECOMPRESSED_BYTES, BatchHeader
-
-if TYPE_CHECKING:
-    from kbroker.config.topic_config import TopicConfig
 
 
 class EmptyBatchFilter:

@@ -4,22 +4,16 @@ A search for the bytes of a tag excludes most batches and records quickly. The h
 decoded, since the same bytes in a key or a value do not select a record.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from kbroker.common import Buffer
 from kbroker.config.queue_configs import VIEW_FILTER, VIEW_OF, TagExpression, parse_tag_expression
 from kbroker.config.values import ConfigError
+from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.queues.record_selection import Body, decompressed_body, headers_start, select_records
+from kbroker.replica.fetch.read_filter import ReadFilter
 from protocol.errors import MalformedError
+from protocol.fast.fetch import TopicKey
 from protocol.records.batch import BatchHeader
 from protocol.records.record import decode_varint, encode_varint
-
-if TYPE_CHECKING:
-    from kbroker.metadata.image import MetadataImage, TopicImage
-    from kbroker.replica.fetch.read_filter import ReadFilter
-    from protocol.fast.fetch import TopicKey
 
 TAGS, KEYS = b"TAGS", b"KEYS"
 # Searching this number of bytes takes as long as decoding the headers of one record.

@@ -1,17 +1,11 @@
 """Waits: of a task for work, and until everything that is in a partition's log is committed."""
 
-from __future__ import annotations
-
+from asyncio import AbstractEventLoop, Future
 from functools import partial
-from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
+from kbroker.replica.partition import Partition
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future
-
-    from kbroker.replica.partition import Partition
 
 
 class Wakeup:

@@ -1,17 +1,13 @@
 """DeleteRecords: deletion from the leader's log, and requests that wait until all live replicas have deleted, too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kbroker.common import KafkaError
+from kbroker.replica.partition import Partition
 from kbroker.runtime.delayed_response import DelayedResponse, Purgatory
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from kbroker.replica.partition import Partition
-    from protocol.messages.k21_delete_records import DeleteRecordsPartitionResult
+from protocol.messages.k21_delete_records import DeleteRecordsPartitionResult
 
 
 def delete_from_log(partition: Partition, offset: int) -> None:

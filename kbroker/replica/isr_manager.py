@@ -74,12 +74,7 @@ class AlterPartitionManager:
     """
 
     def __init__(
-        self,
-        environment: Environment,
-        send: Send,
-        broker_id: int,
-        broker_epoch: Callable[[], int],
-        on_result: OnResult,
+        self, environment: Environment, send: Send, broker_id: int, broker_epoch: Callable[[], int], on_result: OnResult
     ) -> None:
         self._on_result = on_result
         self._environment = environment

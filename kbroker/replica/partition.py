@@ -8,18 +8,13 @@ replicas.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from kbroker.common import NO_LEADER, Buffer, KafkaError
 from kbroker.config.topic_config import TopicConfig
-from kbroker.metadata.image import is_retired
+from kbroker.metadata.image import Forwarding, PartitionRegistration, is_retired
 from kbroker.replica.fetch.read_filter import HiddenRanges, ReadFilter
-from kbroker.replica.partition_extensions import (
-    AppendExtension,
-    AppendResult,
-    wait_until_decided,
-    wait_until_loaded,
-)
+from kbroker.replica.partition_extensions import AppendExtension, AppendResult, wait_until_decided, wait_until_loaded
 from kbroker.replica.partition_high_watermark import PartitionHighWatermark, waits_for_flush
 from kbroker.replica.partition_state import PartitionState, is_listed
 from kbroker.replica.produce.batch_validation import validate_batch
@@ -31,9 +26,6 @@ from kbroker.storage.producers.transactions import VerificationGuard
 from kbroker.storage.recovery.truncation import truncate_fully_and_start_at, truncate_to
 from protocol.errors import ErrorCode
 from protocol.records.batch import CONTROL, LENGTH_OVERHEAD, BatchHeader, parse_header
-
-if TYPE_CHECKING:
-    from kbroker.metadata.image import Forwarding, PartitionRegistration
 
 ACKS_ALL = -1
 

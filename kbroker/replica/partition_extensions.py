@@ -1,7 +1,5 @@
 """The interface through which kbroker/queues/ adds features to partitions, and what its appends wait for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """The high watermark of a partition on this broker, and what waits for it."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 

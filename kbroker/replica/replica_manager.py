@@ -3,13 +3,12 @@
 assigned_partitions.py adds and removes them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kbroker.common import KafkaError, TopicPartition
+from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords, delete_from_log
 from kbroker.replica.fetch.read_filter import ReadView, ReadViews
 from kbroker.replica.isr_manager import IsrManager
@@ -34,6 +33,7 @@ from kbroker.replica.produce.produce_response import (
 )
 from kbroker.replica.produce.slow_validation import AppendMustWait, RecordValidator
 from kbroker.runtime.delayed_response import Purgatory
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.turns import wait_in_turn, yield_if_due
 from kbroker.storage.log.log_reads import read_blocking
 from kbroker.storage.producers.transactions import TransactionMarker, VerificationGuard
@@ -42,10 +42,6 @@ from protocol.fast.current_leader import CurrentLeader, LeaderEndpoint
 from protocol.fast.fetch import TopicKey
 from protocol.fast.produce import PartitionResult, TopicRecords
 from protocol.records.batch import NO_SEQUENCE
-
-if TYPE_CHECKING:
-    from kbroker.metadata.image import MetadataImage, TopicImage
-    from kbroker.runtime.environment import Environment
 
 
 class RemovedPartitionTotals:
@@ -419,15 +415,8 @@ class ReplicaManager:
 
     # DeleteRecords and shutdown.
 
-    def delete_records(self, partition: Partition, offset: int) -> None:
-        """Delete the records below `offset` (-1: the high watermark). Raises KafkaError.
-
-        They may return after a crash, until `store_log_starts` was called.
-        """
-        delete_from_log(partition, offset)
-
     async def store_log_starts(self) -> None:
-        """Write the log start offsets of all partitions. Raises KafkaError."""
+        """Write the log start offsets of all partitions: until then deleted records may return. Raises KafkaError."""
         try:
             await self.logs.write_checkpoints()
         except OSError as error:

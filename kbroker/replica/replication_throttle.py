@@ -6,19 +6,14 @@ only while the rate is above the limit, so a batch of any size can be fetched: i
 the ISR are never throttled: a throttle must not remove them from it, nor delay producers with acks=all.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from kbroker.config import BrokerConfig
 from kbroker.config.values import LONG_MAX
-
-if TYPE_CHECKING:
-    from kbroker.config import BrokerConfig
-    from kbroker.replica.fetch.fetch_session import FetchPartition, FetchSession
-    from kbroker.replica.partition import Partition
-    from kbroker.runtime.environment import Clock
+from kbroker.replica.fetch.fetch_session import FetchPartition, FetchSession
+from kbroker.replica.partition import Partition
+from kbroker.runtime.environment import Clock
 
 DEFAULT_WINDOW_COUNT = 11
 DEFAULT_WINDOW_MS = 1_000

@@ -5,21 +5,17 @@ input, and writes to standard output a byte for success or failure and then the 
 stays open: its end means that the parent has died. On Linux the kernel kills the child when the parent dies.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
 import threading
 import time
 from struct import Struct
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
+from kbroker.runtime.environment import ProcessFunction
 from kbroker.runtime.real_disk import RealDisk
 from kbroker.runtime.system_clock import SystemClock
-
-if TYPE_CHECKING:
-    from kbroker.runtime.environment import ProcessFunction
 
 LENGTH = Struct(">Q")
 DONE, FAILED = b"\0", b"\1"

@@ -1,7 +1,5 @@
 """The environment of a real broker: the machine's clocks, disk, threads, processes and randomness."""
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import socket

@@ -29,7 +29,7 @@ E = TypeVar("E")
 
 # A turn ends after this many elements or nanoseconds, whichever comes first.
 TURN_ELEMENTS = 128
-TURN_NS = 500_000
+TURN_NS = 250_000
 # Freeing 100,000 elements at once takes 20 to 30 ms.
 RELEASED_AT_ONCE = 64
 # Greenlets that are kept for the next requests. Only as many as requests that have paused are in use.

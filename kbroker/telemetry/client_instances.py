@@ -5,28 +5,23 @@ error codes are Kafka's. All of it is lost with the process: the next push of a 
 it asks again.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kbroker.common import KafkaError
 from kbroker.config.config_def import ConfigResourceType
 from kbroker.config.values import ConfigError
+from kbroker.metadata.image import MetadataDelta, MetadataImage
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from kbroker.runtime.turns import paced
 from kbroker.telemetry.reported_metrics import Samples
 from kbroker.telemetry.subscriptions import ClientAttributes, ClientSubscription, MetricsSubscription, subscription_of
 from protocol.errors import ErrorCode
+from protocol.messages.k71_client_telemetry import PushTelemetryRequest
 from protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from protocol.schema.primitives import ZERO_UUID
-
-if TYPE_CHECKING:
-    from kbroker.metadata.image import MetadataDelta, MetadataImage
-    from kbroker.runtime.environment import Environment
-    from protocol.messages.k71_client_telemetry import PushTelemetryRequest
 
 log = EventLogger("kbroker.telemetry")
 

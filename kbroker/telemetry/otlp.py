@@ -6,8 +6,6 @@ of Google keeps the interpreter for a second and takes 140 MiB. Here the loops p
 The numbers are those of opentelemetry/proto/metrics/v1/metrics.proto.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple

@@ -7,8 +7,6 @@ with client_, so that no client can report in the name of the broker.
 Clients send gauges and sums. Other kinds of metrics (histograms, summaries) are ignored.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import lru_cache

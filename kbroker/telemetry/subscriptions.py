@@ -1,7 +1,5 @@
 """Client metrics subscriptions: which clients push which metrics, how often (config resources of CLIENT_METRICS)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 

@@ -11,12 +11,7 @@ from struct import error as StructError
 from typing import Protocol
 
 from protocol.errors import MalformedError
-from protocol.fast.current_leader import (
-    FIRST_FETCH_VERSION,
-    CurrentLeader,
-    encode_leader_field,
-    encode_response_fields,
-)
+from protocol.fast.current_leader import FIRST_FETCH_VERSION, CurrentLeader, encode_leader_field, encode_response_fields
 from protocol.fast.primitives import (
     I32,
     decode_string,

@@ -1,7 +1,5 @@
 """The messages of Kafka: one file per API, with its request and response, and the records of internal topics."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib import import_module
 

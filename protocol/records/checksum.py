@@ -5,8 +5,6 @@ parsers of e-mail, CSV and zip files: importing it takes as long as an eighth of
 loaded alone, if the package has it where versions 2.4 to 2.8 do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFinder, PathFinder
 from typing import cast

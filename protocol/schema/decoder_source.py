@@ -6,8 +6,6 @@ A decoder does not trust the frame: it checks a count against the remaining byte
 against the end of the frame before it slices. All arrays of a message together have a maximum number of elements.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from io import BytesIO
 from struct import Struct as Format

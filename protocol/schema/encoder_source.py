@@ -3,8 +3,6 @@
 `print(encoder_source(MetadataResponse, 12).text())` shows one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from struct import Struct as Format
 from struct import error as StructError

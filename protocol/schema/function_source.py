@@ -1,7 +1,5 @@
 """The source text of a generated function, built line by line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

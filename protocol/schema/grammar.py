@@ -7,8 +7,6 @@ A grammar parses to plain dicts with the fields of its version and builds from t
 `parse_fields` reports every field with its position, and for a damaged message the damaged field and the reason.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any, NamedTuple

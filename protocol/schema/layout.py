@@ -1,7 +1,5 @@
 """The fields of a struct in one version of its message, in wire order; and the minimum sizes of values."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from protocol.schema.message import Message, Row, StructType, message_info

@@ -1,7 +1,5 @@
 """The primitive types of the wire: formats and default values. All other types are built from them (KIP-482)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Buffer = bytes | bytearray | memoryview

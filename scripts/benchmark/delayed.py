@@ -139,9 +139,9 @@ def measure_pending(broker: Peer, pending: int, size: int) -> None:
 #
 # Each shape is a number of pending records, of records in a batch, and whether their due times are in the order of
 # their arrival or scattered. Processor time is the broker's, from 1.5 s before the first is due. It includes the
-# bystander: a producer to another topic, a process of its own, which sends a record every 5 ms.
+# bystander: a producer to another topic, a process of its own, which sends a record every 2 ms.
 
-QUIET_S, PROBE_S = 4.0, 0.005
+QUIET_S, PROBE_S = 4.0, 0.002
 # The first estimate of how long producing a batch takes, and the limit of delivering.
 BATCH_S, DEADLINE_S = 0.0005, 60.0
 IN_FLIGHT = 64

@@ -15,6 +15,7 @@ CLIENTS = {
     "go": "Go (franz-go)",
     "kafka_go": "Go (kafka-go)",
     "rskafka": "Rust (rskafka)",
+    "kafkit": "Rust (kafkit-client)",
     "javascript": "JavaScript (KafkaJS)",
     "cli": "kbroker CLI",
     "wire": "raw frames (kio)",
@@ -89,10 +90,7 @@ class Matrix:
         features = _in_order({feature for _, feature in counts})
         if not clients:
             return []
-        rows = [
-            ["", *(CLIENTS[client] for client in clients)],
-            ["", *(version_of(client) for client in clients)],
-        ]
+        rows = [["", *(CLIENTS[client] for client in clients)], ["", *(version_of(client) for client in clients)]]
         rows += [[feature, *(_cell(counts.get((client, feature))) for client in clients)] for feature in features]
         return _aligned(rows)
 

@@ -125,7 +125,8 @@ class BrokerProcess:
     """A broker process with a data directory of its own, which a test may kill and restart.
 
     `KBROKER_COMPAT_COMMAND` names another program with the arguments and the ready line of `kbroker`; it is used to
-    check that the tests which kill the broker detect a broker that loses records.
+    check that the tests which kill the broker detect a broker that loses records. `program` is the command of the next
+    start.
     """
 
     READY = re.compile(r"^kbroker ready: bootstrap (\S+)$", re.MULTILINE)
@@ -141,6 +142,7 @@ class BrokerProcess:
         self.data_dir = directory / "data"
         self.bootstrap = f"127.0.0.1:{free_ports()}"
         self.starts = 0
+        self.program = os.environ.get("KBROKER_COMPAT_COMMAND", "").split() or [sys.executable, "-m", "kbroker"]
         self._advertise = advertise
         self._file_limit = file_limit
         # By default Kafka waits three seconds for more members whenever an empty group is joined. Without any delay,
@@ -196,8 +198,7 @@ class BrokerProcess:
             self._process = subprocess.Popen(self._command(), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
 
     def _command(self) -> list[str]:
-        command = os.environ.get("KBROKER_COMPAT_COMMAND", "").split() or [sys.executable, "-m", "kbroker"]
-        command += ["start", "--data-dir", str(self.data_dir), "--listen", self.bootstrap]
+        command = [*self.program, "start", "--data-dir", str(self.data_dir), "--listen", self.bootstrap]
         if self._advertise is not None:
             command += ["--advertise", self._advertise]
         for name, value in self._settings.items():

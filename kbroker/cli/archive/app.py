@@ -10,15 +10,7 @@ from kbroker.cli.archive.compact import compact
 from kbroker.cli.archive.run import run
 from kbroker.cli.archive.verify import verify
 from kbroker.cli.common.errors import CliError, print_error
-from kbroker.cli.common.options import (
-    AsJson,
-    Directory,
-    SparkOptions,
-    TopicNames,
-    argument,
-    open_storages,
-    option,
-)
+from kbroker.cli.common.options import AsJson, Directory, SparkOptions, TopicNames, argument, open_storages, option
 from kbroker.cli.common.output import Cell, paginated, print_heading, print_json, print_note, print_table
 from kbroker.cli.common.values import count_text, format_size, if_known
 
@@ -50,10 +42,7 @@ MAX_RANGES, MAX_PATHS = 5, 3
 @app.command("list")
 @paginated
 def list_archives(
-    directories: Annotated[list[str], argument("DIR...")],
-    as_json: AsJson = False,
-    *,
-    spark: SparkOptions,
+    directories: Annotated[list[str], argument("DIR...")], as_json: AsJson = False, *, spark: SparkOptions
 ) -> None:
     """List the topics of archives with rows, files, offsets and times.
 

@@ -91,10 +91,7 @@ def run(
         cluster.require_topics(options.subscription.topics)
     start_s = time.monotonic()
     stop = StopEvent()
-    with (
-        StopSignals(lambda _: stop.set()) as signals,
-        spark_session_for("kbroker archive", spark) as session,
-    ):
+    with StopSignals(lambda _: stop.set()) as signals, spark_session_for("kbroker archive", spark) as session:
         signals.install()  # the Spark session has replaced the handlers
         storage = open_storage(directory, session)
         checkpoint_storage = open_storage(checkpoint, session) if checkpoint else None

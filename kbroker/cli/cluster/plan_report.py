@@ -3,24 +3,12 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kbroker.cli.cluster.plan_requests import (
-    COMPLETE,
-    DONE,
-    MOVING,
-    PENDING,
-    SKIPPED,
-    CopiedBytes,
-    PlanDescription,
-)
+from kbroker.cli.cluster.plan_requests import COMPLETE, DONE, MOVING, PENDING, SKIPPED, CopiedBytes, PlanDescription
 from kbroker.cli.common.errors import print_error
 from kbroker.cli.common.output import Cell, print_note, print_table
 from kbroker.cli.common.values import count_text, format_duration, format_size
 from kbroker.metadata.reassignments.placement.cluster_layout import PlacementState
-from kbroker.metadata.reassignments.placement.reassignment_plan import (
-    CopyEstimate,
-    ReassignmentPlan,
-    received_bytes,
-)
+from kbroker.metadata.reassignments.placement.reassignment_plan import CopyEstimate, ReassignmentPlan, received_bytes
 
 BROKER_COLUMNS = ("broker", "rack", "replicas", "leaders", "disk use", "receives")
 MOVE_COLUMNS = ("topic", "partition", "replicas", "target", "copied")

@@ -37,9 +37,7 @@ from kbroker.cli.common.values import (
 )
 from kbroker.client.requests import Partition
 from kbroker.common import format_address
-from protocol.messages.k60_describe_cluster import (
-    DescribeClusterBroker,
-)
+from protocol.messages.k60_describe_cluster import DescribeClusterBroker
 
 COLUMNS = ("step", "broker", "address", "rack", "state", "started", "version", "leads", "interrupts", "command")
 NOTHING_LEFT = "no broker is left to restart"

@@ -8,9 +8,7 @@ from kbroker.cli.common.client import CLIENT_ERRORS, CLIENT_ID, admin_client
 from kbroker.cli.common.client_security import client_security
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.partitions import CONDITIONS, PartitionHealth, min_isr_by_topic
-from kbroker.cli.common.values import (
-    count_text,
-)
+from kbroker.cli.common.values import count_text
 from kbroker.client.admin import describe_cluster
 from kbroker.client.connection import BrokerConnection
 from kbroker.client.requests import Partition

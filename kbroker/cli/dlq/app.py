@@ -10,15 +10,7 @@ from kbroker.cli.common.client import admin_client, client_settings, kafka_pytho
 from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
-from kbroker.cli.common.output import (
-    Cell,
-    ProgressBar,
-    confirm,
-    paginated,
-    print_note,
-    print_rows,
-    print_table,
-)
+from kbroker.cli.common.output import Cell, ProgressBar, confirm, paginated, print_note, print_rows, print_table
 from kbroker.cli.common.stop_signals import SIGNALS, Interrupts
 from kbroker.cli.common.values import INT32, count_text, format_timestamp, is_relative_time, parse_time_ms
 from kbroker.cli.dlq.redrive import (

@@ -90,10 +90,7 @@ def consume(
     separator = None if key_separator is None else key_separator.replace("\\t", "\t").encode()
     printer = Printer(as_json=as_json, separator=separator, for_terminal=not values and sys.stdout.isatty())
     try:
-        with (
-            Interrupts(SIGNALS) as interrupts,
-            open_consumer(client_settings(bootstrap) | settings) as consumer,
-        ):
+        with Interrupts(SIGNALS) as interrupts, open_consumer(client_settings(bootstrap) | settings) as consumer:
             partitions = existing_partitions(consumer, topics, partition)
             if group is not None:
                 consume_as_member(consumer, topics, printer, count, follow, interrupts)

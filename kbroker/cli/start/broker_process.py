@@ -3,8 +3,6 @@
 A forked broker shares the memory of the imported modules with its parent.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import select

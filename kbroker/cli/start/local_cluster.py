@@ -3,8 +3,6 @@
 It restarts nothing. The configs of each broker are in a file, with which it can be started again by hand.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

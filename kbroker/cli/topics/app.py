@@ -8,15 +8,7 @@ import typer
 from kbroker.cli.common.client import admin_client, topic_error_text
 from kbroker.cli.common.completion import complete_topic_config_names, complete_topic_configs, complete_topics
 from kbroker.cli.common.errors import print_error, usage_error
-from kbroker.cli.common.options import (
-    DEFAULT_BOOTSTRAP,
-    AsJson,
-    Bootstrap,
-    PlanOptions,
-    Yes,
-    argument,
-    option,
-)
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, PlanOptions, Yes, argument, option
 from kbroker.cli.common.output import Cell, ProgressBar, confirm, paginated, print_json, print_table
 from kbroker.cli.common.values import INT16, INT32, count_text, parse_assignments, parse_config_changes
 from kbroker.cli.configs.requests import Resource, alter_configs

@@ -1,7 +1,5 @@
 """ZooKeeperSettings: the configs of the connection to ZooKeeper, parsed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -37,9 +37,7 @@ from kbroker.config.values import BOOLEAN, INT, INT_MAX, LIST, SHORT, STRING, Co
 # The kinds of groups with configs of their own.
 KINDS = ("consumer", "share", "streams")
 # Those that the broker does not serve yet. A kind's configs take effect when its row is removed.
-NOT_SERVED = {
-    "streams": NoEffect.NO_STREAMS_GROUPS,
-}
+NOT_SERVED = {"streams": NoEffect.NO_STREAMS_GROUPS}
 
 
 class Limited(NamedTuple):

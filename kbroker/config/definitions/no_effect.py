@@ -10,14 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kbroker.config import validators
-from kbroker.config.config_def import (
-    BrokerSynonym,
-    ConfigKey,
-    Importance,
-    NoEffect,
-    UpdateMode,
-    Validator,
-)
+from kbroker.config.config_def import BrokerSynonym, ConfigKey, Importance, NoEffect, UpdateMode, Validator
 from kbroker.config.values import ConfigType, Value
 
 _ROWS = json.loads(Path(__file__).with_suffix(".json").read_bytes())

@@ -15,16 +15,7 @@ from kbroker.config.definitions import log
 from kbroker.config.definitions.no_effect import keys_without_effect
 from kbroker.config.queue_configs import DEFAULT_LEVELS, DELAY_LEVELS, RETRY_KEYS, delay_levels
 from kbroker.config.validators import at_least, between, list_of
-from kbroker.config.values import (
-    BOOLEAN,
-    INT,
-    LIST,
-    LONG,
-    LONG_MAX,
-    STRING,
-    ConfigType,
-    Value,
-)
+from kbroker.config.values import BOOLEAN, INT, LIST, LONG, LONG_MAX, STRING, ConfigType, Value
 
 HOUR_MS = 3_600_000
 # Topic configs with the type, the default, the validator and the text of the broker config that is their default.

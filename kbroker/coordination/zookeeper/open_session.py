@@ -1,7 +1,5 @@
 """Opens a session: connects, checks what is below the chroot, and creates the chroot."""
 
-from __future__ import annotations
-
 import re
 from asyncio import AbstractEventLoop, wait
 from collections.abc import Callable

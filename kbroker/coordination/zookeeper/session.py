@@ -5,8 +5,6 @@ a connection, or without a response; the connection is then closed, because ZooK
 respond to any later request either. So a call takes at most twice `timeout_s`.
 """
 
-from __future__ import annotations
-
 from asyncio import AbstractEventLoop, Future, Task, TimerHandle, sleep, wait
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ They are in ZooKeeper's encoding (jute): big-endian integers; strings and byte a
 null. Not supported: sequential, container and TTL nodes, ACLs of nodes, SetWatches, and watches on subtrees.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import IntEnum
 from struct import Struct

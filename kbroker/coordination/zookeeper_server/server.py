@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from hmac import compare_digest
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore, PendingCommit
 from kbroker.coordination.interface import CoordinationError, SessionExpired, Unavailable, Watch, WatchEvent
@@ -25,10 +25,8 @@ from kbroker.coordination.zookeeper_server.messages import (
     encode_string,
 )
 from kbroker.coordination.zookeeper_server.sessions import ServedSession, SessionTable
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
-
-if TYPE_CHECKING:
-    from kbroker.runtime.environment import Environment
 
 log = EventLogger("kbroker.metadata")
 

@@ -1,21 +1,16 @@
 """The sessions of clients: their timeouts and their current connections."""
 
-from __future__ import annotations
-
 import asyncio
 from asyncio import Future
 from collections.abc import Callable
 from contextlib import suppress
 from hmac import compare_digest
-from typing import TYPE_CHECKING
 
 from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore, PendingCommit
 from kbroker.coordination.interface import CoordinationError
 from kbroker.coordination.zookeeper_server.messages import PASSWORD_BYTES, SessionRequest
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
-
-if TYPE_CHECKING:
-    from kbroker.runtime.environment import Environment
 
 log = EventLogger("kbroker.metadata")
 

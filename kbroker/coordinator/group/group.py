@@ -1,7 +1,5 @@
 """The interface of a group of any kind: its description, which offsets it accepts, its deletion (pure)."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple

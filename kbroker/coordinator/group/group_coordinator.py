@@ -4,39 +4,31 @@ A group belongs to the partition of __consumer_offsets that its id hashes to. It
 partition.
 """
 
-from __future__ import annotations
-
+from asyncio import Future
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.group_shard import GroupShard
+from kbroker.config import BrokerConfig
+from kbroker.coordinator.group.classic.classic_members import ClassicMembers
+from kbroker.coordinator.group.group import Committer, Group
+from kbroker.coordinator.group.group_shard import GroupKind, GroupShard, TopicPartitions
 from kbroker.coordinator.group.kinds import GROUP_KINDS
+from kbroker.coordinator.group.offset_metadata_manager import FetchedOffsets
+from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.coordinator.group.topics import changed_topics, removed_partitions
-from kbroker.coordinator.runtime.coordinator_context import RuntimeConfig
-from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
+from kbroker.coordinator.internal_log import InternalLog
+from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext, RuntimeConfig
+from kbroker.coordinator.runtime.coordinator_runtime import Coordinator
 from kbroker.coordinator.runtime.operation import SHARED, CoordinatorResult, LockMode, RecordProducer, Respond
 from kbroker.coordinator.runtime.write_event import complete
+from kbroker.metadata.image import MetadataDelta, MetadataImage
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
-from kbroker.runtime.periodic_task import PeriodicTask
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k15_groups import ListedGroup
-
-if TYPE_CHECKING:
-    from asyncio import Future
-
-    from kbroker.config import BrokerConfig
-    from kbroker.coordinator.group.classic.classic_members import ClassicMembers
-    from kbroker.coordinator.group.group import Committer, Group
-    from kbroker.coordinator.group.group_shard import GroupKind, TopicPartitions
-    from kbroker.coordinator.group.offset_metadata_manager import FetchedOffsets
-    from kbroker.coordinator.group.records import OffsetRecord
-    from kbroker.coordinator.internal_log import InternalLog
-    from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
-    from kbroker.metadata.image import MetadataDelta, MetadataImage
-    from kbroker.runtime.environment import Environment
 
 T = TypeVar("T")
 K = TypeVar("K", bound="GroupKind[Any]")
@@ -48,12 +40,14 @@ MAX_COMPRESSED_COMMIT_BYTES = 24 << 20
 SMALL_COMMIT = 64
 
 
-class GroupCoordinator:
+class GroupCoordinator(Coordinator[GroupShard]):
     """Schedules operations on the groups of this broker.
 
     Methods, or the futures that they return, raise KafkaError with the code for the client. The future of a write is
     done when its records are committed.
     """
+
+    topic = GROUP_METADATA_TOPIC
 
     def __init__(
         self,
@@ -63,28 +57,15 @@ class GroupCoordinator:
         config: Callable[[], BrokerConfig],
         kinds: Sequence[type[GroupKind[Any]]] = GROUP_KINDS,
     ) -> None:
-        self._environment = environment
-        self._config = config
-        self._metadata = metadata
+        super().__init__(environment, internal_log, metadata, config)
         self.kinds = tuple(kinds)
         self.type_names = frozenset(kind.type_name for kind in kinds)
-        self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
-            environment,
-            internal_log,
-            metadata,
-            GROUP_METADATA_TOPIC,
-            self._runtime_config,
-            lambda context: GroupShard(environment, config, metadata, context, kinds),
-        )
-        self._offset_expiration = PeriodicTask(
-            environment,
-            "offset expiration",
-            lambda: config().offsets_retention_check_interval_ms,
-            self._expire_offsets,
-        )
+        self._repeat("offset expiration", lambda: config().offsets_retention_check_interval_ms, self._expire_offsets)
 
-    def _runtime_config(self) -> RuntimeConfig:
-        config = self._config()
+    def _make_shard(self, context: CoordinatorContext[GroupShard]) -> GroupShard:
+        return GroupShard(self._environment, self._config, self._metadata, context, self.kinds)
+
+    def _runtime_config(self, config: BrokerConfig) -> RuntimeConfig:
         return RuntimeConfig(
             node_id=config.node_id,
             partition_count=config.offsets_topic_num_partitions,
@@ -94,22 +75,8 @@ class GroupCoordinator:
             append_linger_ms=config.group_coordinator_append_linger_ms,
         )
 
-    async def start(self) -> None:
-        """Load the partitions that this broker leads."""
-        self.runtime.start()
-        self._offset_expiration.schedule()
-
-    async def stop(self) -> None:
-        await self._offset_expiration.stop()
-        self.runtime.stop()
-
-    def resign(self) -> None:
-        """Give up all partitions: the session with the coordination service has ended."""
-        self.runtime.resign()
-
     def on_delta(self, delta: MetadataDelta) -> None:
-        """Follow elections and deletions of topics, when the image changes. Loading continues in the background."""
-        self.runtime.on_delta(delta)
+        super().on_delta(delta)
         topics = [topic.name for topic in delta.deleted]
         if topics:
             for context in self.runtime.contexts():
@@ -132,9 +99,9 @@ class GroupCoordinator:
     def write(self, group_id: str, kind: type[K], operation: Callable[[K], CoordinatorResult[T]]) -> Future[T]:
         """Run an operation of a kind in the mode of the kind. Returns a future of its response.
 
-        An operation without records is a read: its response has nothing that is not committed.
+        An operation without records is a read: its response has nothing that is not committed. Handlers call
+        `check_enabled` before. What was begun goes on without, and a group can be deleted.
         """
-        self.check_enabled(kind)
         return self.runtime.context(group_id).schedule_write(
             lambda shard: operation(shard.kind(kind)),
             group_id,
@@ -142,7 +109,7 @@ class GroupCoordinator:
             self._config().offsets_commit_timeout_ms,
         )
 
-    def check_enabled(self, kind: type[GroupKind[Any]]) -> None:
+    def check_enabled(self, kind: type[GroupKind[Any]], message: str | None = None) -> None:
         """Raise UNSUPPORTED_VERSION if the cluster has not finalized the feature that a kind needs.
 
         Brokers that do not know the kind's records may be elected then, and would lose the groups.
@@ -150,7 +117,7 @@ class GroupCoordinator:
         if kind.feature is not None:
             name, level = kind.feature
             if self._metadata.features.levels.get(name, 0) < level:
-                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
 
     def call(
         self,

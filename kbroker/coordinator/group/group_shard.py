@@ -9,9 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from kbroker.common import KafkaError
+from kbroker.config import BrokerConfig
+from kbroker.coordinator.group.classic.classic_members import ClassicMembers
 from kbroker.coordinator.group.group import Committer, Group, Now
 from kbroker.coordinator.group.offset_metadata_manager import (
     FetchedOffsets,
@@ -22,17 +24,13 @@ from kbroker.coordinator.group.offset_metadata_manager import (
 )
 from kbroker.coordinator.group.records import GroupRecordCodec, OffsetRecord, RecordCodec
 from kbroker.coordinator.group.topics import GroupTopic, find_topic
+from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
 from kbroker.coordinator.runtime.operation import ORDERED, CoordinatorResult, LockMode
+from kbroker.metadata.image import MetadataDelta, MetadataImage
 from kbroker.runtime.deadlines import DeadlineTimer
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from kbroker.config import BrokerConfig
-    from kbroker.coordinator.group.classic.classic_members import ClassicMembers
-    from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
-    from kbroker.metadata.image import MetadataDelta, MetadataImage
-    from kbroker.runtime.environment import Environment
 
 G = TypeVar("G", bound=Group)
 K = TypeVar("K", bound="GroupKind[Any]")

@@ -6,8 +6,8 @@ leads this partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.java_hash import former_key_hash, key_hash
@@ -16,11 +16,13 @@ from kbroker.coordinator.runtime.loader import LeadershipEnded
 from kbroker.coordinator.runtime.operation import CoordinatorShard
 from kbroker.coordinator.runtime.write_event import complete
 from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.periodic_task import PeriodicTask
 from protocol.errors import ErrorCode, MalformedError
 
 if TYPE_CHECKING:
     from asyncio import Future, Task
 
+    from kbroker.config import BrokerConfig
     from kbroker.coordinator.internal_log import InternalLog
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.runtime.environment import Environment
@@ -104,9 +106,6 @@ class CoordinatorRuntime(Generic[S]):
             if tp.topic == self._topic and registration.leader == self._config().node_id:
                 self._load_epoch(tp, registration.leader_epoch)
 
-    def stop(self) -> None:
-        self.resign()
-
     def resign(self) -> None:
         """Unload all partitions: waiting requests fail with NOT_COORDINATOR. Later deltas may elect this broker."""
         for partition in list(self._contexts):
@@ -179,3 +178,56 @@ class CoordinatorRuntime(Generic[S]):
     def _reload(self, context: CoordinatorContext[S]) -> None:
         if self._contexts.get(context.tp.partition) is context:
             self._elect(context.tp, context.epoch)
+
+
+class Coordinator(Generic[S]):
+    """The coordinator of an internal topic: the runtime of the topic, and periodic tasks. Each kind has a subclass."""
+
+    topic: str
+
+    def __init__(
+        self,
+        environment: Environment,
+        internal_log: InternalLog,
+        metadata: MetadataImage,
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        self._environment = environment
+        self._log = internal_log
+        self._metadata = metadata
+        self._config = config
+        self.runtime: CoordinatorRuntime[S] = CoordinatorRuntime(
+            environment, internal_log, metadata, self.topic, lambda: self._runtime_config(config()), self._make_shard
+        )
+        self._tasks: list[PeriodicTask] = []
+
+    def _runtime_config(self, config: BrokerConfig) -> RuntimeConfig:
+        raise NotImplementedError
+
+    def _make_shard(self, context: CoordinatorContext[S]) -> S:
+        raise NotImplementedError
+
+    def _repeat(self, name: str, period_ms: Callable[[], int], run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a task periodically while this broker has partitions of the topic."""
+        self._tasks.append(PeriodicTask(self._environment, name, period_ms, run, self.runtime.contexts))
+
+    async def start(self) -> None:
+        """Load the partitions that this broker leads."""
+        self.runtime.start()
+        for task in self._tasks:
+            task.schedule()
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            await task.stop()
+        self.runtime.resign()
+
+    def resign(self) -> None:
+        """Give up all partitions: the session with the coordination service has ended."""
+        self.runtime.resign()
+
+    def on_delta(self, delta: MetadataDelta) -> None:
+        """Follow elections and deletions, when the image changes. Loading continues in the background."""
+        self.runtime.on_delta(delta)
+        for task in self._tasks:
+            task.schedule()

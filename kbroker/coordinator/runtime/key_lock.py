@@ -1,16 +1,11 @@
 """The lock of one key of a coordinator partition, such as a group id: which operations run, and in which order."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kbroker.coordinator.runtime.operation import EXCLUSIVE_AFTER_SHARED, ORDERED, SHARED, LockMode
+from kbroker.coordinator.runtime.write_event import WriteEvent
 from kbroker.runtime.turns import yield_if_due
-
-if TYPE_CHECKING:
-    from kbroker.coordinator.runtime.write_event import WriteEvent
 
 
 class KeyLock:

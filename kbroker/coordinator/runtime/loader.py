@@ -7,27 +7,22 @@ A new leader's log may end with records that are not committed. They may still b
 that responded on their basis, or sent the transaction markers that they call for, would contradict its successor.
 """
 
-from __future__ import annotations
-
+from asyncio import Future
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from kbroker.common import NO_PRODUCER_ID, KafkaError, TopicPartition
 from kbroker.coordinator.internal_log import InternalLog, coordinator_error
 from kbroker.coordinator.runtime.operation import CoordinatorShard
 from kbroker.coordinator.runtime.write_event import complete
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.turns import paced
 from protocol.errors import NO_ERROR, ErrorCode, MalformedError
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.compression import decompress
 from protocol.records.control import COMMIT, parse_control_type
 from protocol.records.record import iter_records
-
-if TYPE_CHECKING:
-    from asyncio import Future
-
-    from kbroker.runtime.environment import Environment
 
 # Coordinators write small batches. This bounds the memory that a corrupt one can use.
 MAX_DECOMPRESSED_BYTES = 64 << 20

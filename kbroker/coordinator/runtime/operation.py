@@ -1,7 +1,5 @@
 """Operations on the state of a coordinator partition: what they return, their order, how their records are replayed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar

@@ -5,11 +5,10 @@ transaction have separate batches. A large write has several batches, one in eac
 commits offsets.
 """
 
-from __future__ import annotations
-
+from asyncio import Future
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.runtime.operation import (
@@ -23,9 +22,6 @@ from kbroker.coordinator.runtime.operation import (
 )
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, NewRecord, build_batch
-
-if TYPE_CHECKING:
-    from asyncio import Future
 
 T = TypeVar("T")
 # A key and a value.

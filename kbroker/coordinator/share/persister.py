@@ -3,18 +3,22 @@
 The calls of one iteration of the event loop share a request to each broker, if they are of one group and one API.
 """
 
-from __future__ import annotations
-
+from asyncio import Future
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.peer_requests import RequestQueues
 from kbroker.coordinator.runtime.write_event import complete, complete_or_fail
 from kbroker.coordinator.share.records import decode_batches, encode_batches
+from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.share.share_partition_state import PersistedState, SharePartitionKey, StateSummary, StateWrite
+from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
+from kbroker.interbroker.peers import Peers
+from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.topics.topic_names import SHARE_GROUP_STATE_TOPIC
+from kbroker.runtime.environment import Environment
 from protocol.errors import ErrorCode, known_error
 from protocol.messages.k83_share_state import (
     DeleteShareGroupStateRequest,
@@ -32,15 +36,6 @@ from protocol.messages.k83_share_state import (
     WriteStatePartition,
 )
 from protocol.schema.message import Message, Struct
-
-if TYPE_CHECKING:
-    from asyncio import Future
-
-    from kbroker.coordinator.share.share_coordinator import ShareCoordinator
-    from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
-    from kbroker.interbroker.peers import Peers
-    from kbroker.metadata.image import MetadataImage
-    from kbroker.runtime.environment import Environment
 
 T = TypeVar("T")
 
@@ -139,11 +134,7 @@ class ShareStatePersister:
         }
 
     async def initialize(
-        self,
-        key: SharePartitionKey,
-        state_epoch: int,
-        start_offset: int,
-        may_repeat: Callable[[], bool] = lambda: True,
+        self, key: SharePartitionKey, state_epoch: int, start_offset: int, may_repeat: Callable[[], bool] = lambda: True
     ) -> None:
         """Set the start offset and discard the ranges, in a new state epoch.
 

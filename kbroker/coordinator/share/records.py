@@ -11,12 +11,7 @@ from typing import Any, NamedTuple
 from kbroker.coordinator.share.share_partition_state import SharePartitionKey, StateBatch
 from protocol.errors import MalformedError
 from protocol.messages.k83_share_state import ShareStateBatch
-from protocol.messages.share_state_records import (
-    ShareSnapshotKey,
-    ShareSnapshotValue,
-    ShareUpdateKey,
-    ShareUpdateValue,
-)
+from protocol.messages.share_state_records import ShareSnapshotKey, ShareSnapshotValue, ShareUpdateKey, ShareUpdateValue
 from protocol.schema.codec import decode, encode
 from protocol.schema.message import Message
 

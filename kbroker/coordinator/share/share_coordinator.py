@@ -6,30 +6,24 @@
 __share_group_state has the policy delete without retention: what precedes the oldest snapshot in use is deleted here.
 """
 
-from __future__ import annotations
-
+from asyncio import Future
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from kbroker.common import KafkaError
+from kbroker.config import BrokerConfig
 from kbroker.coordinator.internal_log import InternalLog, coordinator_error
 from kbroker.coordinator.runtime.coordinator_context import ACTIVE, CoordinatorContext, RuntimeConfig
-from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
+from kbroker.coordinator.runtime.coordinator_runtime import Coordinator
 from kbroker.coordinator.runtime.operation import ORDERED, CoordinatorResult
 from kbroker.coordinator.share.share_partition_state import PersistedState, SharePartitionKey, StateSummary, StateWrite
 from kbroker.coordinator.share.share_shard import ShareShard
+from kbroker.metadata.image import MetadataDelta, MetadataImage
 from kbroker.metadata.topics.topic_names import SHARE_GROUP_STATE_TOPIC
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.periodic_task import PeriodicTask
 from kbroker.runtime.turns import paced
-
-if TYPE_CHECKING:
-    from asyncio import Future
-
-    from kbroker.config import BrokerConfig
-    from kbroker.metadata.image import MetadataDelta, MetadataImage
-    from kbroker.runtime.environment import Environment
 
 T = TypeVar("T")
 log = EventLogger("kbroker.share_coordinator")
@@ -38,8 +32,10 @@ log = EventLogger("kbroker.share_coordinator")
 PRUNE_INTERVAL_MS = 300_000
 
 
-class ShareCoordinator:
+class ShareCoordinator(Coordinator[ShareShard]):
     """Methods return the future of a response, or raise KafkaError with the code for the leader that asks."""
+
+    topic = SHARE_GROUP_STATE_TOPIC
 
     def __init__(
         self,
@@ -48,19 +44,10 @@ class ShareCoordinator:
         metadata: MetadataImage,
         config: Callable[[], BrokerConfig],
     ) -> None:
-        self._environment = environment
-        self._log = internal_log
-        self._metadata = metadata
-        self._config = config
-        self.runtime: CoordinatorRuntime[ShareShard] = CoordinatorRuntime(
-            environment, internal_log, metadata, SHARE_GROUP_STATE_TOPIC, self._runtime_config, self._make_shard
-        )
-        self._pruning = PeriodicTask(
-            environment, "pruning of share states", lambda: PRUNE_INTERVAL_MS, self.prune, self.runtime.contexts
-        )
+        super().__init__(environment, internal_log, metadata, config)
+        self._repeat("pruning of share states", lambda: PRUNE_INTERVAL_MS, self.prune)
 
-    def _runtime_config(self) -> RuntimeConfig:
-        config = self._config()
+    def _runtime_config(self, config: BrokerConfig) -> RuntimeConfig:
         return RuntimeConfig(
             node_id=config.node_id,
             partition_count=config.share_coordinator_state_topic_num_partitions,
@@ -79,23 +66,9 @@ class ShareCoordinator:
         except KafkaError as error:
             raise KafkaError(coordinator_error(error.code)) from error
 
-    async def start(self) -> None:
-        """Load the partitions that this broker leads."""
-        self.runtime.start()
-        self._pruning.schedule()
-
-    async def stop(self) -> None:
-        await self._pruning.stop()
-        self.runtime.stop()
-
-    def resign(self) -> None:
-        """Give up all partitions: the session with the coordination service has ended."""
-        self.runtime.resign()
-
     def on_delta(self, delta: MetadataDelta) -> None:
         """Follow elections, and delete the state of deleted topics."""
-        self.runtime.on_delta(delta)
-        self._pruning.schedule()
+        super().on_delta(delta)
         topic_ids = {topic.topic_id for topic in delta.deleted}
         if topic_ids:
             for context in self.runtime.contexts():

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from kbroker.common import KafkaError
+from kbroker.config import BrokerConfig
+from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
 from kbroker.coordinator.runtime.operation import ORDERED, CoordinatorResult
 from kbroker.coordinator.share.records import (
     ShareRecord,
@@ -31,14 +33,10 @@ from kbroker.coordinator.share.share_partition_state import (
     StateWrite,
 )
 from kbroker.coordinator.share.state_batches import combine_batches
+from kbroker.metadata.image import MetadataImage
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from kbroker.config import BrokerConfig
-    from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
-    from kbroker.metadata.image import MetadataImage
-    from kbroker.runtime.environment import Environment
 
 T = TypeVar("T")
 

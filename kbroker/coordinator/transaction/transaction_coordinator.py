@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.common import NO_PRODUCER_ID, KafkaError, TopicPartition
 from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext, CoordinatorState, RuntimeConfig
-from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
+from kbroker.coordinator.runtime.coordinator_runtime import Coordinator
 from kbroker.coordinator.runtime.operation import CoordinatorResult
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
 from kbroker.coordinator.transaction.transaction_metadata import (
@@ -28,7 +28,6 @@ from kbroker.coordinator.transaction.transaction_metadata import (
 from kbroker.coordinator.transaction.transaction_shard import TransactionShard
 from kbroker.metadata.topics.topic_names import TRANSACTION_STATE_TOPIC
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.periodic_task import PeriodicTask
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 
@@ -49,11 +48,13 @@ log = EventLogger("kbroker.transactions")
 NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_EPOCH)
 
 
-class TransactionCoordinator:
+class TransactionCoordinator(Coordinator[TransactionShard]):
     """Schedules operations on the transactional ids of this broker.
 
     Methods raise KafkaError with the code for the client. Writes return when their record is committed.
     """
+
+    topic = TRANSACTION_STATE_TOPIC
 
     def __init__(
         self,
@@ -64,32 +65,22 @@ class TransactionCoordinator:
         producer_ids: ProducerIdManager,
         marker_writer: MarkerWriter,
     ) -> None:
-        self._environment = environment
-        self._metadata = metadata
-        self._config = config
+        super().__init__(environment, internal_log, metadata, config)
         self._producer_ids = producer_ids
         self._marker_writer = marker_writer
-        self.runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
-            environment, internal_log, metadata, TRANSACTION_STATE_TOPIC, self._runtime_config, self._make_shard
-        )
-        self._timeouts = PeriodicTask(
-            environment,
+        self._repeat(
             "transaction timeouts",
             lambda: config().transaction_abort_timed_out_transaction_cleanup_interval_ms,
             self._abort_timed_out,
-            self.runtime.contexts,
         )
-        self._expiration = PeriodicTask(
-            environment,
+        self._repeat(
             "transactional id expiration",
             lambda: config().transaction_remove_expired_transaction_cleanup_interval_ms,
             self._expire,
-            self.runtime.contexts,
         )
         self._aborts: set[Task[None]] = set()
 
-    def _runtime_config(self) -> RuntimeConfig:
-        config = self._config()
+    def _runtime_config(self, config: BrokerConfig) -> RuntimeConfig:
         return RuntimeConfig(
             node_id=config.node_id,
             partition_count=config.transaction_state_log_num_partitions,
@@ -103,32 +94,17 @@ class TransactionCoordinator:
             self._environment, lambda: self._metadata.features.transaction_version, context, markers
         )
 
-    async def start(self) -> None:
-        """Load the partitions that this broker leads, and complete the prepared transactions in them."""
-        self.runtime.start()
-        self._timeouts.schedule()
-        self._expiration.schedule()
-
     async def stop(self) -> None:
-        await self._timeouts.stop()
-        await self._expiration.stop()
+        await super().stop()
         for task in self._aborts:
             task.cancel()
-        self.runtime.stop()
-
-    def resign(self) -> None:
-        """Give up all partitions: the session with the coordination service has ended."""
-        self.runtime.resign()
 
     def on_delta(self, delta: MetadataDelta) -> None:
-        """Follow elections and deletions, when the image changes. Loading continues in the background."""
-        self.runtime.on_delta(delta)
+        super().on_delta(delta)
         changed = {change.tp for change in delta.partitions if change.old is not None and change.new is not None}
         if changed:
             for context in self.runtime.contexts():
                 context.shard.on_leaders_changed(changed)
-        self._timeouts.schedule()
-        self._expiration.schedule()
 
     # Operations of producers.
 

@@ -6,17 +6,22 @@ The leader of a partition is this broker, or another one through WriteTxnMarkers
 event loop share a request to each broker.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from kbroker.common import KafkaError, TopicPartition
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.coordinator.internal_log import InternalLog
 from kbroker.coordinator.peer_requests import RequestQueues
+from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
 from kbroker.coordinator.transaction.transitions import transaction_marker
+from kbroker.interbroker.peers import Peers
+from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
+from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode, known_error
 from protocol.messages.k27_write_txn_markers import (
     WritableTxnMarker,
@@ -24,15 +29,6 @@ from protocol.messages.k27_write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-
-if TYPE_CHECKING:
-    from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-    from kbroker.coordinator.internal_log import InternalLog
-    from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
-    from kbroker.interbroker.peers import Peers
-    from kbroker.metadata.image import MetadataImage
-    from kbroker.runtime.environment import Environment
-    from kbroker.storage.producers.transactions import TransactionMarker
 
 log = EventLogger("kbroker.transactions")
 
@@ -81,15 +77,7 @@ class TransactionMarkerWriter:
 class PendingMarkers:
     """The markers of one prepared transaction. The `remaining` partitions have no marker yet."""
 
-    __slots__ = (
-        "delayed_partition",
-        "marker",
-        "metadata",
-        "on_all_written",
-        "remaining",
-        "retries",
-        "retry_delay_s",
-    )
+    __slots__ = ("delayed_partition", "marker", "metadata", "on_all_written", "remaining", "retries", "retry_delay_s")
 
     def __init__(
         self, metadata: TransactionMetadata, marker: TransactionMarker, on_all_written: Callable[[], None]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.runtime.coordinator_context import ACTIVE
+from kbroker.coordinator.runtime.coordinator_context import ACTIVE, CoordinatorContext
 from kbroker.coordinator.runtime.operation import CoordinatorResult, ignore
+from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
 from kbroker.coordinator.transaction.transaction_metadata import (
     EPOCH_BUMP_VERSION,
     NO_EPOCH,
@@ -34,13 +35,9 @@ from kbroker.coordinator.transaction.transitions import (
     prepare_init_producer_id,
     verify_partitions,
 )
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
-    from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
-    from kbroker.runtime.environment import Environment
 
 T = TypeVar("T")
 

@@ -336,11 +336,7 @@ def _is_copying(partition: PartitionRegistration, alive: Collection[int]) -> boo
 
 
 def drop_reason(
-    plan: StoredPlan,
-    move: StoredMove,
-    partition: PartitionRegistration,
-    alive: Collection[int],
-    away: Collection[int],
+    plan: StoredPlan, move: StoredMove, partition: PartitionRegistration, alive: Collection[int], away: Collection[int]
 ) -> SkipReason | None:
     """Return why a move that is not done is dropped, None if it continues.
 

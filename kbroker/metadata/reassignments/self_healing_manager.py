@@ -5,11 +5,8 @@ request do (reassignment_control_manager.py): they can be listed, throttled and 
 continues them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.config.config_def import ConfigResourceType
@@ -30,17 +27,15 @@ from kbroker.metadata.reassignments.healing_states import (
     long_away,
     obstacles_of,
 )
+from kbroker.metadata.reassignments.placement.cluster_layout import ClusterLayout
 from kbroker.metadata.reassignments.placement.drain import Rebuild, rebuild, take_share
+from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
 from kbroker.metadata.reassignments.plan_decisions import RequestedPlan
+from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentPlanManager
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanOrigin
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
 from kbroker.metadata.store import znodes
 from kbroker.runtime.event_log import EventLogger
-
-if TYPE_CHECKING:
-    from kbroker.metadata.reassignments.placement.cluster_layout import ClusterLayout
-    from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
-    from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentPlanManager
 
 log = EventLogger("kbroker.metadata")
 

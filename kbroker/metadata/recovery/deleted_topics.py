@@ -6,16 +6,10 @@ above them has the number of all deletions so far. Changes do not name these nod
 do not know.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from kbroker.coordination.interface import Create, Op, Set
+from kbroker.coordination.interface import Coordination, Create, Node, Op, Set
 from kbroker.metadata.store.znodes import ROOT, decode, decoding, encode
-
-if TYPE_CHECKING:
-    from kbroker.coordination.interface import Coordination, Node
 
 DELETED_TOPICS = f"{ROOT}/deleted-topics"
 NODES = 64

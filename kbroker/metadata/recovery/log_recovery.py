@@ -11,18 +11,19 @@ than they know. Nobody is elected until the logs have been compared: the log wit
 these the longest one, has all records that the others have acknowledged together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kbroker.common import NO_LEADER
-from kbroker.metadata.image import UNKNOWN_REPLICA, PartitionRegistration, SeenMetadata
-
-if TYPE_CHECKING:
-    from kbroker.metadata.image import BrokerRegistration, MetadataDelta
-    from kbroker.metadata.store.change_log import ChangeLog
+from kbroker.metadata.image import (
+    UNKNOWN_REPLICA,
+    BrokerRegistration,
+    MetadataDelta,
+    PartitionRegistration,
+    SeenMetadata,
+)
+from kbroker.metadata.store.change_log import ChangeLog
 
 # How far numbers are advanced beyond what brokers report: others, which are down, may have seen more.
 MAX_UNSEEN_CHANGES = 100_000_000

@@ -8,13 +8,7 @@ detects by the epoch that a broker has restarted between two reads (KIP-380).
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from kbroker.metadata.image import (
-    BrokerHistory,
-    BrokerNode,
-    BrokerRegistration,
-    KnownBroker,
-    PartitionRegistration,
-)
+from kbroker.metadata.image import BrokerHistory, BrokerNode, BrokerRegistration, KnownBroker, PartitionRegistration
 from kbroker.metadata.replication.partition_change import TopicRules, change_partition
 from kbroker.runtime.event_log import EventLogger
 
@@ -98,10 +92,7 @@ def acceptable_leaders(known: Mapping[int, KnownBroker]) -> frozenset[int]:
 
 
 def settle_partition(
-    partition: PartitionRegistration,
-    changes: BrokerChanges,
-    is_acceptable: Callable[[int], bool],
-    rules: TopicRules,
+    partition: PartitionRegistration, changes: BrokerChanges, is_acceptable: Callable[[int], bool], rules: TopicRules
 ) -> PartitionRegistration | None:
     """Return the partition after changes of brokers, None if nothing changes.
 

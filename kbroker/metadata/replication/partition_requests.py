@@ -23,16 +23,15 @@ without it. So space that comes and goes moves no leaders to and fro.
 *AlterPartitionReassignments* (KIP-455): a partition moves to other brokers, or its reassignment is cancelled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kbroker.common import NO_LEADER, KafkaError
+from kbroker.config import BrokerConfig
 from kbroker.config.config_def import ConfigResource, ConfigResourceType
-from kbroker.metadata.image import KnownBroker, PartitionRegistration, WriteHealth
+from kbroker.metadata.image import KnownBroker, MetadataImage, PartitionRegistration, WriteHealth
 from kbroker.metadata.replication.partition_change import (
     Assignment,
     Election,
@@ -44,10 +43,6 @@ from kbroker.metadata.replication.partition_change import (
 )
 from kbroker.metadata.topics.replica_placement import Racks, invalid_assignment, validate_replicas
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from kbroker.config import BrokerConfig
-    from kbroker.metadata.image import MetadataImage
 
 ANY_EPOCH = -1
 
@@ -120,10 +115,7 @@ def write_health_by_broker(known: Mapping[int, KnownBroker]) -> dict[int, WriteH
 
 
 def may_join(
-    broker_id: int,
-    isr: Collection[int],
-    write_health: Callable[[int], WriteHealth],
-    min_insync_replicas: int,
+    broker_id: int, isr: Collection[int], write_health: Callable[[int], WriteHealth], min_insync_replicas: int
 ) -> bool:
     """Return whether its write health permits a broker to join the ISR.
 

@@ -14,6 +14,7 @@ from kbroker.common import KafkaError, TopicPartition
 from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.coordination.interface import CoordinationError, Create, Delete, Op, Set, WatchEvent, batches
 from kbroker.metadata.control_manager import ControllerContext, ControlManager, PartitionOutcome
+from kbroker.metadata.features import unsupported_levels
 from kbroker.metadata.image import BrokerNode, KnownBroker, WriteHealth
 from kbroker.metadata.recovery.log_recovery_manager import OlderMetadata
 from kbroker.metadata.replication.broker_changes import (
@@ -104,7 +105,7 @@ class ReplicationControlManager(ControlManager):
         async with self._lock:
             await self._writer.prepare()
             known = self._loader.registrations
-            nodes = await self._read_broker_nodes()
+            nodes = self._supporting(await self._read_broker_nodes())
             changes = plan_broker_changes(nodes, known)
             epoch = self._writer.epoch
             is_reconciled = self._reconciled_epoch == epoch
@@ -135,6 +136,22 @@ class ReplicationControlManager(ControlManager):
             for name, node in zip(names, nodes, strict=True)
             if node is not None
         }
+
+    def _supporting(self, nodes: Mapping[int, BrokerNode]) -> dict[int, BrokerNode]:
+        """Return the nodes of the brokers that support all finalized features; the others stay fenced, as in Kafka.
+
+        A version that does not check it itself would lead partitions whose records it ignores.
+        """
+        supporting = {}
+        for broker_id, node in nodes.items():
+            if unsupported := unsupported_levels(self._image.features, node.registration.features):
+                log.error(
+                    "a broker is not unfenced: its version does not support features that the cluster uses",
+                    broker=broker_id, unsupported=unsupported,
+                )  # fmt: skip
+            else:
+                supporting[broker_id] = node
+        return supporting
 
     def _on_brokers_change(self, event: WatchEvent) -> None:
         if self._writer.is_elected:

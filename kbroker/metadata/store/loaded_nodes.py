@@ -1,7 +1,5 @@
 """The nodes of the metadata as last read, and the deltas of the image that their new data causes."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 

@@ -335,13 +335,7 @@ def chunk_fields(rows: ChunkRows) -> dict[str, dict[str, object]]:
 
 def partition_fields(partition: PartitionRegistration) -> list[object]:
     """Return the fields as a list, which is smaller than a dict with names. Pairs at its end are omitted if empty."""
-    fields = [
-        partition.leader,
-        partition.leader_epoch,
-        partition.partition_epoch,
-        partition.replicas,
-        partition.isr,
-    ]
+    fields = [partition.leader, partition.leader_epoch, partition.partition_epoch, partition.replicas, partition.isr]
     is_closing = partition.is_closing or partition.forwarding is not None
     if partition.elr or partition.last_known_elr or partition.is_reassigning or is_closing:
         fields += [partition.elr, partition.last_known_elr]

@@ -3,8 +3,6 @@
 The decisions are in kbroker/metadata/topics. Each topic is written in one multi.
 """
 
-from __future__ import annotations
-
 from base64 import urlsafe_b64encode
 from collections import Counter
 from collections.abc import Awaitable, Collection, Sequence

@@ -10,9 +10,9 @@ source topic with views cannot be deleted, unless the same request deletes the v
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
+from kbroker.config import BrokerConfig
 from kbroker.config.queue_configs import DEAD_LETTER_TOPIC, RETRY_TOPIC, VIEW_OF, without_empty_view
 from kbroker.config.topic_config import check_internal_topic
 from kbroker.config.values import ConfigError
@@ -35,9 +35,6 @@ from kbroker.metadata.topics.topic_names import (
 )
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from kbroker.config import BrokerConfig
 
 RESERVED_TOPIC = "__cluster_metadata"
 
@@ -282,9 +279,7 @@ class TopicDeletion:
 
 
 def plan_deletions(
-    requested: Sequence[TopicNameOrId],
-    topics: Mapping[str, TopicImage],
-    topics_by_id: Mapping[bytes, TopicImage],
+    requested: Sequence[TopicNameOrId], topics: Mapping[str, TopicImage], topics_by_id: Mapping[bytes, TopicImage]
 ) -> list[TopicDeletion]:
     """Resolve the topics of a request. A topic that is named more than once, in any way, is not deleted."""
     deletions: list[TopicDeletion] = []
@@ -339,11 +334,7 @@ def _add_deletion_by_id(topic: TopicImage, names: Mapping[str, int], deletions: 
 
 
 def check_new_view(
-    source_name: str,
-    topics: Mapping[str, TopicImage],
-    partitions: int,
-    replication_factor: int,
-    has_assignments: bool,
+    source_name: str, topics: Mapping[str, TopicImage], partitions: int, replication_factor: int, has_assignments: bool
 ) -> None:
     """Raise KafkaError if a topic with these numbers (-1: the default) cannot be a view of the source."""
     source = check_source(source_name, topics)

@@ -15,12 +15,7 @@ from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.manifest import GroupOffsets
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.batch_encoder import sequence_at
-from kbroker.pipeline.replay.producer import (
-    BatchSpan,
-    TargetStart,
-    position_after_sequence,
-    producer_batches,
-)
+from kbroker.pipeline.replay.producer import BatchSpan, TargetStart, position_after_sequence, producer_batches
 from kbroker.pipeline.replay.routing import Routing
 from protocol.errors import ErrorCode
 

@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, KafkaError
+from kbroker.metadata.image import Forwarding
 from kbroker.queues.closing.forwarded_batches import ClosingFilter, hide
 from kbroker.queues.closing.forwarder import Forwarder
+from kbroker.queues.closing.forwarding import ForwardingSender
+from kbroker.replica.partition import Partition
 from kbroker.replica.partition_extensions import AppendResult
 from kbroker.replica.produce.record_rules import InspectedBatch
+from kbroker.runtime.environment import Environment
 from kbroker.storage.log.transaction_index import PreparedBatch
 from protocol.errors import ErrorCode
 from protocol.records.batch import BatchHeader, parse_header
-
-if TYPE_CHECKING:
-    from kbroker.metadata.image import Forwarding
-    from kbroker.queues.closing.forwarding import ForwardingSender
-    from kbroker.replica.partition import Partition
-    from kbroker.runtime.environment import Environment
 
 
 class ClosingTopics:

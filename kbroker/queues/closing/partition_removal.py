@@ -6,17 +6,21 @@ longer use them; a periodic check finds that out. Partitions that cannot forward
 configs, are removed at once if they are empty.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kbroker.common import NO_LEADER, KafkaError
+from kbroker.config import BrokerConfig
+from kbroker.interbroker.peers import Peers
+from kbroker.metadata.controller import Controller
+from kbroker.metadata.image import Forwarding, MetadataImage, TopicImage
 from kbroker.metadata.topics.closing_checks import first_closing, is_closing_error
 from kbroker.queues.closing.closing_control_manager import ClosingControlManager
 from kbroker.queues.closing.closing_partitions import ClosingPartitions, too_many_partitions
+from kbroker.replica.replica_manager import ReplicaManager
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
 from protocol.messages.k02_list_offsets import (
@@ -25,14 +29,6 @@ from protocol.messages.k02_list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-
-if TYPE_CHECKING:
-    from kbroker.config import BrokerConfig
-    from kbroker.interbroker.peers import Peers
-    from kbroker.metadata.controller import Controller
-    from kbroker.metadata.image import Forwarding, MetadataImage, TopicImage
-    from kbroker.replica.replica_manager import ReplicaManager
-    from kbroker.runtime.environment import Environment
 
 log = EventLogger("kbroker.closing")
 

@@ -8,14 +8,11 @@ After a restart of the broker, running producers reconnect. A connection that pr
 as one from before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from kbroker.metadata.image import MetadataImage, TopicImage
-    from protocol.fast.produce import TopicRecords
+from kbroker.metadata.image import MetadataImage, TopicImage
+from protocol.fast.produce import TopicRecords
 
 RECONNECT_MS = 60_000
 # Lower than every version of the metadata image.

@@ -4,28 +4,23 @@ A Produce response has one offset for a batch, the base offset, to which clients
 the first record's offset of each key only if these offsets are consecutive; else the base offset is negative.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from kbroker.common import UNKNOWN_OFFSET, Buffer
+from kbroker.config import TopicConfig
 from kbroker.queues.dedup.key_state import KeyState
 from kbroker.queues.dedup.key_table import IDEMPOTENCY_KEY, NO_TRANSACTION, KeyTable, key_digest
 from kbroker.queues.record_headers import check_names, walk_headers
 from kbroker.queues.record_selection import without_records
+from kbroker.replica.partition import Partition
 from kbroker.replica.partition_extensions import AppendResult
 from kbroker.replica.produce.record_rules import InspectedBatch
 from kbroker.replica.produce.slow_validation import must_rewrite
+from kbroker.runtime.environment import Environment
 from kbroker.storage.log.transaction_index import PreparedBatch
 from protocol.records.batch import NO_TIMESTAMP, BatchHeader, parse_header
-
-if TYPE_CHECKING:
-    from kbroker.config import TopicConfig
-    from kbroker.replica.partition import Partition
-    from kbroker.runtime.environment import Environment
-    from protocol.records.record import Header
+from protocol.records.record import Header
 
 
 class DedupMetrics:

@@ -15,17 +15,17 @@ that was truncated afterwards is detected: other records at this offset have ano
 after it.
 """
 
-from __future__ import annotations
-
 from asyncio import Future
 from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.queues.dedup.key_table import KeyTable
+from kbroker.replica.partition import Partition
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from kbroker.storage.log.leader_epoch_cache import NO_EPOCH, LeaderEpochCache
 from kbroker.storage.log.log_reads import read_blocking
@@ -34,11 +34,6 @@ from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import BatchHeader, body_of, iter_headers
 from protocol.records.checksum import crc32c
 from protocol.records.compression import TooLargeError, decompress
-
-if TYPE_CHECKING:
-    from kbroker.replica.partition import Partition
-    from kbroker.runtime.environment import Environment
-
 
 _MAGIC = b"KBS1"
 _PREFIX = Struct(">4sI")

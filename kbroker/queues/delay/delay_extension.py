@@ -4,30 +4,25 @@ The extension appends producers' batches, and marks those with delayed records. 
 producer's offsets, sequences and transactions are the same as for any other batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kbroker.common import Buffer
 from kbroker.config.queue_configs import levels_ms
 from kbroker.queues.delay.delay_batches import DELAY_HEADERS, PRIVATE_BITS, parse_due_time, rebuild_ahead, store_delayed
 from kbroker.queues.delay.delivery import DelayedDelivery, DelayMetrics
+from kbroker.queues.delay.pending_records import Pending
 from kbroker.queues.delay.snapshots import FollowerSnapshots
 from kbroker.queues.record_headers import InvalidHeaderError, check_names, walk_headers
+from kbroker.replica.partition import Partition
 from kbroker.replica.partition_extensions import AppendResult
 from kbroker.replica.produce.record_rules import InspectedBatch, invalid_record, too_large
 from kbroker.replica.produce.slow_validation import must_rewrite
+from kbroker.runtime.environment import Clock, Environment
 from kbroker.storage.log.transaction_index import PreparedBatch
 from protocol.records.batch import BatchHeader, parse_header
 from protocol.records.record import Header
-
-if TYPE_CHECKING:
-    from kbroker.queues.delay.delivery import DelayedDelivery
-    from kbroker.queues.delay.pending_records import Pending
-    from kbroker.replica.partition import Partition
-    from kbroker.runtime.environment import Clock, Environment
 
 
 class Delays(NamedTuple):

@@ -1,9 +1,7 @@
 """Requests about the pending records of a partition: list them, cancel them, deliver them before they are due."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.config.queue_configs import levels_ms
@@ -12,22 +10,20 @@ from kbroker.queues.delay.delay_batches import (
     DUE,
     FROM,
     TIMESTAMP,
+    StoredRecord,
     added_entry,
     build_cancellation,
     build_delivery,
 )
+from kbroker.queues.delay.delivery import DelayedDelivery
 from kbroker.queues.delay.pending_records import Pending
 from kbroker.queues.delay.stored_records import StoredRecords, first_batch, read_records
 from kbroker.queues.waits import wait_until_committed
+from kbroker.replica.partition import Partition
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode
 from protocol.records.record import Header
-
-if TYPE_CHECKING:
-    from kbroker.queues.delay.delay_batches import StoredRecord
-    from kbroker.queues.delay.delivery import DelayedDelivery
-    from kbroker.replica.partition import Partition
-    from kbroker.runtime.environment import Environment
 
 # The most records that are cancelled or delivered in one iteration of the event loop.
 SLICE_RECORDS = 100

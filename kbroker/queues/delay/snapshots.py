@@ -6,26 +6,19 @@ leader need not replay its whole log, it periodically loads its snapshot, replay
 the next one.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from kbroker.common import KafkaError
 from kbroker.config.queue_configs import levels_ms
 from kbroker.queues.delay.delay_batches import NO_EFFECTS, effects_of, has_effects, is_transactional
 from kbroker.queues.delay.delay_state import DelayState
 from kbroker.queues.delay.stored_records import READ_BYTES, read_batches, read_body
+from kbroker.replica.partition import Partition
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from kbroker.runtime.turns import yield_if_due
+from kbroker.storage.log.log import Log
 from protocol.errors import MalformedError
 from protocol.records.batch import iter_headers
-
-if TYPE_CHECKING:
-    from kbroker.queues.delay.delay_state import DelayState
-    from kbroker.replica.partition import Partition
-    from kbroker.runtime.environment import Environment
-    from kbroker.storage.log.log import Log
 
 event_log = EventLogger("kbroker.delay")
 

@@ -5,27 +5,22 @@ thousand large batches. So many are read at once, ahead of their delivery, in th
 covers neighbouring batches, and a batch is decoded once for all of its records that are due soon.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, KafkaError
-from kbroker.queues.delay.delay_batches import DELAYED, StoredRecord, pick_records, stored_record
-from kbroker.queues.delay.pending_records import Pending
-from kbroker.runtime.turns import yield_if_due
+from kbroker.queues.delay.delay_batches import DELAYED, StoredRecord, pick_records, stored_record, with_kept_headers
+from kbroker.queues.delay.pending_records import ENTRIES_AT_ONCE, Pending
+from kbroker.runtime.environment import Environment
+from kbroker.runtime.turns import paced, yield_if_due
+from kbroker.storage.log.log import Log
 from kbroker.storage.log.log_reads import read, read_blocking
 from protocol.errors import MalformedError
 from protocol.records.batch import HEADER_SIZE, MAX_DECOMPRESSED_BYTES, BatchHeader, body_of, iter_headers
 from protocol.records.compression import TooLargeError, decompress
 from protocol.records.record import Record
-
-if TYPE_CHECKING:
-    from kbroker.runtime.environment import Environment
-    from kbroker.storage.log.log import Log
 
 # The limit of the records that were read ahead. A record counts as its size and RECORD_BYTES: together, these are
 # about what its Python objects take.
@@ -79,7 +74,7 @@ class StoredRecords:
         `entries`: in the order of delivery. Raises KafkaError, MalformedError if one cannot be read, after all others
         were.
         """
-        missing = [entry for entry in entries if entry[1] not in self._ready]
+        missing = [entry for entry in paced(entries) if entry[1] not in self._ready]
         if not missing:
             return
         self._forgotten.clear()
@@ -90,7 +85,7 @@ class StoredRecords:
                 for record in records:
                     # Unless it was cancelled meanwhile.
                     if record.offset not in self._forgotten:
-                        self._add(record)
+                        self._add(with_kept_headers(record))
                 if self._ready_bytes > MAX_READY_BYTES:
                     # They are read in the order of their offsets, so the first due ones may be missing.
                     self.window = max(min(self.window, len(self._ready)) // 2, 1)
@@ -134,9 +129,15 @@ async def read_stored(
     environment: Environment, log: Log, entries: Sequence[Pending]
 ) -> AsyncGenerator[list[StoredRecord], None]:
     """Yield the records of these entries, some at a time. Raises as `read_records`."""
-    dues = {offset: due_ms for due_ms, offset in entries}
-    await environment.yield_to_loop()
-    ordered = sorted(dues)
+    dues: dict[int, int] = {}
+    ordered: list[int] = []
+    for at in range(0, len(entries), ENTRIES_AT_ONCE):
+        chunk = {offset: due_ms for due_ms, offset in entries[at : at + ENTRIES_AT_ONCE]}
+        dues.update(chunk)
+        ordered += sorted(chunk)
+        await environment.yield_to_loop()
+    # The ascending runs are merged, in 0.5 ms for a whole window.
+    ordered.sort()
     await environment.yield_to_loop()
     async with aclosing(read_records(environment, log, ordered)) as batches:
         async for header, offsets, records in batches:

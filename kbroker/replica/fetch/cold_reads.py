@@ -1,19 +1,15 @@
 """Reads of records that are only on disk: a thread does them, for one request after another."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.replica.fetch.fetch_session import FetchPartition
 from kbroker.replica.fetch.filter_scan import FilteredRead, LookBudget, read_filtered
 from kbroker.replica.fetch.read_filter import Filtered
 from kbroker.replica.partition import Partition
+from kbroker.runtime.environment import Clock
+from kbroker.storage.log.log import Log
 from kbroker.storage.log.log_reads import find_aborted_transactions, read_blocking
-
-if TYPE_CHECKING:
-    from kbroker.runtime.environment import Clock
-    from kbroker.storage.log.log import Log
 
 # (producer id, first offset) of aborted transactions; None for a request with READ_UNCOMMITTED.
 AbortedTransactions = list[tuple[int, int]] | None

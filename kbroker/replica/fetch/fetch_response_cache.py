@@ -10,16 +10,12 @@ advance the high watermark, deleted records, truncation, compaction, configs, th
 entry has no reference to the partition, so that it does not keep files of deleted segments open.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kbroker.common import Buffer
+from kbroker.replica.partition import Partition
+from kbroker.replica.replica_manager import ReplicaManager
 from protocol.fast.fetch import Buffers, FetchRequest, FetchResponse, TopicKey
-
-if TYPE_CHECKING:
-    from kbroker.replica.partition import Partition
-    from kbroker.replica.replica_manager import ReplicaManager
 
 # The most bytes of requests and responses, and the most entries.
 MAX_BYTES = 4 * 1024 * 1024

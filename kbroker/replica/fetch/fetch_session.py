@@ -116,9 +116,7 @@ class FetchSession:
         self.is_busy = False
 
     def update(
-        self,
-        topics: list[tuple[TopicKey, list[FetchedPartition]]],
-        forgotten: list[tuple[TopicKey, list[int]]],
+        self, topics: list[tuple[TopicKey, list[FetchedPartition]]], forgotten: list[tuple[TopicKey, list[int]]]
     ) -> None:
         """Add, update and remove partitions as the request says."""
         partitions, ready = self.partitions, self.ready

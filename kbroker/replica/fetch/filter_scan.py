@@ -10,20 +10,18 @@ while some repeat a fetch silently after CORRUPT_MESSAGE.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.replica.fetch.read_filter import Filtered, PositionForm, ReadFilter, position_batch
 from kbroker.replica.produce.slow_validation import MAX_DECOMPRESSED, MEDIUM_DECOMPRESSED
+from kbroker.runtime.environment import Clock
+from kbroker.storage.log.log import Log
 from kbroker.storage.log.log_reads import find_aborted_transactions, read, read_blocking
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import CODEC_MASK, LENGTH_OVERHEAD, BatchHeader, body_of, iter_headers, parse_header
 from protocol.records.compression import GZIP, SNAPPY, TooLargeError, decompress
 from protocol.records.record import last_offset_delta
-
-if TYPE_CHECKING:
-    from kbroker.runtime.environment import Clock
-    from kbroker.storage.log.log import Log
 
 # A fetch scans at most this many bytes of the log, and uses at most this time of the event loop.
 MAX_LOOK_BYTES = 8 << 20

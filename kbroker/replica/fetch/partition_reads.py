@@ -4,10 +4,7 @@ Records in memory are read at once. If the records of the first partition are on
 request's partitions. So partitions on disk are read as often as those in memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.replica.fetch.cold_reads import AbortedTransactions, ColdRead, ColdReadResult, aborted_transactions
@@ -24,17 +21,15 @@ from kbroker.replica.fetch.read_filter import (
 )
 from kbroker.replica.partition import Partition
 from kbroker.replica.partition_state import NO_REPLICA
+from kbroker.replica.replica_manager import ReplicaManager
+from kbroker.replica.replication_throttle import LeaderThrottle
+from kbroker.runtime.environment import Clock
 from kbroker.runtime.turns import yield_if_due
 from kbroker.storage.log.log_reads import read_or_slice
 from kbroker.storage.log.segment import FileSlice
 from protocol.errors import ErrorCode
+from protocol.fast.current_leader import CurrentLeader
 from protocol.fast.fetch import FetchRequest, FetchResult
-
-if TYPE_CHECKING:
-    from kbroker.replica.replica_manager import ReplicaManager
-    from kbroker.replica.replication_throttle import LeaderThrottle
-    from kbroker.runtime.environment import Clock
-    from protocol.fast.current_leader import CurrentLeader
 
 PartitionReadResult = tuple[FetchPartition, FetchResult]
 
@@ -58,11 +53,7 @@ class FetchReads:
         self.throttled_left: int | None = None
 
     def add_error(
-        self,
-        fetched: FetchPartition,
-        code: ErrorCode,
-        leader: CurrentLeader | None = None,
-        message: str | None = None,
+        self, fetched: FetchPartition, code: ErrorCode, leader: CurrentLeader | None = None, message: str | None = None
     ) -> None:
         """Add the error of a partition. `message`: the reason, for the broker's log."""
         # As in Kafka, the list of aborted transactions is empty if the partition does not exist, and else null.
@@ -132,11 +123,7 @@ MAX_INCREMENTAL_RESULTS = 512
 
 
 def read_partitions(
-    session: FetchSession,
-    request: FetchRequest,
-    max_bytes: int,
-    partitions: ReplicaManager,
-    throttle: LeaderThrottle,
+    session: FetchSession, request: FetchRequest, max_bytes: int, partitions: ReplicaManager, throttle: LeaderThrottle
 ) -> FetchReads:
     """Read the partitions that are ready, or all in the first request of a session.
 
@@ -258,12 +245,7 @@ def _hidden_ranges(partition: Partition) -> HiddenRanges:
 
 
 def _read_through_filter(
-    reads: FetchReads,
-    session: FetchSession,
-    request: FetchRequest,
-    read: ColdRead,
-    filtered: Filtered,
-    clock: Clock,
+    reads: FetchReads, session: FetchSession, request: FetchRequest, read: ColdRead, filtered: Filtered, clock: Clock
 ) -> None:
     """Read a partition with a read filter, or leave it to a thread."""
     reads.is_filtered = True

@@ -3,8 +3,6 @@
 Followers always read the log as it is. A filter drops batches, or rewrites them with fewer records, as compaction does.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import NamedTuple, Protocol
 

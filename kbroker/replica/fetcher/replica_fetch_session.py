@@ -1,7 +1,5 @@
 """The follower's side of Fetch: its session (KIP-227), and the check of the batches that a leader has sent."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from protocol.errors import MalformedError

@@ -1,17 +1,12 @@
 """The data directory: it belongs to one broker of one cluster (meta.properties), and one process uses it (.lock)."""
 
-from __future__ import annotations
-
 from base64 import urlsafe_b64encode
-from typing import TYPE_CHECKING
 
+from kbroker.runtime.disk import DiskLock
+from kbroker.runtime.environment import Environment
 from kbroker.storage import file_names
 from kbroker.storage.file_names import META_PROPERTIES
 from kbroker.storage.metadata_files import MetaProperties, read_meta_properties, write_meta_properties
-
-if TYPE_CHECKING:
-    from kbroker.runtime.disk import DiskLock
-    from kbroker.runtime.environment import Environment
 
 
 class DirectoryInUse(Exception):

@@ -5,21 +5,16 @@ its own file is too large, or never happen, since the partition is idle. So an a
 and there are regular probes.
 """
 
-from __future__ import annotations
-
 from asyncio import Lock
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
+from kbroker.common import TopicPartition
 from kbroker.metadata.image import WriteHealth
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from kbroker.storage.log.log_health import NO_DESCRIPTORS
-
-if TYPE_CHECKING:
-    from kbroker.common import TopicPartition
-    from kbroker.runtime.environment import Environment
 
 # A failed append after which a probe succeeds is not yet a failing disk: space was freed, or a file closed. Another one
 # within this time is: each append fails, but not the probe (EFBIG, or a large batch on an almost full disk).

@@ -8,12 +8,11 @@ has one of kbroker's own directory ids, which stands for it. A controller of an 
 it does not know.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING
 
-from kbroker.metadata.image import WriteHealth
+from kbroker.metadata.image import MetadataImage, WriteHealth
+from kbroker.replica.replica_manager import ReplicaManager
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from protocol.messages.k73_assign_replicas_to_dirs import (
@@ -22,11 +21,6 @@ from protocol.messages.k73_assign_replicas_to_dirs import (
     AssignReplicasToDirsRequestPartition,
     AssignReplicasToDirsRequestTopic,
 )
-
-if TYPE_CHECKING:
-    from kbroker.metadata.image import MetadataImage
-    from kbroker.replica.replica_manager import ReplicaManager
-    from kbroker.runtime.environment import Environment
 
 log = EventLogger("kbroker.isr")
 

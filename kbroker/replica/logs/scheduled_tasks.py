@@ -6,25 +6,20 @@ A task is scheduled only while it has something to do. Over many logs it yields 
 so thousands of idle partitions add no latency.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
 from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.replica.partition import Partition
 from kbroker.replica.replica_manager import ReplicaManager
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from kbroker.runtime.turns import paced
-
-if TYPE_CHECKING:
-    from kbroker.runtime.environment import Environment
 
 event_log = EventLogger("kbroker.logs")
 

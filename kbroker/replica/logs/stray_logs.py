@@ -7,8 +7,6 @@ partition of its topic id is assigned to this broker. Until then its own file ha
 of the data directory had of it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Container
 from enum import Enum, auto
@@ -111,10 +109,7 @@ class StrayLogs:
         return len(self._directories)
 
     def clean_up(
-        self,
-        assigned: Collection[TopicPartition],
-        fate_of: FateOf,
-        offsets_of: Callable[[TopicPartition], LogOffsets],
+        self, assigned: Collection[TopicPartition], fate_of: FateOf, offsets_of: Callable[[TopicPartition], LogOffsets]
     ) -> dict[TopicPartition, bytes]:
         """Find the stray logs, and delete or rename the logs that are not `assigned`, as `fate_of` decides.
 
@@ -133,9 +128,7 @@ class StrayLogs:
             except OSError as error:
                 # No log uses the directory.
                 event_log.warning(
-                    "directory not removed or renamed, will be retried at the next start",
-                    path=directory,
-                    reason=error,
+                    "directory not removed or renamed, will be retried at the next start", path=directory, reason=error
                 )
         return kept
 

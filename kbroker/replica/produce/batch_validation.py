@@ -8,9 +8,10 @@ codes, and the order of the checks, are those of Apache Kafka 4.4.0.
 """
 
 from struct import Struct
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from kbroker.common import KafkaError
+from kbroker.config import TopicConfig
 from kbroker.config.definitions.log import MAX_ARRAY_BYTES
 from kbroker.replica.produce.record_rules import ValidatedBatch, WritableBatch, invalid_record, too_large
 from kbroker.replica.produce.slow_validation import MAX_DECOMPRESSED, validate_small
@@ -34,9 +35,6 @@ from protocol.records.checksum import crc32c
 from protocol.records.compression import CODEC_NAMES, ZSTD
 from protocol.records.record import MIN_RECORD_BYTES
 
-if TYPE_CHECKING:
-    from kbroker.config import TopicConfig
-
 FIRST_VERSION_WITH_ZSTD = 7
 
 # Sizes of the message formats before v2.
@@ -49,11 +47,7 @@ class NotOneBatchError(KafkaError):
 
 
 def validate_batch(
-    records: memoryview | None,
-    config: "TopicConfig",
-    now_ms: int,
-    produce_version: int,
-    transactional: bool = False,
+    records: memoryview | None, config: "TopicConfig", now_ms: int, produce_version: int, transactional: bool = False
 ) -> ValidatedBatch:
     """Validate the records of one partition in a Produce request, and convert them if the topic requires that.
 

@@ -1,21 +1,16 @@
 """Appends of transaction markers. The markers of a partition in one iteration of the event loop share a write."""
 
-from __future__ import annotations
-
 from collections import deque
-from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.replica.partition import Partition
 from kbroker.replica.partition_high_watermark import OnCommitted
+from kbroker.runtime.environment import Environment
 from kbroker.storage.log.transaction_index import PreparedBatch
 from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import parse_header
 from protocol.records.control import EndTransactionMarker, build_end_marker
-
-if TYPE_CHECKING:
-    from kbroker.runtime.environment import Environment
 
 MAX_MARKERS_PER_WRITE = 1000
 # A marker has 78 bytes.

@@ -1,10 +1,8 @@
 """Produce responses: the results of batches, the wait for acknowledgements, verified partitions of a transaction."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.replica.partition import Partition
@@ -14,12 +12,9 @@ from kbroker.runtime.delayed_response import DelayedResponse, Purgatory
 from kbroker.runtime.turns import paced
 from kbroker.storage.producers.transactions import VerificationGuard
 from protocol.errors import ErrorCode
+from protocol.fast.current_leader import CurrentLeader
+from protocol.fast.fetch import TopicKey
 from protocol.fast.produce import PartitionRecords, PartitionResult, TopicRecords, TopicResult
-
-if TYPE_CHECKING:
-    from kbroker.replica.partition import Partition
-    from protocol.fast.current_leader import CurrentLeader
-    from protocol.fast.fetch import TopicKey
 
 NO_RECORD_ERRORS: tuple[tuple[int, str | None], ...] = ()
 

@@ -5,9 +5,9 @@ may contain a million of them. slow_validation.py decides what happens then.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, KafkaError
+from kbroker.config import TopicConfig
 from kbroker.config.definitions.log import MAX_ARRAY_BYTES
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import (
@@ -21,9 +21,6 @@ from protocol.records.batch import (
 )
 from protocol.records.compression import CODEC_NAMES
 from protocol.records.record import MAX_HEADERS, MIN_RECORD_BYTES, decode_varint
-
-if TYPE_CHECKING:
-    from kbroker.config import TopicConfig
 
 WritableBatch = memoryview | bytearray
 # The batch to append, its header, and the log append time in ms (-1 if the timestamps are the producer's).

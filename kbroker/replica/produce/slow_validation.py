@@ -15,9 +15,10 @@ from __future__ import annotations
 from asyncio import Lock, sleep
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from kbroker.common import Buffer, KafkaError
+from kbroker.config import TopicConfig
 from kbroker.replica.produce.record_rules import (
     InspectedBatch,
     InspectRecords,
@@ -28,14 +29,11 @@ from kbroker.replica.produce.record_rules import (
     too_large,
     walk_records,
 )
+from kbroker.runtime.environment import Environment
 from kbroker.runtime.turns import wait_in_turn
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import BatchHeader, body_of
 from protocol.records.compression import GZIP, NONE, TooLargeError, compress, decompress, decompress_mapped
-
-if TYPE_CHECKING:
-    from kbroker.config import TopicConfig
-    from kbroker.runtime.environment import Environment
 
 T = TypeVar("T")
 
@@ -200,11 +198,7 @@ class RecordValidator:
         return inspected
 
     async def _use_body(
-        self,
-        batch: WritableBatch,
-        header: BatchHeader,
-        config: TopicConfig,
-        use: Callable[[Buffer], Awaitable[T]],
+        self, batch: WritableBatch, header: BatchHeader, config: TopicConfig, use: Callable[[Buffer], Awaitable[T]]
     ) -> T:
         """Decompress the records of a batch for `use`, within the limits of memory. Raises KafkaError."""
         codec, data = header.codec, body_of(batch, 0, header.size)

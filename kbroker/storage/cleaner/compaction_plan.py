@@ -6,16 +6,14 @@ The active segment is never compacted.
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kbroker.storage import file_names
 from kbroker.storage.cleaner.source_segments import SourceSegment
+from kbroker.storage.log.log import Log
 from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.log.transaction_index import AbortedTransaction
 from kbroker.storage.producers.producer_table import FrozenProducers
-
-if TYPE_CHECKING:
-    from kbroker.storage.log.log import Log
 
 
 @dataclass(slots=True, frozen=True)

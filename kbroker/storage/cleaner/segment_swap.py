@@ -8,19 +8,16 @@ the new files get their final names.
 from collections.abc import Callable, Iterable
 from errno import EIO
 from functools import partial
-from typing import TYPE_CHECKING
 
 from kbroker.runtime.disk import Disk
 from kbroker.storage import file_names
 from kbroker.storage.cleaner.compaction_plan import CleanedSegment, CompactionResult
 from kbroker.storage.log.batch_scan import BatchScan
 from kbroker.storage.log.indexes import OffsetIndex, TimeIndex
+from kbroker.storage.log.log import Log
 from kbroker.storage.log.log_health import is_shortage
 from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.log.transaction_index import TransactionIndex, iter_transaction_index
-
-if TYPE_CHECKING:
-    from kbroker.storage.log.log import Log
 
 # The files of a compacted segment, the log last. There may be no transaction index.
 NEW_SUFFIXES = (file_names.INDEX, file_names.TIME_INDEX, file_names.TXN_INDEX, file_names.LOG)
@@ -163,9 +160,7 @@ class _Replacement:
             log.durability.add_task(undo, self._finish, required=True)
         else:
             log.durability.add_task(
-                _ExchangeFiles(sources, segment),
-                lambda deleted: self._finish_replaced(segment, deleted),
-                required=True,
+                _ExchangeFiles(sources, segment), lambda deleted: self._finish_replaced(segment, deleted), required=True
             )
 
     def _finish_replaced(self, segment: LogSegment, deleted: list[str]) -> None:

@@ -11,13 +11,7 @@ from typing import NamedTuple
 from kbroker.runtime.disk import DiskFile
 from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET
 from protocol.errors import MalformedError
-from protocol.records.batch import (
-    CRC_START,
-    HEADER_SIZE,
-    MAGIC,
-    BatchHeader,
-    parse_header,
-)
+from protocol.records.batch import CRC_START, HEADER_SIZE, MAGIC, BatchHeader, parse_header
 from protocol.records.checksum import crc32c
 from protocol.records.compression import decompress
 from protocol.records.record import Record, iter_records

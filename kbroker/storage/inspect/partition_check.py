@@ -71,11 +71,7 @@ class PartitionCheck:
     """Checks one directory. When `findings` is exhausted, `totals` has the extent of the check."""
 
     def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        state: CheckpointedState,
-        on_read: Callable[[int], None] = lambda size: None,
+        self, disk: Disk, directory: str, state: CheckpointedState, on_read: Callable[[int], None] = lambda size: None
     ) -> None:
         """`on_read` is called with the number of bytes that were read since its last call."""
         self._disk = disk

@@ -1,6 +1,6 @@
 """Finds what the next start would repair in a log, by opening it on a disk whose changes are only in memory."""
 
-from typing import TYPE_CHECKING
+from random import Random
 
 from kbroker.common import Buffer, KafkaError, TopicPartition
 from kbroker.config.topic_config import TopicConfig
@@ -8,9 +8,6 @@ from kbroker.runtime.disk import DirectSocket, Disk, DiskFile, DiskLock
 from kbroker.storage.checkpoint_files import IndexEntries
 from kbroker.storage.metadata_files import read_topic_id
 from kbroker.storage.recovery.open_log import open_log
-
-if TYPE_CHECKING:
-    from random import Random
 
 
 class _OverlayContent:

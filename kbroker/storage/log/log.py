@@ -7,7 +7,7 @@ recovery/truncation.py removes its end. Only this module and log_state.py change
 
 from collections.abc import Sequence
 from errno import ENOSPC
-from typing import TYPE_CHECKING
+from random import Random
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.config.topic_config import TopicConfig
@@ -21,9 +21,6 @@ from kbroker.storage.log.transaction_index import PreparedBatch, apply_control_b
 from protocol.errors import ErrorCode
 from protocol.records.batch import CONTROL, LENGTH_OVERHEAD, PREFIX, BatchHeader
 from protocol.records.control import EndTransactionMarker, find_end_marker
-
-if TYPE_CHECKING:
-    from random import Random
 
 # Most logs share it. Nothing is added.
 _NO_REPAIRS: list[str] = []

@@ -67,13 +67,7 @@ def read_blocking(log: Log, offset: int, max_bytes: int, max_offset: int, min_on
 
 
 def _read_batches(
-    log: Log,
-    offset: int,
-    max_bytes: int,
-    max_offset: int,
-    min_one: bool,
-    wait: bool,
-    allow_slice: bool = False,
+    log: Log, offset: int, max_bytes: int, max_offset: int, min_one: bool, wait: bool, allow_slice: bool = False
 ) -> Buffer | FileSlice:
     """Read complete batches of one segment, from the one that contains `offset` on and below `max_offset`.
 
@@ -134,12 +128,7 @@ def _read_batches(
 
 
 def _find_end(
-    positions: PositionCache,
-    segment: LogSegment,
-    position: int,
-    max_bytes: int,
-    available: int,
-    allow_slice: bool,
+    positions: PositionCache, segment: LogSegment, position: int, max_bytes: int, available: int, allow_slice: bool
 ) -> tuple[int, int] | None:
     """Return the size of a read, and the offset that follows it; None if they are unknown."""
     end = positions.find_append_end(segment, position, max_bytes)

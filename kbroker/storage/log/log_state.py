@@ -1,7 +1,8 @@
 """The state of a log, which recovery loads from disk and a Log continues with."""
 
+from asyncio import Future
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from kbroker.common import TopicPartition
 from kbroker.config.topic_config import TopicConfig
@@ -11,9 +12,6 @@ from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.log.log_health import LogHealth, ShortageListener
 from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
-
-if TYPE_CHECKING:
-    from asyncio import Future
 
 
 class DirectorySync:

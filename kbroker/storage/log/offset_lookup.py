@@ -349,11 +349,7 @@ def _find_newest_visible(log: LogState, segment: LogSegment, lowest: int, visibl
 
 
 def _iter_from(
-    log: LogState,
-    segment: LogSegment,
-    timestamp: int,
-    visible: Visible | None = None,
-    max_offset: int = MAX_OFFSET,
+    log: LogState, segment: LogSegment, timestamp: int, visible: Visible | None = None, max_offset: int = MAX_OFFSET
 ) -> Iterator[TimestampedOffset]:
     """Iterate over the records of a segment that are not older than `timestamp`, up to about `max_offset`."""
     indexed = _offset_before(segment, timestamp)

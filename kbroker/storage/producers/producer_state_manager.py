@@ -137,7 +137,9 @@ class ProducerStateManager:
         elif first != 0 and known_epoch != NO_EPOCH:
             raise _out_of_order(header, f"as the first of epoch {epoch}, after epoch {known_epoch}")
         if entry is not None and entry.open_bit and not transactional:
-            raise _not_transactional(header)
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE, f"Expected transactional write from producer {header.producer_id}"
+            )
         return None
 
     def check_internal(self, header: BatchHeader, guard: VerificationGuard | None, verify: bool) -> None:
@@ -374,7 +376,3 @@ def _old_epoch(header: BatchHeader, known_epoch: int) -> KafkaError:
 
 def _not_verified() -> KafkaError:
     return KafkaError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
-
-
-def _not_transactional(header: BatchHeader) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_TXN_STATE, f"Expected transactional write from producer {header.producer_id}")

@@ -8,8 +8,8 @@ opening thousands of partitions takes little more time than reading them.
 """
 
 from collections.abc import Mapping
+from random import Random
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.config.topic_config import TopicConfig
@@ -31,10 +31,6 @@ from kbroker.storage.recovery.segment_loading import (
 )
 from kbroker.storage.recovery.state_rebuilder import StateRebuilder
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from random import Random
-
 
 # A torn segment has lost fewer offsets. The follower of a compacted log leaves a larger gap between segments, if one
 # segment cannot have it.

@@ -41,10 +41,7 @@ def test_an_empty_group_is_listed_described_and_deleted(
     output = kbroker("groups", "describe", group).out.splitlines()
     assert output[0] == f"{group}  classic  Empty  0 members  lag 1"
     assert output[1].split()[:5] == ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG"]
-    assert [line.split()[:5] for line in output[2:]] == [
-        [name, "0", "10", "10", "0"],
-        [name, "1", "10", "11", "1"],
-    ]
+    assert [line.split()[:5] for line in output[2:]] == [[name, "0", "10", "10", "0"], [name, "1", "10", "11", "1"]]
     assert kbroker("groups", "delete", group).out == f"{group}: deleted\n"
     missing = try_kbroker("groups", "delete", group)
     assert missing.status == 1

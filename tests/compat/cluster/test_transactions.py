@@ -9,13 +9,7 @@ import pytest
 from tests.compat.cluster.cluster import Cluster
 from tests.compat.cluster.views import TRANSACTION
 from tests.compat.reports import reports
-from tests.compat.transactions.flows import (
-    Flow,
-    Source,
-    create_topics,
-    wait_for_commits,
-    wait_until_drained,
-)
+from tests.compat.transactions.flows import Flow, Source, create_topics, wait_for_commits, wait_until_drained
 from tests.compat.transactions.processes import program_commands
 from tests.compat.transactions.test_exactly_once import difference, views
 

@@ -9,12 +9,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.cluster.cluster import Cluster
 from tests.compat.crash.background_producers import BackgroundProducer, ConfluentProducer, KafkaPythonProducer
-from tests.compat.crash.checks import (
-    check_exactly_once,
-    offsets_of,
-    read_topic,
-    wait_for_acknowledgements,
-)
+from tests.compat.crash.checks import check_exactly_once, offsets_of, read_topic, wait_for_acknowledgements
 from tests.compat.support import DEADLINE_S, Sampler, eventually, unique
 
 # A broker that is paused does not respond, and its successor is found by asking others.

@@ -5,14 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from tests.compat.compaction.bulk_clients import BulkClients, Record
 from tests.compat.compaction.expected import check_sound, shown, superseded
@@ -32,9 +25,7 @@ def alter(admin: AdminClient, kind: str, name: str, configs: Mapping[str, str | 
     """Set configs of a topic or a broker; None deletes one."""
     entries = [
         ConfigEntry(
-            key,
-            value or "",
-            incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
+            key, value or "", incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
         )
         for key, value in configs.items()
     ]

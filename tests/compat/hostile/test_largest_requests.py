@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.feature("hostile clients"), pytest.mark.client("wire")
 COUNT = 99_000
 SMALL_REQUESTS = 50
 WINDOWS = 3
-# On a quiet machine. A round trip is two requests; each waits for a slice of half a millisecond. At the end of a large
+# On a quiet machine. A round trip is two requests; each waits for a turn of 0.25 ms. At the end of a large
 # request 100,000 objects are released at once, which takes some milliseconds. Without slices it would be 100 to 500.
 TOLERATED_MS = 10.0
 

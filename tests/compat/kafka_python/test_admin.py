@@ -4,14 +4,7 @@ import uuid
 
 import pytest
 from kafka import OffsetAndMetadata, TopicPartition
-from kafka.admin import (
-    AlterConfigOp,
-    ConfigResource,
-    ConfigResourceType,
-    MemberToRemove,
-    OffsetSpec,
-    OffsetTimestamp,
-)
+from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, MemberToRemove, OffsetSpec, OffsetTimestamp
 from kafka.errors import (
     GroupSubscribedToTopicError,
     InvalidConfigurationError,

@@ -38,11 +38,7 @@ PROMPT = {
 # The same for the Connect worker, whose configs belong to the target cluster.
 PROMPT_WORKER = {"offset.flush.interval.ms": "500", "plugin.discovery": "service_load"}
 # After a kill -9, a new worker waits for the session of the killed one. It takes about as long to start.
-SHORT_SESSION = {
-    "scheduled.rebalance.max.delay.ms": "0",
-    "session.timeout.ms": "6000",
-    "heartbeat.interval.ms": "500",
-}
+SHORT_SESSION = {"scheduled.rebalance.max.delay.ms": "0", "session.timeout.ms": "6000", "heartbeat.interval.ms": "500"}
 
 
 def mirror_classpath() -> str:

@@ -63,10 +63,7 @@ def letters(bootstrap: str, command: Sequence[str], dead: str) -> tuple[list[Any
 
 programs = pytest.mark.parametrize(
     "program",
-    [
-        pytest.param(java, marks=pytest.mark.client("kafka_tools")),
-        pytest.param(go, marks=pytest.mark.client("go")),
-    ],
+    [pytest.param(java, marks=pytest.mark.client("kafka_tools")), pytest.param(go, marks=pytest.mark.client("go"))],
 )
 
 

@@ -195,10 +195,7 @@ def test_a_topic_refuses_a_large_record(
     values = [b"good-1", b"bad-small", padded(b"bad-medium", LIMIT - 100), padded(b"bad-large", 2 * LIMIT - 100)]
     values += [b"bad-last", b"good-2"]
     produce(bootstrap, name, *values)
-    with (
-        caplog.at_level(logging.WARNING, "kbroker.retry"),
-        client(bootstrap, policy, exactly_once, fail) as poll,
-    ):
+    with caplog.at_level(logging.WARNING, "kbroker.retry"), client(bootstrap, policy, exactly_once, fail) as poll:
         # The two small ones come back from the retry topic.
         process_all(poll, len(values) + 2)
     letters = {letter.origin[2]: letter for letter in read(bootstrap, policy.dead_letter_topic, 4)}

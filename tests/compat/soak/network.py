@@ -53,9 +53,7 @@ class Host:
         if name != CLIENTS:
             # The namespace exists as long as this process, which ends with ours.
             self._holder = subprocess.Popen(
-                ["unshare", "--net", "sh", "-c", "echo ready; read end"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                ["unshare", "--net", "sh", "-c", "echo ready; read end"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
             assert self._holder.stdout is not None
             assert self._holder.stdout.readline() == b"ready\n", f"no network namespace for {name}"

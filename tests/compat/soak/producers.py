@@ -3,12 +3,7 @@
 from collections.abc import Iterator
 
 from tests.compat.cluster.work import CONFLUENT, KAFKA_PYTHON
-from tests.compat.crash.background_producers import (
-    ConfluentProducer,
-    KafkaPythonProducer,
-    Ledger,
-    ProducerThread,
-)
+from tests.compat.crash.background_producers import ConfluentProducer, KafkaPythonProducer, Ledger, ProducerThread
 from tests.compat.crash.checks import check_exactly_once, offsets_of, read_topic
 from tests.compat.crash.stored_epochs import StoredEpoch, stored_epoch
 

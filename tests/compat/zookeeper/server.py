@@ -192,10 +192,7 @@ class Proxy:
             writer.transport.abort()
             return
         self._writers.add(server_writer)
-        for source, sink, gate in (
-            (reader, server_writer, self._requests),
-            (server_reader, writer, self._responses),
-        ):
+        for source, sink, gate in ((reader, server_writer, self._requests), (server_reader, writer, self._responses)):
             task = asyncio.create_task(self._forward(source, sink, gate))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

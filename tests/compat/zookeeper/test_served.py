@@ -144,11 +144,7 @@ def test_kazoo_and_its_recipes_work(zookeeper: ZooKeeperServer) -> None:
     transaction.create(f"{path}/b")
     transaction.check(f"{path}/a", 7)
     transaction.delete(f"{path}/a")
-    assert [type(result) for result in transaction.commit()] == [
-        RolledBackError,
-        BadVersionError,
-        RuntimeInconsistency,
-    ]
+    assert [type(result) for result in transaction.commit()] == [RolledBackError, BadVersionError, RuntimeInconsistency]
     transaction = client.transaction()
     transaction.create(f"{path}/b", b"b")
     transaction.set_data(f"{path}/b", b"bb")

@@ -5,12 +5,7 @@ import asyncio
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages.k00_produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tests.unit.support.client import Client, batch, values_of
 from tests.unit.support.simulated_broker import Machine, broker_test

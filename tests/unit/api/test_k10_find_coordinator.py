@@ -25,13 +25,7 @@ def find(broker: Harness, version: int, key: str = "g", key_type: int = GROUP) -
         request.coordinator_keys = [key]
     response = broker.call(request, version)
     coordinator = response if version < 4 else response.coordinators[0]
-    return (
-        coordinator.error_code,
-        coordinator.node_id,
-        coordinator.host,
-        coordinator.port,
-        coordinator.error_message,
-    )
+    return (coordinator.error_code, coordinator.node_id, coordinator.host, coordinator.port, coordinator.error_message)
 
 
 @pytest.mark.parametrize("version", range(7))

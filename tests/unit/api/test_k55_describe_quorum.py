@@ -117,10 +117,7 @@ async def test_other_partitions_are_unknown(version: int, topics: list[Requested
     assert response.nodes == []
     text = "This server does not host this topic-partition." if version >= 2 else ""
     assert [(topic.topic_name, topic.partitions) for topic in response.topics] == [
-        (
-            name,
-            [PartitionData(partition_index=index, error_code=UNKNOWN, error_message=text) for index in indexes],
-        )
+        (name, [PartitionData(partition_index=index, error_code=UNKNOWN, error_message=text) for index in indexes])
         for name, indexes in topics
     ]
 

@@ -33,10 +33,7 @@ UNKNOWN = {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "error_message": 
     ("response", "expected"),
     [
         (DescribeAclsResponse(**DISABLED), [(54, "none", {})]),
-        (
-            CreateAclsResponse(results=[AclCreationResult(**DISABLED), AclCreationResult()]),
-            [(54, "none", {})],
-        ),
+        (CreateAclsResponse(results=[AclCreationResult(**DISABLED), AclCreationResult()]), [(54, "none", {})]),
         (DeleteAclsResponse(filter_results=[DeleteAclsFilterResult(**DISABLED)]), [(54, "none", {})]),
         (ListPartitionReassignmentsResponse(), []),
         (DescribeClientQuotasResponse(), []),

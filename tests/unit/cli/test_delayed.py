@@ -75,10 +75,7 @@ def test_a_record_that_retention_moves_between_two_pages_is_yielded_once(patched
     first, second = [DelayedRecord(offset=offset, due_ms=1000) for offset in (5, 7)]
     moved = [DelayedRecord(offset=offset, due_ms=1000, moved_from=former) for offset, former in ((20, 5), (21, 8))]
     # Moved a second time; and the offset of a record that is due at another time.
-    others = [
-        DelayedRecord(offset=30, due_ms=1000, moved_from=20),
-        DelayedRecord(offset=31, due_ms=1001, moved_from=7),
-    ]
+    others = [DelayedRecord(offset=30, due_ms=1000, moved_from=20), DelayedRecord(offset=31, due_ms=1001, moved_from=7)]
     pages = [[first, second], [moved[0], moved[1]], others]
     responses = [DelayedRecordsResponse(records=each, has_more=each is not others) for each in pages]
     _, topic = patched([{0: 4}], responses)

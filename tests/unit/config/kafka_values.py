@@ -32,13 +32,7 @@ UNLISTED = [
 Outcome = tuple[int | None, str] | None
 
 # The methods: altering a resource (type, name), or starting a broker.
-RESOURCES = {
-    "topic": (2, "t"),
-    "brokers": (4, ""),
-    "broker": (4, "1"),
-    "group": (32, "g"),
-    "client-metrics": (16, "m"),
-}
+RESOURCES = {"topic": (2, "t"), "brokers": (4, ""), "broker": (4, "1"), "group": (32, "g"), "client-metrics": (16, "m")}
 START = "start"
 
 _BITS = {"SHORT": 15, "INT": 31, "LONG": 63}

@@ -118,23 +118,11 @@ def test_values_are_formatted_as_in_java(value: Value, text: str | None):
             "Invalid value c for configuration x: String must be one of (case insensitive): A, B",
         ),
         (non_empty_string, "", "Invalid value  for configuration x: String must be non-empty"),
-        (
-            gzip_level,
-            0,
-            "Invalid value 0 for configuration x: Value must be between 1 and 9 or equal to -1",
-        ),
+        (gzip_level, 0, "Invalid value 0 for configuration x: Value must be between 1 and 9 or equal to -1"),
         (list_of("a", "b"), ("a", "c"), "Invalid value c for configuration x: String must be one of: a, b"),
         (list_of(), ("a", "", "b"), "Configuration 'x' values must not be empty."),
-        (
-            list_of("a", "b", empty=False),
-            (),
-            "Configuration 'x' must not be empty. Valid values include: [a, b]",
-        ),
-        (
-            list_of(empty=False),
-            (),
-            "Configuration 'x' must not be empty. Valid values include: any non-empty value",
-        ),
+        (list_of("a", "b", empty=False), (), "Configuration 'x' must not be empty. Valid values include: [a, b]"),
+        (list_of(empty=False), (), "Configuration 'x' must not be empty. Valid values include: any non-empty value"),
         (
             quorum_voters,
             ("1@h",),

@@ -45,8 +45,7 @@ def shrink(broker: ForwardingBroker, timeout_ms: int = 10_000) -> "asyncio.Futur
         broker_epoch=broker.identity.broker_epoch,
         topics=[
             AlterPartitionRequestTopic(
-                topic_id=TOPIC,
-                partitions=[AlterPartitionRequestPartition(partition_index=0, new_isr_with_epochs=isr)],
+                topic_id=TOPIC, partitions=[AlterPartitionRequestPartition(partition_index=0, new_isr_with_epochs=isr)]
             )
         ],
     )

@@ -6,7 +6,8 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.config.config_def import ConfigResourceType
-from kbroker.metadata.image import BrokerRegistration, MetadataDelta
+from kbroker.metadata.features import FORMER_FEATURES
+from kbroker.metadata.image import BrokerNode, BrokerRegistration, MetadataDelta
 from kbroker.metadata.replication.isr_change_queue import IsrRequest
 from kbroker.metadata.replication.partition_requests import RequestedIsr
 from kbroker.metadata.store import znodes
@@ -307,6 +308,23 @@ async def test_leaders_return_to_their_preferred_brokers():
     await cluster.elected.replication.balance_leaders()
     await settle()
     assert cluster.state("t") == (2, 2, [3, 2])
+
+
+@async_test
+async def test_a_broker_of_a_version_without_the_features_of_the_cluster_stays_fenced(caplog: pytest.LogCaptureFixture):
+    """Such a version does not check it, and would lead partitions of groups whose records it ignores."""
+    cluster = await cluster_of_three()
+    await cluster.create("t", [2, 3])
+    await cluster.vanish(2)
+    session = cluster.store.session()
+    former = BrokerRegistration(2, "h", 2, epoch=9, features=FORMER_FEATURES)
+    await session.create(znodes.broker_path(2), znodes.encode_broker(BrokerNode(former, -1)), ephemeral=True)
+    await settle()
+    assert (cluster.controller.image.brokers.keys(), cluster.state("t")) == ({1, 3}, (3, 1, [3]))
+    assert "share.version 2" in caplog.text
+    await session.close()
+    await cluster.start(2)
+    assert cluster.controller.image.brokers.keys() == {1, 2, 3}
 
 
 @async_test

@@ -2,15 +2,7 @@
 
 from kafka.protocol.api_key import ApiKey as KafkaPythonApiKey
 
-from protocol.apis import (
-    ALL_APIS,
-    APIS,
-    BROKER_LISTENER_APIS,
-    CLIENT_LISTENER_APIS,
-    INTER_BROKER_APIS,
-    NEVER,
-    ApiKey,
-)
+from protocol.apis import ALL_APIS, APIS, BROKER_LISTENER_APIS, CLIENT_LISTENER_APIS, INTER_BROKER_APIS, NEVER, ApiKey
 from protocol.messages import message_classes
 from protocol.schema.message import message_info
 

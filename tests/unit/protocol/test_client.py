@@ -18,12 +18,7 @@ from protocol.framing import decode_request_header, encode_frame, encode_respons
 from protocol.messages.k00_produce import ProduceRequest
 from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
 from protocol.messages.k11_classic_groups import HeartbeatRequest, HeartbeatResponse
-from protocol.messages.k18_api_versions import (
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    FinalizedFeatureKey,
-)
+from protocol.messages.k18_api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, FinalizedFeatureKey
 from protocol.schema.codec import decode, encode
 from protocol.schema.message import Message, message_info
 

@@ -3,13 +3,7 @@
 from kbroker.pipeline.archive import staging
 from kbroker.pipeline.archive.archive import Archive
 from kbroker.pipeline.archive.layout import data_name
-from kbroker.pipeline.archive.manifest import (
-    ArchiveState,
-    CoveredRange,
-    DataFile,
-    ManifestCommit,
-    PartitionStats,
-)
+from kbroker.pipeline.archive.manifest import ArchiveState, CoveredRange, DataFile, ManifestCommit, PartitionStats
 from kbroker.pipeline.storage.storage import Storage
 
 SETTINGS = {"committed_only": False}

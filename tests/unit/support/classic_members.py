@@ -88,10 +88,7 @@ class ClassicModelMember:
 
     def _heartbeat(self) -> HeartbeatRequest:
         return HeartbeatRequest(
-            group_id="g",
-            generation_id=self.generation,
-            member_id=self.member_id,
-            group_instance_id=self.instance_id,
+            group_id="g", generation_id=self.generation, member_id=self.member_id, group_instance_id=self.instance_id
         )
 
     def _on_joined(self, broker: Harness, response: JoinGroupResponse) -> None:

@@ -5,16 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.runtime.coordinator_context import (
-    CoordinatorContext,
-    RuntimeConfig,
-)
-from kbroker.coordinator.runtime.operation import (
-    NO_PRODUCER,
-    CoordinatorResult,
-    LockMode,
-    RecordProducer,
-)
+from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext, RuntimeConfig
+from kbroker.coordinator.runtime.operation import NO_PRODUCER, CoordinatorResult, LockMode, RecordProducer
 from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import BatchHeader, parse_header

@@ -174,12 +174,7 @@ class Handlers:
         return await join_cluster(environment, self.store.session(), broker, lambda: config, raise_failure)
 
     async def request(
-        self,
-        key: ApiKey,
-        version: int,
-        *,
-        peer_broker: tuple[int, int] | None = None,
-        **fields: Any,
+        self, key: ApiKey, version: int, *, peer_broker: tuple[int, int] | None = None, **fields: Any
     ) -> Any:
         """Return the response to a request. `peer_broker`: the broker that has sent it, None for a client."""
         return await respond(self.services, message_classes(key)[0](**fields), version, peer_broker=peer_broker)

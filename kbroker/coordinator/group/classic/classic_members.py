@@ -1,16 +1,13 @@
 """The interface of a kind whose groups may have members of the classic protocol."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from kbroker.coordinator.group.classic.classic_group_member import RespondToJoin, RespondToSync
-    from kbroker.coordinator.group.classic.join import JoinRequest
-    from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode
-    from protocol.errors import ErrorCode
-    from protocol.messages.k11_classic_groups import MemberIdentity, SyncGroupRequest
+from kbroker.coordinator.group.classic.classic_group_member import RespondToJoin, RespondToSync
+from kbroker.coordinator.group.classic.join import JoinRequest
+from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode
+from protocol.errors import ErrorCode
+from protocol.messages.k11_classic_groups import MemberIdentity, SyncGroupRequest
 
 
 class ClassicMembers(ABC):

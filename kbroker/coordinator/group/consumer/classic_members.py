@@ -3,14 +3,15 @@
 The decisions are in classic_member.py and conversion.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from kbroker.common import KafkaError
+from kbroker.coordinator.group.classic.classic_group import ClassicGroup
+from kbroker.coordinator.group.classic.classic_group_member import RespondToJoin, RespondToSync
 from kbroker.coordinator.group.classic.classic_groups import ClassicGroups
 from kbroker.coordinator.group.classic.classic_members import ClassicMembers
+from kbroker.coordinator.group.classic.join import JoinRequest
 from kbroker.coordinator.group.classic.rebalance import join_error
 from kbroker.coordinator.group.consumer.classic_member import (
     find_classic_member,
@@ -33,19 +34,13 @@ from kbroker.coordinator.group.consumer.conversion import (
 )
 from kbroker.coordinator.group.consumer.heartbeat import HeartbeatSettings, MemberHeartbeat
 from kbroker.coordinator.group.consumer.membership import remove_members
+from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.coordinator.group.modern.modern_group import SESSION
+from kbroker.coordinator.group.modern.subscribed_topics import SubscribedTopics
 from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode, ignore
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
-from protocol.messages.k11_classic_groups import SyncGroupResponse
-
-if TYPE_CHECKING:
-    from kbroker.coordinator.group.classic.classic_group import ClassicGroup
-    from kbroker.coordinator.group.classic.classic_group_member import RespondToJoin, RespondToSync
-    from kbroker.coordinator.group.classic.join import JoinRequest
-    from kbroker.coordinator.group.group_shard import GroupShard
-    from kbroker.coordinator.group.modern.subscribed_topics import SubscribedTopics
-    from protocol.messages.k11_classic_groups import MemberIdentity, SyncGroupRequest
+from protocol.messages.k11_classic_groups import MemberIdentity, SyncGroupRequest, SyncGroupResponse
 
 T = TypeVar("T")
 

@@ -3,13 +3,12 @@
 The decisions are in heartbeat.py, membership.py and current_assignment.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kbroker.common import KafkaError
 from kbroker.config.config_def import ConfigResourceType
+from kbroker.config.group_config import GroupConfig
 from kbroker.coordinator.group.assignors.server_assignors import supported_assignors
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.consumer.classic_members import ClassicMembersOfConsumerGroups
@@ -53,9 +52,6 @@ from protocol.messages.k68_consumer_groups import (
     ConsumerGroupHeartbeatResponse,
     DescribedConsumerGroup,
 )
-
-if TYPE_CHECKING:
-    from kbroker.config.group_config import GroupConfig
 
 log = EventLogger("kbroker.groups")
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from kbroker.coordinator.group.assignors.members import Assignment
 from kbroker.coordinator.group.consumer.regex import ResolvedRegex
-from kbroker.coordinator.group.modern.record_codec import RecordType, codec_of
+from kbroker.coordinator.group.modern.modern_member import topic_partitions
+from kbroker.coordinator.group.modern.record_codec import GroupRecord, MemberRecord, RecordType, codec_of
 from protocol.messages.consumer_group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -22,46 +23,27 @@ from protocol.messages.consumer_group_records import (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
-    TargetTopicPartition,
 )
 
 
-class GroupEpoch(NamedTuple):
+class GroupEpoch(GroupRecord[ConsumerGroupMetadataValue]):
     """The epoch of a group, and the hash of the topics that it subscribes to (key 3)."""
 
-    group_id: str
-    value: ConsumerGroupMetadataValue | None
 
-
-class MemberMetadata(NamedTuple):
+class MemberMetadata(MemberRecord[ConsumerGroupMemberMetadataValue]):
     """What a member has sent (key 5)."""
 
-    group_id: str
-    member_id: str
-    value: ConsumerGroupMemberMetadataValue | None
 
-
-class TargetEpoch(NamedTuple):
+class TargetEpoch(GroupRecord[ConsumerGroupTargetAssignmentMetadataValue]):
     """The group epoch for which the target assignment was computed, and when, in wall clock milliseconds (key 6)."""
 
-    group_id: str
-    value: ConsumerGroupTargetAssignmentMetadataValue | None
 
-
-class TargetAssignment(NamedTuple):
+class TargetAssignment(MemberRecord[ConsumerGroupTargetAssignmentMemberValue]):
     """The partitions that a member should have (key 7)."""
 
-    group_id: str
-    member_id: str
-    value: ConsumerGroupTargetAssignmentMemberValue | None
 
-
-class CurrentAssignment(NamedTuple):
+class CurrentAssignment(MemberRecord[ConsumerGroupCurrentMemberAssignmentValue]):
     """The epoch of a member, and the partitions that it has (key 8)."""
-
-    group_id: str
-    member_id: str
-    value: ConsumerGroupCurrentMemberAssignmentValue | None
 
 
 class RegularExpression(NamedTuple):
@@ -97,8 +79,8 @@ def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> TargetE
 
 
 def target_record(group_id: str, member_id: str, target: Assignment) -> TargetAssignment:
-    topics = [TargetTopicPartition(topic_id=topic_id, partitions=list(indexes)) for topic_id, indexes in target.items()]
-    return TargetAssignment(group_id, member_id, ConsumerGroupTargetAssignmentMemberValue(topic_partitions=topics))
+    value = ConsumerGroupTargetAssignmentMemberValue(topic_partitions=topic_partitions(target))
+    return TargetAssignment(group_id, member_id, value)
 
 
 def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> RegularExpression:

@@ -5,8 +5,6 @@ The result is a record of the group (key 16). A new one is resolved at once, and
 when there are new topics. Deleted topics need no resolution: a name without a topic has no partitions.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple

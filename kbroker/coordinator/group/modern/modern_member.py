@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kbroker.coordinator.group.assignors.members import Assignment
+from protocol.messages.consumer_group_records import TargetTopicPartition
 
 # The epochs in heartbeats of members that join, leave, or leave until they return with the same instance id.
 JOIN_EPOCH = 0
@@ -36,3 +37,7 @@ class ModernMember:
 def assignment_of(topics: Iterable[Any]) -> Assignment:
     """Return the assignment in a list of structs with `topic_id` and `partitions`."""
     return {topic.topic_id: tuple(sorted(set(topic.partitions))) for topic in topics if topic.partitions}
+
+
+def topic_partitions(assignment: Assignment) -> list[TargetTopicPartition]:
+    return [TargetTopicPartition(topic_id=topic_id, partitions=list(own)) for topic_id, own in assignment.items()]

@@ -1,15 +1,32 @@
-"""The codec of the records of a kind of group, from the declarations of their keys and values."""
+"""The records of a kind of group, and their codec, from the declarations of their keys and values."""
 
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from kbroker.coordinator.group.records import EncodedRecord, RecordCodec, decode_key, decode_value, encode_with_version
 from protocol.schema.message import Message, message_info
 
 VALUE_VERSION = 0
 
+V = TypeVar("V", bound=Message)
+
+
+class GroupRecord(NamedTuple, Generic[V]):
+    """A record of a group. `value` is None in a tombstone."""
+
+    group_id: str
+    value: V | None
+
+
+class MemberRecord(NamedTuple, Generic[V]):
+    """A record of a member. `value` is None in a tombstone."""
+
+    group_id: str
+    member_id: str
+    value: V | None
+
 
 class RecordType(NamedTuple):
-    """`record` is a NamedTuple whose fields are those of the key, and `value`, which is None in a tombstone."""
+    """The fields of `record` are those of the key, and `value`."""
 
     record: type[Any]
     key: type[Message]

@@ -5,8 +5,6 @@ after each turn (kbroker/runtime/turns.py): the group's other operations wait, a
 take the GIL for 5 ms at a time, and its result could be late.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from kbroker.coordinator.group.assignors.members import Assignments, Assignor, MemberSpec

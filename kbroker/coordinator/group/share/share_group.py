@@ -8,7 +8,12 @@ from kbroker.common import KafkaError
 from kbroker.coordinator.group.assignors.members import Assignment
 from kbroker.coordinator.group.group import Committer
 from kbroker.coordinator.group.modern.modern_group import ModernGroup
-from kbroker.coordinator.group.modern.modern_member import NO_ASSIGNMENT, ModernMember, assignment_of
+from kbroker.coordinator.group.modern.modern_member import (
+    NO_ASSIGNMENT,
+    ModernMember,
+    assignment_of,
+    topic_partitions,
+)
 from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.coordinator.group.share.records import (
     ShareCurrentAssignment,
@@ -17,7 +22,6 @@ from kbroker.coordinator.group.share.records import (
     ShareMemberMetadata,
     ShareStateTopics,
     ShareTargetEpoch,
-    topic_partitions,
 )
 from kbroker.coordinator.group.share.state_topics import StateTopics
 from protocol.errors import ErrorCode

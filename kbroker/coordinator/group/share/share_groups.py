@@ -4,14 +4,13 @@ Heartbeats are decided in heartbeat.py. What the share coordinator has to do is 
 callers (share_group_states.py) tell this kind what has come of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kbroker.common import KafkaError
 from kbroker.config.config_def import ConfigResourceType
+from kbroker.config.group_config import GroupConfig
 from kbroker.coordinator.group.group_shard import GroupKind, GroupShard
 from kbroker.coordinator.group.modern.modern_group import SESSION
 from kbroker.coordinator.group.modern.modern_member import JOIN_EPOCH, LEAVE_EPOCH, assignment_of
@@ -37,6 +36,7 @@ from kbroker.coordinator.group.share.share_group import ShareGroup, ShareGroupMe
 from kbroker.coordinator.group.share.state_topics import Initialization, StatePartitions, StatesByTopic, StateTopics
 from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode
 from kbroker.metadata.features import SHARE_VERSION
+from kbroker.metadata.image import MetadataDelta
 from kbroker.runtime.deadlines import Deadlines
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import paced
@@ -46,10 +46,6 @@ from protocol.messages.k76_share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
-
-if TYPE_CHECKING:
-    from kbroker.config.group_config import GroupConfig
-    from kbroker.metadata.image import MetadataDelta
 
 log = EventLogger("kbroker.groups")
 

@@ -147,7 +147,7 @@ class TopicObserver:
         """
         self._next_s = self._clock() + self._interval_s
         state = self._archive.state()
-        names = _archived_topics(state)
+        names = sorted({tp.topic for tp in state.covered} | {gap.topic for gap in state.gaps})
         if not names:
             return state.commit_number
         try:
@@ -159,10 +159,6 @@ class TopicObserver:
 
     def close(self) -> None:
         self._cluster.close()
-
-
-def _archived_topics(state: ArchiveState) -> list[str]:
-    return sorted({tp.topic for tp in state.covered} | {gap.topic for gap in state.gaps})
 
 
 def observation(

@@ -32,8 +32,7 @@ def reassign(cluster: Cluster, targets: Targets) -> None:
         timeout_ms=10_000,
         topics=[
             ReassignableTopic(
-                name=topic,
-                partitions=[ReassignablePartition(partition_index=index, replicas=target and list(target))],
+                name=topic, partitions=[ReassignablePartition(partition_index=index, replicas=target and list(target))]
             )
             for (topic, index), target in targets.items()
         ],

@@ -16,11 +16,7 @@ from confluent_kafka import KafkaError, Message, Producer
 RECORD_BYTES = 32 * 1024
 HEADER = b"%d %d %d;"  # producer, partition, number
 # Batches of up to 1 MB, five requests in flight for each broker.
-SETTINGS = {
-    "enable.idempotence": True,
-    "batch.size": 1_000_000,
-    "log_level": 2,
-}
+SETTINGS = {"enable.idempotence": True, "batch.size": 1_000_000, "log_level": 2}
 SLICE_S = 0.05
 
 

@@ -125,10 +125,7 @@ def test_cold_readers_and_a_flood_of_admin_requests_shrink_no_isr(cluster: Clust
     configs = DescribeConfigsRequest(resources=[DescribeConfigsResource(resource_type=BROKER, resource_name="1")])
     bootstrap = cluster.brokers[leader].bootstrap
     with working(cluster, topic, 2) as work, readers_that_never_read(bootstrap, cold, 50), ExitStack() as stack:
-        floods = [
-            Flood(bootstrap, 10, configs, 4),
-            Flood(bootstrap, 10, MetadataRequest(topics=None), 9),
-        ]
+        floods = [Flood(bootstrap, 10, configs, 4), Flood(bootstrap, 10, MetadataRequest(topics=None), 9)]
         for flood in floods:
             stack.callback(flood.close)
         end = time.monotonic() + SECONDS

@@ -348,10 +348,7 @@ def test_the_command_writes_results_and_a_plot(spark, bootstrap, topics, tmp_pat
     assert output.err == "batch 0: skipped 1 record not JSON\nplotted to out.png\n"
     assert {
         tuple(row) for row in spark.read.parquet(str(tmp_path / "out")).select("key", "count", "p50").collect()
-    } == {
-        ("a", 5, 4.0),
-        ("b", 4, 3.0),
-    }
+    } == {("a", 5, 4.0), ("b", 4, 3.0)}
     assert Path("out.png").read_bytes().startswith(b"\x89PNG")
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["records"] == 0

@@ -159,10 +159,7 @@ def test_only_committed_records(archiver, topics):
     assert archiver.numbers(name) == list(range(30))
     covered = archiver.state().covered
     # Each partition has 15 committed records, 10 aborted records and 4 markers.
-    assert covered == {
-        TopicPartition(name, 0): (OffsetRange(0, 29),),
-        TopicPartition(name, 1): (OffsetRange(0, 29),),
-    }
+    assert covered == {TopicPartition(name, 0): (OffsetRange(0, 29),), TopicPartition(name, 1): (OffsetRange(0, 29),)}
     with pytest.raises(PipelineError, match="was created with --committed-only: add this option"):
         archiver.once(name)
 

@@ -116,11 +116,7 @@ def archive_with_kills(broker, archive, directory):
         eventually(lambda: archiver.running() and count_commits(archive) > before, "a commit after a kill", TIMEOUT_S)
         broker.restart()
         before = count_commits(archive)
-        eventually(
-            lambda: archiver.running() and count_commits(archive) > before + 1,
-            "two commits",
-            TIMEOUT_S,
-        )
+        eventually(lambda: archiver.running() and count_commits(archive) > before + 1, "two commits", TIMEOUT_S)
         eventually(lambda: archiver.running() and has_staged_files(archive), "files of a batch", TIMEOUT_S)
         archiver.kill()
         broker.restart()

@@ -217,8 +217,7 @@ def test_kills_of_the_command_and_the_broker_lose_and_duplicate_nothing(broker, 
     source, target = topics.create(3, name="source"), "target"
     # Timestamps in 2014: the broker soon forgets the producer state of such records.
     topics.fill(
-        source,
-        [{"partition": n % 3, "value": b"%d" % n, "timestamp": YEAR_2014_MS + n} for n in range(KILLED_RECORDS)],
+        source, [{"partition": n % 3, "value": b"%d" % n, "timestamp": YEAR_2014_MS + n} for n in range(KILLED_RECORDS)]
     )
     archive = archive_topics(spark, tmp_path / "archive", broker.bootstrap, {source: 3})
     # At this rate it takes 20 s: a busy machine may see only seconds later that enough records have arrived.

@@ -27,10 +27,7 @@ def metadata(story: Story) -> None:
     if story.version >= 1:
         request("no topics")
     request(
-        "with operations",
-        topic,
-        include_topic_authorized_operations=True,
-        include_cluster_authorized_operations=True,
+        "with operations", topic, include_topic_authorized_operations=True, include_cluster_authorized_operations=True
     )
     if story.version >= 10:
         by_id(story, topic, request)

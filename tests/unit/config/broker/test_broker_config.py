@@ -90,10 +90,7 @@ def test_node_id_and_broker_id_are_the_same_config():
     ("configs", "message"),
     [
         ({"nope": "1"}, "Unknown broker config name: nope"),
-        (
-            {"num.partition": "1"},
-            "Unknown broker config name: num.partition (did you mean num.partitions?)",
-        ),
+        ({"num.partition": "1"}, "Unknown broker config name: num.partition (did you mean num.partitions?)"),
         ({"num.partitions": "x"}, "Invalid value x for configuration num.partitions: Not a number of type INT"),
         ({"num.partitions": "0"}, "Invalid value 0 for configuration num.partitions: Value must be at least 1"),
         (
@@ -112,10 +109,7 @@ def test_node_id_and_broker_id_are_the_same_config():
             {"log.cleaner.threads": "2", "log.cleaner.dedupe.buffer.size": "2000000"},
             "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.",
         ),
-        (
-            {"cordoned.log.dirs": "*,a"},
-            "When cordoned.log.dirs is set to *, it must not contain other values",
-        ),
+        ({"cordoned.log.dirs": "*,a"}, "When cordoned.log.dirs is set to *, it must not contain other values"),
         (
             {"replica.fetch.wait.max.ms": "40000"},
             "replica.socket.timeout.ms should always be at least replica.fetch.wait.max.ms to prevent unnecessary "

@@ -55,10 +55,7 @@ def test_kafkas_server_properties_make_a_broker():
     [
         ({"process.roles": "controller", "listeners": "PLAINTEXT://a:1"}, "^process.roles must contain broker$"),
         ({"listeners": "CONTROLLER://a:1"}, "^listeners must contain a listener for clients"),
-        (
-            {"listeners": "X://a:1", "controller.listener.names": "x"},
-            "^listeners must contain a listener for clients",
-        ),
+        ({"listeners": "X://a:1", "controller.listener.names": "x"}, "^listeners must contain a listener for clients"),
     ],
 )
 def test_a_configuration_of_a_controller_only_is_rejected(configs: dict[str, str], message: str):

@@ -75,7 +75,7 @@ class Story:
 def story() -> Iterator[Story]:
     story = Story()
     yield story
-    story.runtime.stop()
+    story.runtime.resign()
     story.loop.run_ready()
     story.loop.close()
 

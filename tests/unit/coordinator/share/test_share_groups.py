@@ -9,6 +9,7 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.share.share_groups import ShareGroups
 from kbroker.coordinator.share.share_partition_state import SharePartitionKey, StateBatch, StateWrite
+from kbroker.metadata.features import FORMER_FINALIZED
 from protocol.errors import ErrorCode
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest
 from protocol.messages.k76_share_groups import ShareGroupHeartbeatRequest
@@ -101,6 +102,8 @@ def test_the_states_of_a_deleted_group_are_deleted_although_a_share_coordinator_
     cluster.request(GROUPS, leave, 1)
     cluster.elect(SHARES, 2)
     cluster.kill(2, 2)
+    # A group can be deleted after share.version was lowered, as in Kafka.
+    cluster.leader(GROUPS).image.features = FORMER_FINALIZED
     deleting = cluster.start(cluster.leader(GROUPS).serve(DeleteGroupsRequest(groups_names=[GROUP]), 2))
     cluster.loop.pass_ms(500)
     assert not deleting.done()

@@ -117,10 +117,7 @@ BROKERS = ConfigResource(ConfigResourceType.BROKER, "")
 T, U = ConfigResource(ConfigResourceType.TOPIC, "t"), ConfigResource(ConfigResourceType.TOPIC, "u")
 LEADER, FOLLOWER = "leader.replication.throttled.", "follower.replication.throttled."
 RATES = {LEADER + "rate": "1000", FOLLOWER + "rate": "1000"}
-REPLICAS = {
-    LEADER + "replicas": "0:1,0:2,0:3,2:1,2:2",
-    FOLLOWER + "replicas": "0:1,0:3,2:1,2:2",
-}
+REPLICAS = {LEADER + "replicas": "0:1,0:2,0:3,2:1,2:2", FOLLOWER + "replicas": "0:1,0:3,2:1,2:2"}
 PLAN = StoredPlan(
     1, "", PlanState.RUNNING, 1000, 1, 0,
     (

@@ -15,11 +15,7 @@ TOPIC_ID = bytes(16)
 Partitions = list[PartitionRegistration | None]
 
 
-def at(
-    replicas: list[int],
-    isr: list[int] | None = None,
-    leader: int | None = None,
-) -> PartitionRegistration:
+def at(replicas: list[int], isr: list[int] | None = None, leader: int | None = None) -> PartitionRegistration:
     isr = replicas if isr is None else isr
     leader = leader or (isr[0] if isr else -1)
     return PartitionRegistration(leader, 0, replicas, isr)

@@ -34,10 +34,7 @@ def partition(
 
 
 def alter(
-    before: PartitionRegistration,
-    target: list[int] | None,
-    rules: TopicRules = RULES,
-    may_change_factor: bool = True,
+    before: PartitionRegistration, target: list[int] | None, rules: TopicRules = RULES, may_change_factor: bool = True
 ) -> PartitionRegistration | None:
     return alter_reassignment("t:0", before, target, RACKS, ALL, rules, may_change_factor=may_change_factor)
 
@@ -184,12 +181,7 @@ UNCLEAN = "Unable to revert partition assignment for t:0 because it would requir
         (partition([1], [1]), [], ErrorCode.INVALID_REPLICA_ASSIGNMENT, EMPTY),
         (partition([1], [1]), [1, 9], ErrorCode.INVALID_REPLICA_ASSIGNMENT, UNKNOWN),
         (partition([1], [1]), [2, 1, 2], ErrorCode.INVALID_REPLICA_ASSIGNMENT, TWICE),
-        (
-            partition([1], [1]),
-            None,
-            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-            None,
-        ),
+        (partition([1], [1]), None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None),
         (partition([2, 1], [2], [2], [1]), None, ErrorCode.INVALID_REPLICA_ASSIGNMENT, UNCLEAN),
         (
             partition([1], [1]),

@@ -4,15 +4,7 @@ import pytest
 
 from kbroker.common import TopicPartition
 from kbroker.pipeline.replay.batch_encoder import ProducerSettings, ReplayBatch
-from kbroker.pipeline.replay.sending import (
-    MAX_WAIT_S,
-    Pacer,
-    Pacing,
-    RatePacer,
-    SendSettings,
-    SendTask,
-    SpeedPacer,
-)
+from kbroker.pipeline.replay.sending import MAX_WAIT_S, Pacer, Pacing, RatePacer, SendSettings, SendTask, SpeedPacer
 
 pa = pytest.importorskip("pyarrow", reason="not run: pyarrow is not installed (extra `spark`)")
 

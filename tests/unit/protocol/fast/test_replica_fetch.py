@@ -6,11 +6,7 @@ import pytest
 
 from protocol.errors import MalformedError
 from protocol.fast.fetch import decode_fetch_request
-from protocol.fast.replica_fetch import (
-    ReplicaFetchRequest,
-    decode_replica_fetch_response,
-    encode_replica_fetch_request,
-)
+from protocol.fast.replica_fetch import ReplicaFetchRequest, decode_replica_fetch_response, encode_replica_fetch_request
 from protocol.messages.k01_fetch import (
     FetchPartition,
     FetchRequest,

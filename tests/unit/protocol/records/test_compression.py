@@ -51,8 +51,7 @@ def test_any_bytes_round_trip(codec, data):
 
 
 @pytest.mark.parametrize(
-    ("codec", "reader"),
-    [(GZIP, gzip_decode), (SNAPPY, snappy_decode), (LZ4, lz4_decode), (ZSTD, zstd_decode)],
+    ("codec", "reader"), [(GZIP, gzip_decode), (SNAPPY, snappy_decode), (LZ4, lz4_decode), (ZSTD, zstd_decode)]
 )
 def test_other_clients_read_compressed_data(codec, reader):
     data = prose(150_000)

@@ -22,10 +22,7 @@ def parsed(cls: type[Message], version: int, data: bytes, position: int = 0) -> 
 def test_fields_have_paths_values_and_positions() -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
     assert parsed(MetadataRequest, 1, b"head" + encode(request, 1), 4) == (
-        [
-            ParsedField(("topics",), "array", 1, 4, 8),
-            ParsedField(("topics", "[0]", "name"), "string", "t", 8, 11),
-        ],
+        [ParsedField(("topics",), "array", 1, 4, 8), ParsedField(("topics", "[0]", "name"), "string", "t", 8, 11)],
         11,
     )
 

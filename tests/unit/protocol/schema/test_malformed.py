@@ -63,15 +63,7 @@ TAGS = b"\2g\0\0\0\1\2m\0"
 
 @pytest.mark.parametrize(
     "tags",
-    [
-        HUGE_VARINT,
-        b"\1",
-        b"\1\5",
-        b"\1\5\4abc",
-        b"\2\5\3abc",
-        b"\1\5" + HUGE_VARINT,
-        b"\1\xff\xff\xff\xff\xff\x0f\0",
-    ],
+    [HUGE_VARINT, b"\1", b"\1\5", b"\1\5\4abc", b"\2\5\3abc", b"\1\5" + HUGE_VARINT, b"\1\xff\xff\xff\xff\xff\x0f\0"],
     ids=["count", "no tag", "no size", "short", "one of two", "size", "number"],
 )
 def test_tagged_fields_are_checked_against_the_frame(tags: bytes) -> None:

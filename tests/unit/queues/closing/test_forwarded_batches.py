@@ -15,15 +15,7 @@ from kbroker.queues.closing.forwarded_batches import (
 )
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.producers.producer_state_manager import FIRST_FORWARDER_ID
-from protocol.records.batch import (
-    CONTROL,
-    HIDDEN,
-    TRANSACTIONAL,
-    build_batch,
-    crc_of,
-    iter_batch_records,
-    parse_header,
-)
+from protocol.records.batch import CONTROL, HIDDEN, TRANSACTIONAL, build_batch, crc_of, iter_batch_records, parse_header
 from tests.unit.support.batch_fields import patch_base_offset, patch_leader_epoch
 
 RECORDS = [(5, b"k", b"v", [(b"h", b"x")]), (6, None, b"w", [])]

@@ -111,10 +111,7 @@ def test_a_mixed_batch_is_visible_without_its_delayed_records():
     assert seen is not None
     shown = parse_header(seen)
     assert shown.crc == crc_of(seen, 0, len(seen))
-    assert [(r.offset_delta, r.value, r.timestamp) for r in decode(seen, shown)] == [
-        (0, b"v0", SENT),
-        (2, b"v2", SENT),
-    ]
+    assert [(r.offset_delta, r.value, r.timestamp) for r in decode(seen, shown)] == [(0, b"v0", SENT), (2, b"v2", SENT)]
     assert (shown.last_offset_delta, shown.attributes, shown.max_timestamp) == (2, 0, SENT)
 
 

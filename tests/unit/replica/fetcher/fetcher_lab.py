@@ -14,12 +14,7 @@ from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.log.log_health import LogHealth
 from protocol.errors import ErrorCode
-from protocol.messages.k01_fetch import (
-    FetchableTopicResponse,
-    FetchRequest,
-    FetchResponse,
-    PartitionData,
-)
+from protocol.messages.k01_fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from protocol.messages.k02_list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,

@@ -13,10 +13,7 @@ from kbroker.simulation.runtime.environment import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from protocol.errors import ErrorCode
-from protocol.messages.k01_fetch import (
-    EpochEndOffset,
-    PartitionData,
-)
+from protocol.messages.k01_fetch import EpochEndOffset, PartitionData
 from tests.unit.replica.fetcher.fetcher_lab import (
     BROKER_EPOCH,
     EPOCH,

@@ -28,9 +28,7 @@ SMALL = {"offsets_topic_segment_bytes": 1 << 20}
 async def commit(client: Client, group: str, offset: int) -> None:
     part = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="m" * 4000)
     request = OffsetCommitRequest(
-        group_id=group,
-        generation_id_or_member_epoch=-1,
-        topics=[OffsetCommitRequestTopic(name="t", partitions=[part])],
+        group_id=group, generation_id_or_member_epoch=-1, topics=[OffsetCommitRequestTopic(name="t", partitions=[part])]
     )
     response = await client.request(request, 8, OffsetCommitResponse)
     assert response.topics[0].partitions[0].error_code == 0

@@ -9,12 +9,7 @@ from kbroker.common import KafkaError
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.replica.produce.batch_validation import validate_batch
 from kbroker.replica.produce.record_rules import SLICE, walk_records
-from kbroker.replica.produce.slow_validation import (
-    MAX_DECOMPRESSED,
-    MEDIUM_DECOMPRESSED,
-    QUICK_SLICES,
-    RecordValidator,
-)
+from kbroker.replica.produce.slow_validation import MAX_DECOMPRESSED, MEDIUM_DECOMPRESSED, QUICK_SLICES, RecordValidator
 from protocol.errors import ErrorCode, MalformedError
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.records.batch import assemble_batch, body_of, parse_header

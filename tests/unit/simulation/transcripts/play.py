@@ -26,7 +26,7 @@ from protocol.errors import ErrorCode
 from tests.unit.simulation.transcripts import script
 from tests.unit.simulation.transcripts.table import Table
 from tests.unit.support.client import Client
-from tests.unit.support.group_transcript import Names
+from tests.unit.support.transcript_names import Names
 
 SEED = 1
 SETTLE_S = 0.2

@@ -5,10 +5,7 @@ from random import Random
 
 from kbroker.storage.log.log import Log
 from protocol.records.batch import build_batch, iter_headers
-from tests.unit.support.compaction import (
-    Records,
-    records,
-)
+from tests.unit.support.compaction import Records, records
 from tests.unit.support.log_lab import append, content
 
 HOUR = 3600 * 1000

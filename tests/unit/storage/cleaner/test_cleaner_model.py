@@ -9,12 +9,7 @@ import pytest
 from kbroker.storage.cleaner.cleaner import ENTRY_BYTES
 from tests.sampling import third_of
 from tests.unit.storage.cleaner.log_model import HOUR, Model, write_some
-from tests.unit.support.compaction import (
-    COMPACT,
-    DAY,
-    compact,
-    records,
-)
+from tests.unit.support.compaction import COMPACT, DAY, compact, records
 from tests.unit.support.crashing_disk import Crash, CrashingDisk
 from tests.unit.support.log_lab import NOW, Lab
 

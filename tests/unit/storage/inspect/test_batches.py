@@ -172,10 +172,7 @@ def test_records_are_bounded_and_must_fit_their_batch(tmp_path: Path) -> None:
     ]
     assert [
         item.timestamp for item in read_records(file, 0, header._replace(attributes=GZIP | 8, max_timestamp=9))
-    ] == [
-        9,
-        9,
-    ]
+    ] == [9, 9]
     with pytest.raises(MalformedError, match="offset delta 1 after 0 in a batch of 1 offsets"):
         list(read_records(file, 0, header._replace(last_offset_delta=0)))
     with pytest.raises(MalformedError, match="too large to be decoded"):

@@ -235,10 +235,7 @@ def test_an_aborted_transaction_without_an_index_entry_is_reported(transacted: L
 
 @pytest.mark.parametrize(
     ("field", "change", "expected"),
-    [
-        (1, 1, "producer {0} aborted no transaction there"),
-        (2, -1, "has offset {0}, but the transaction begins at {1}"),
-    ],
+    [(1, 1, "producer {0} aborted no transaction there"), (2, -1, "has offset {0}, but the transaction begins at {1}")],
 )
 def test_an_index_entry_must_fit_its_aborted_transaction(
     transacted: Lab, field: int, change: int, expected: str

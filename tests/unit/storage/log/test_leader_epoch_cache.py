@@ -45,16 +45,7 @@ def test_negative_epochs_and_offsets_are_rejected(cache):
 
 @pytest.mark.parametrize(
     ("epoch", "response"),
-    [
-        (-1, (-1, -1)),
-        (0, (0, 0)),
-        (1, (1, 0)),
-        (2, (2, 10)),
-        (3, (2, 10)),
-        (4, (4, 20)),
-        (5, (5, END)),
-        (6, (-1, -1)),
-    ],
+    [(-1, (-1, -1)), (0, (0, 0)), (1, (1, 0)), (2, (2, 10)), (3, (2, 10)), (4, (4, 20)), (5, (5, END)), (6, (-1, -1))],
 )
 def test_end_offsets(cache, epoch, response):
     assert cache.end_offset_for(epoch, END) == response

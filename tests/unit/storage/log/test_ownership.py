@@ -11,10 +11,7 @@ ROOT = Path(kbroker.__file__).parent.parent
 LOG, SEGMENT = "log", "segment"
 # Log and its base class; LogSegment.
 OWNERS = {
-    LOG: {
-        "kbroker/storage/log/log.py",
-        "kbroker/storage/log/log_state.py",
-    },
+    LOG: {"kbroker/storage/log/log.py", "kbroker/storage/log/log_state.py"},
     SEGMENT: {"kbroker/storage/log/segment.py"},
 }
 TYPES = {"Log": LOG, "LogSegment": SEGMENT}

@@ -9,12 +9,7 @@ from kbroker.storage import file_names
 from kbroker.storage.log.indexes import WouldBlock
 from kbroker.storage.log.log import Log
 from kbroker.storage.log.log_reads import find_aborted_transactions, read_blocking
-from kbroker.storage.log.transaction_index import (
-    AbortedTransaction,
-    TransactionIndex,
-    decode_entries,
-    encode_entries,
-)
+from kbroker.storage.log.transaction_index import AbortedTransaction, TransactionIndex, decode_entries, encode_entries
 from protocol.records.batch import TRANSACTIONAL, build_batch
 from protocol.records.control import EndTransactionMarker, build_end_marker
 from tests.unit.support.log_lab import NOW, Lab, append

@@ -123,7 +123,7 @@ def test_the_first_batches_after_a_snapshot_copy_one_chunk_each() -> None:
 
 def test_expiration_and_descriptions_of_producers_run_in_small_steps() -> None:
     producers = many_producers(MANY)
-    # A turn ends after half a millisecond.
+    # A turn ends after a quarter of a millisecond.
     assert max(step_sizes(pauses_of(producers.remove_expired, NOW, DAY))) <= CALLS_PER_STEP / 4
     active = producers.active()
     with counted_calls() as calls:

@@ -32,10 +32,7 @@ async def produce(topic: str, settings: dict, commands: Commands) -> None:
 
 async def consume(commands: Commands) -> None:
     consumer = AIOKafkaConsumer(
-        *ARGUMENTS.topics,
-        bootstrap_servers=ARGUMENTS.bootstrap,
-        group_id=ARGUMENTS.group,
-        auto_offset_reset="earliest",
+        *ARGUMENTS.topics, bootstrap_servers=ARGUMENTS.bootstrap, group_id=ARGUMENTS.group, auto_offset_reset="earliest"
     )
     await consumer.start()
     timer, has_read = CommitTimer(), False

@@ -26,10 +26,7 @@ def test_the_plan_is_the_one_that_was_shown() -> None:
     [
         ([Move("x", 0, (1, 2), (1, 3))], "the partition x-0 does not exist"),
         ([Move("t", 0, (1, 2), (1, 3)), Move("t", 0, (1, 2), (3, 2))], "more than one move of t-0"),
-        (
-            [Move("t", 0, (1, 3), (1, 2))],
-            "t-0 has the replicas 1,2, and not 1,3 as in the plan: make a new plan",
-        ),
+        ([Move("t", 0, (1, 3), (1, 2))], "t-0 has the replicas 1,2, and not 1,3 as in the plan: make a new plan"),
         ([Move("t", 0, (1, 2), (3, 3))], "t-0 would have the replicas 3,3"),
         ([Move("t", 0, (1, 2), ())], "t-0 would have the replicas none"),
         ([Move("t", 0, (1, 2), (1, 7))], "broker 7 accepts no replicas"),

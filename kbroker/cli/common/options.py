@@ -79,7 +79,10 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command in which each parameter that is a NamedTuple of options has one option for each field."""
     signature = inspect.signature(command)
     parameters = list(signature.parameters.values())
-    has_security = "bootstrap" in signature.parameters and not command.__module__.startswith(_WITHOUT_SECURITY)
+    is_new = _SECURITY not in signature.parameters
+    has_security = (
+        is_new and "bootstrap" in signature.parameters and not command.__module__.startswith(_WITHOUT_SECURITY)
+    )
     if has_security:
         parameters.append(
             inspect.Parameter(_SECURITY, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CommandConfig)

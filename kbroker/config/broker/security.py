@@ -135,7 +135,7 @@ def _check_use(values: Mapping[str, Value], listeners: Sequence[Endpoint]) -> No
             raise ConfigError(
                 f"cannot set {name}: {subject} has the security protocol {wanted}, so it protects nothing"
             )
-        if base == JAAS and name.count(".") < 5:
+        if base == JAAS and name.count(".") < 6:
             raise ConfigError(
                 f"cannot set {name}: its name needs the prefix of a listener and of a mechanism, for example "
                 f"{_PREFIX}sasl_ssl.plain.{JAAS}"

@@ -1,7 +1,6 @@
 """Every client logs in with every mechanism, over TLS and without; wrong and missing credentials are refused."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -146,16 +145,14 @@ def test_wrong_credentials_in_java(secure: SecureBroker, login: Login, tmp_path:
     options = ["--bootstrap-server", secure.address(login), "--command-config", secure.java(login, tmp_path)]
     failed = jvm.run("kafka-topics", "--list", *options)
     assert failed.code == 1
-    assert f"SaslAuthenticationException: {MESSAGES[login.mechanism]}" in failed.out + failed.err or (
-        MESSAGES[login.mechanism] in failed.out + failed.err
-    )
+    assert MESSAGES[login.mechanism] in failed.out + failed.err
 
 
 @pytest.fixture
-def without_certificate(secure: SecureBroker) -> Iterator[dict[str, Any]]:
+def without_certificate(secure: SecureBroker) -> dict[str, Any]:
     settings = secure.kafka_python(Login("SSL"))
     del settings["ssl_certfile"], settings["ssl_keyfile"]
-    yield settings
+    return settings
 
 
 @pytest.mark.client("kafka_python")

@@ -56,12 +56,14 @@ def test_bytes_that_are_no_handshake(secure: SecureBroker) -> None:
         b"\x16\x03\x01\x40\x00" + bytes(300_000),
         b"\xff",
     ):
-        with socket.create_connection(("127.0.0.1", secure.ports["SASL_SSL"]), DEADLINE_S) as connection:
-            with suppress(ConnectionResetError, BrokenPipeError):
-                connection.sendall(start)
-                # An alert may arrive before the end.
-                while connection.recv(1000):
-                    continue
+        with (
+            socket.create_connection(("127.0.0.1", secure.ports["SASL_SSL"]), DEADLINE_S) as connection,
+            suppress(ConnectionResetError, BrokenPipeError),
+        ):
+            connection.sendall(start)
+            # An alert may arrive before the end.
+            while connection.recv(1000):
+                continue
     produce(secure)
     assert "an HTTP request on a listener with TLS" in secure.errors
     assert "Traceback" not in secure.errors

@@ -114,6 +114,8 @@ class TlsConnection(Stranger, asyncio.BufferedProtocol):
         self._upper: TlsTransport
         self._received_bytes = 0
         self._is_lost = False
+        # Whether a thread makes a step of the handshake. OpenSSL must not read while bytes are added.
+        self._is_in_step = False
         self._read_scheduled = False
 
     # Called by the transport.
@@ -149,7 +151,7 @@ class TlsConnection(Stranger, asyncio.BufferedProtocol):
             self.close("TLS handshake too large")
         elif self.transport is not None:
             self._incoming.write(view)
-            # OpenSSL must not read while bytes are added.
+            self._is_in_step = True
             self.transport.pause_reading()
             self.server.spawn(self._handshake())
 
@@ -164,7 +166,8 @@ class TlsConnection(Stranger, asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         if self.protocol is None:
-            Stranger.resume_writing(self)
+            if not self._is_in_step:
+                Stranger.resume_writing(self)
         else:
             self.protocol.resume_writing()
 
@@ -183,7 +186,7 @@ class TlsConnection(Stranger, asyncio.BufferedProtocol):
                 is_done = False
             except (ssl.SSLError, OSError) as failure:
                 is_done, error = False, failure
-        transport = self.transport
+        transport, self._is_in_step = self.transport, False
         if transport is None:
             return
         # Also an alert that says why it has failed.
@@ -193,7 +196,7 @@ class TlsConnection(Stranger, asyncio.BufferedProtocol):
             return
         if is_done:
             self._open()
-        if not self._is_lost and self._upper.reads:
+        if self._upper.reads and not transport.is_closing():
             transport.resume_reading()
 
     def _open(self) -> None:

@@ -1,5 +1,6 @@
 """Small types and functions that all packages share."""
 
+from base64 import urlsafe_b64encode
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode
@@ -51,6 +52,11 @@ class StoreSettings(NamedTuple):
     @property
     def is_set(self) -> bool:
         return bool(self.location or self.certificates)
+
+
+def uuid_text(uuid: bytes) -> str:
+    """Return a UUID of 16 bytes as Kafka prints it: URL-safe base64 without padding."""
+    return urlsafe_b64encode(uuid).decode().rstrip("=")
 
 
 def format_address(host: str, port: int) -> str:

@@ -210,6 +210,8 @@ _ROWS = (
     Api(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, 0, family="k78_share_fetch"),
     Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, 0, family="k76_share_groups"),
     Api(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, 0, family="k76_share_groups"),
+    Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 1, 0, family="k88_streams_groups"),
+    Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 1, 0, family="k88_streams_groups"),
     Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, 0, family="k90_share_group_offsets"),
     Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
     Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
@@ -240,17 +242,11 @@ _PRIVATE_ROWS = (
     Api(ApiKey.DELAYED_RECORDS, 0, 0, 0),
 )
 
-# APIs of Kafka that kbroker's command line sends to any broker that advertises them, but that kbroker does not serve.
-_CLIENT_ROWS = (Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, 0),)
-
 # In this order: Kafka's APIs for clients, APIs between brokers only, kbroker's own for its command line, all of these.
 APIS: dict[int, Api] = {api.key: api for api in _ROWS}
 INTER_BROKER_APIS: dict[int, Api] = {api.key: api for api in _INTER_BROKER_ROWS}
 PRIVATE_APIS: dict[int, Api] = {api.key: api for api in _PRIVATE_ROWS}
 ALL_APIS = APIS | INTER_BROKER_APIS | PRIVATE_APIS
-# What kbroker's clients can send, and all APIs with messages.
-CLIENT_APIS = {api.key: api for api in _CLIENT_ROWS} | APIS
-KNOWN_APIS = CLIENT_APIS | ALL_APIS
 
 # By listener.
 CLIENT_LISTENER_APIS = APIS | PRIVATE_APIS

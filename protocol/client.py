@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
-from protocol.apis import CLIENT_APIS, ApiKey
+from protocol.apis import APIS, ApiKey
 from protocol.errors import ErrorCode, MalformedError, error_name
 from protocol.framing import (
     MIN_RESPONSE_BYTES,
@@ -206,7 +206,7 @@ class ClientConnection:
 
     def version(self, api_key: int) -> int:
         """Return the highest common version of an API. Raises UnsupportedVersionError if there is none."""
-        if api_key not in CLIENT_APIS:
+        if api_key not in APIS:
             raise UnsupportedVersionError(f"{ApiKey(api_key).name} is not implemented")
         broker_min, broker_max = self.broker_versions.get(api_key, (0, -1))
         client_max = self._max_version(api_key)
@@ -228,7 +228,7 @@ class ClientConnection:
         return True
 
     def _max_version(self, api_key: int) -> int:
-        implemented = CLIENT_APIS[api_key].max_version
+        implemented = APIS[api_key].max_version
         return min(implemented, self._max_versions.get(api_key, implemented))
 
     def _api_versions_request(self, version: int) -> EncodedRequest:

@@ -9,7 +9,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from protocol.apis import KNOWN_APIS, ApiKey
+from protocol.apis import ALL_APIS, ApiKey
 from protocol.errors import ErrorCode, MalformedError
 from protocol.schema.primitives import Buffer
 from protocol.varints import skip_tagged_fields
@@ -33,7 +33,7 @@ class ParsedRequestHeader(NamedTuple):
 
 def has_flexible_request_header(api_key: int, version: int) -> bool:
     """Return whether a request has a header with tagged fields; False for an unknown API."""
-    api = KNOWN_APIS.get(api_key)
+    api = ALL_APIS.get(api_key)
     return api is not None and version >= api.flexible_from
 
 

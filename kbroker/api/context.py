@@ -221,6 +221,7 @@ class ApiHandler:
     is_large_by_size: bool = True
 
 
+@dataclass(slots=True, eq=False)
 class RequestContext:
     """One request in progress.
 
@@ -229,28 +230,15 @@ class RequestContext:
     is complete. `in_turns`: whether it is served in turns.
     """
 
-    __slots__ = (
-        "body", "client_id", "connection", "correlation_id", "delayed", "handler", "in_turns", "received_ns", "version",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        connection: RequestConnection,
-        handler: ApiHandler,
-        version: int,
-        correlation_id: int,
-        client_id: str | None,
-        received_ns: int,
-    ) -> None:
-        self.connection = connection
-        self.handler = handler
-        self.version = version
-        self.correlation_id = correlation_id
-        self.client_id = client_id
-        self.received_ns = received_ns
-        self.body: Body | None = None
-        self.delayed: DelayedResponse[Any] | None = None
-        self.in_turns = False
+    connection: RequestConnection
+    handler: ApiHandler
+    version: int
+    correlation_id: int
+    client_id: str | None
+    received_ns: int
+    body: Body | None = None
+    delayed: DelayedResponse[Any] | None = None
+    in_turns: bool = False
 
     @property
     def api_key(self) -> int:

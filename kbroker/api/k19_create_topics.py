@@ -53,6 +53,7 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
 def _result(services: Services, version: int, result: CreateTopicResult) -> CreatableTopicResult:
     if result.error is not None:
         return _failed(result.name, result.error)
+    entries = describe_topic(result.configs, services.config) if version >= FIRST_WITH_CONFIGS else ()
     return CreatableTopicResult(
         name=result.name,
         topic_id=result.topic_id,
@@ -60,19 +61,15 @@ def _result(services: Services, version: int, result: CreateTopicResult) -> Crea
         error_message=None,
         num_partitions=result.partitions,
         replication_factor=result.replication_factor,
-        configs=_configs(services, result) if version >= FIRST_WITH_CONFIGS else [],
+        configs=[
+            CreatableTopicConfigs(
+                name=entry.key.name,
+                # An override has its text from the request here, and its parsed value in DescribeConfigs, as in Kafka.
+                value=result.configs.get(entry.key.name, entry.value),
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.key.is_sensitive,
+            )
+            for entry in entries
+        ],
     )
-
-
-def _configs(services: Services, result: CreateTopicResult) -> list[CreatableTopicConfigs]:
-    return [
-        CreatableTopicConfigs(
-            name=entry.key.name,
-            # An override has its text from the request here, and its parsed value in DescribeConfigs, as in Kafka.
-            value=result.configs.get(entry.key.name, entry.value),
-            read_only=entry.read_only,
-            config_source=entry.source,
-            is_sensitive=entry.key.is_sensitive,
-        )
-        for entry in describe_topic(result.configs, services.config)
-    ]

@@ -10,7 +10,7 @@
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
-from kbroker.replica.delayed_delete_records import DeletedRecords, delete_from_log
+from kbroker.replica.delayed_delete_records import DeletedRecords
 from kbroker.replica.partition import Partition
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
@@ -51,7 +51,7 @@ def _result(
     result = DeleteRecordsPartitionResult(partition_index=index, low_watermark=NO_LOW_WATERMARK)
     try:
         partition = _partition(services, topic, index)
-        delete_from_log(partition, offset)
+        services.replicas.delete_records(partition, offset)
     except KafkaError as error:
         result.error_code = error.code
         return result

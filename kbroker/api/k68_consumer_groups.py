@@ -8,11 +8,9 @@
   group.coordinator.rebalance.protocols.
 """
 
-from base64 import urlsafe_b64encode
-
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.k15_groups import describe_groups_of_kind
-from kbroker.common import KafkaError
+from kbroker.common import KafkaError, uuid_text
 from kbroker.coordinator.group.assignors.server_assignors import supported_assignors
 from kbroker.coordinator.group.consumer.consumer_groups import ConsumerGroups
 from kbroker.coordinator.group.consumer.heartbeat import HeartbeatRequest, validate_request
@@ -41,8 +39,7 @@ async def heartbeat(
 ) -> ConsumerGroupHeartbeatResponse:
     _check_enabled(services)
     validate_request(request, context.version, supported_assignors(services.config.group_consumer_assignors))
-    # Kafka's Uuid: its text is the URL-safe Base64 of the bytes.
-    new_member_id = urlsafe_b64encode(services.environment.random.randbytes(16)).decode().rstrip("=")
+    new_member_id = uuid_text(services.environment.random.randbytes(16))
     beat = HeartbeatRequest(request, new_member_id, context.client_id or "", context.client_host)
     return await services.groups.write(request.group_id, ConsumerGroups, lambda groups: groups.heartbeat(beat))
 

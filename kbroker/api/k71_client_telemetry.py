@@ -10,8 +10,7 @@
 """
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.common import KafkaError
-from kbroker.storage.metadata_files import encode_topic_id
+from kbroker.common import KafkaError, uuid_text
 from kbroker.telemetry.client_instances import COMPRESSION_TYPES, ClientInstance
 from kbroker.telemetry.reported_metrics import read_samples
 from kbroker.telemetry.subscriptions import ClientAttributes
@@ -89,7 +88,7 @@ def _attributes(context: RequestContext, instance_id: bytes) -> ClientAttributes
     client_id, name, version = (
         text[:MAX_ATTRIBUTE] for text in (context.client_id or "", software_name, software_version)
     )
-    return ClientAttributes(encode_topic_id(instance_id), client_id, name, version, host, port)
+    return ClientAttributes(uuid_text(instance_id), client_id, name, version, host, port)
 
 
 HANDLERS = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: get_telemetry_subscriptions, ApiKey.PUSH_TELEMETRY: push_telemetry}

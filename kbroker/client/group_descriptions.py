@@ -25,7 +25,7 @@ from protocol.messages.k76_share_groups import (
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
 )
-from protocol.messages.k89_streams_group_describe import (
+from protocol.messages.k88_streams_groups import (
     DescribedStreamsGroup,
     DescribedStreamsGroupMember,
     StreamsGroupDescribeRequest,

@@ -48,7 +48,6 @@ class NoEffect(StrEnum):
     NO_SECURITY = "it is part of Java's TLS, of Kerberos, OAUTHBEARER or delegation tokens, which kbroker does not have"
     NO_TIERED_STORAGE = "kbroker has no tiered storage"
     ONE_SHARE_ASSIGNOR = "share groups have one assignor, simple"
-    NO_STREAMS_GROUPS = "kbroker does not serve streams groups yet (KIP-1071)"
     NO_TWO_PHASE_COMMIT = "no client can request it: that version of InitProducerId is not stable yet (KIP-939)"
     NO_QUORUM = "kbroker has no metadata quorum"
     ONE_FETCHER = "one fetcher per leader fetches all partitions, without threads"

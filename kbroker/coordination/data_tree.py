@@ -25,16 +25,14 @@ MAX_PATH_BYTES = 0xFFFF
 Undo = Callable[[], None]
 
 
+@dataclass(slots=True, eq=False)
 class DataNode:
     """A node. `owner`: the session of an ephemeral node, 0 for a persistent one."""
 
-    __slots__ = ("children", "data", "owner", "version")
-
-    def __init__(self, data: bytes, version: int = 0, owner: int = 0) -> None:
-        self.data = data
-        self.version = version
-        self.owner = owner
-        self.children: set[str] = set()
+    data: bytes
+    version: int = 0
+    owner: int = 0
+    children: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ the changes are durable.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -44,6 +45,7 @@ FILE_CHECK_INTERVAL_S = 600.0
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False)
 class PendingCommit:
     """Operations that become durable together: functions that undo them, and their operations for the journal.
 
@@ -52,12 +54,9 @@ class PendingCommit:
     the commit.
     """
 
-    __slots__ = ("persistent_ops", "steps", "undo")
-
-    def __init__(self) -> None:
-        self.undo: list[Undo] = []
-        self.persistent_ops: list[Op] = []
-        self.steps: list[Callable[[CoordinationError | None], None]] = []
+    undo: list[Undo] = field(default_factory=list)
+    persistent_ops: list[Op] = field(default_factory=list)
+    steps: list[Callable[[CoordinationError | None], None]] = field(default_factory=list)
 
     def change_watches(self, change: Callable[[], object]) -> None:
         """Call `change` once the commit is durable."""

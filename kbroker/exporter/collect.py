@@ -12,7 +12,6 @@ from typing import NamedTuple
 from kbroker.api.context import Services
 from kbroker.config.broker.broker_config import INTER_BROKER
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
-from kbroker.exporter.client_metrics import collect_client_metrics
 from kbroker.exporter.families import MetricsPage, labels
 from kbroker.exporter.replication import (
     ITEMS_PER_STEP,
@@ -30,6 +29,7 @@ from kbroker.runtime.metrics import Histogram, RequestStats
 from kbroker.server.error_reporter import api_name
 from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
 from kbroker.server.socket_server import SocketServer
+from kbroker.telemetry.subscriptions import CLIENT_LABELS
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 
@@ -65,7 +65,7 @@ def collect_metrics(sources: MetricSources, page: MetricsPage) -> Iterator[None]
     yield from _add_partitions(sources.services, page)
     yield from _add_waiting_fetches(sources.services, page)
     yield from _add_groups(sources.services, page)
-    yield from collect_client_metrics(sources.services, page)
+    yield from _add_client_metrics(sources.services, page)
     yield from collect_queues(sources.queues, page, sources.services.environment.clock.now_ms())
 
 
@@ -326,3 +326,25 @@ def collect_queues(queues: QueueExtensions, page: MetricsPage, now_ms: int) -> I
         page.add("kbroker_dedup_keys", count, f'{{partition="{partition.tp.partition}",topic="{partition.tp.topic}"}}')
     page.add("kbroker_dedup_duplicate_records_total", queues.dedup_metrics.duplicates)
     page.add("kbroker_dedup_evicted_keys_total", queues.dedup_metrics.evicted)
+
+
+def _add_client_metrics(services: Services, page: MetricsPage) -> Iterator[None]:
+    """Add the last samples of each client (KIP-714), with its labels and the client's."""
+    manager = services.client_metrics
+    now_ms = services.environment.clock.mono_ms()
+    live = [instance for instance in manager.instances.values() if instance.expires_ms > now_ms]
+    page.add("kbroker_client_instances", len(live))
+    page.add("kbroker_client_pushes_cut_total", manager.cut_pushes)
+    number = 0
+    for instance in live:
+        own = dict(zip(CLIENT_LABELS, instance.client, strict=False))
+        rendered: dict[tuple[tuple[str, str], ...], str] = {}
+        for key, value in instance.samples.items():
+            number += 1
+            if number % ITEMS_PER_STEP == 0:
+                yield
+            labelled = rendered.get(key.labels)
+            if labelled is None:
+                labelled = rendered[key.labels] = labels(**own, **dict(key.labels))
+            page.add_reported(key.kind, key.name, value, labelled)
+    yield

@@ -1,6 +1,7 @@
 """AutoTopicCreationManager: creates topics without a CreateTopics request of a client, as in Kafka."""
 
-from collections.abc import Callable
+from asyncio import Task
+from collections.abc import Callable, Iterable, Mapping
 
 from kbroker.common import ANONYMOUS, KafkaError
 from kbroker.config import BrokerConfig
@@ -10,12 +11,17 @@ from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
 from kbroker.metadata.topics.topic_requests import NewTopic, new_internal_topic
 from kbroker.runtime.environment import Environment
+from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode, known_error
+
+log = EventLogger("kbroker.interbroker")
 
 _CREATE_TOPICS_VERSION = 7
 # How long to wait until this broker's image has a created topic, and how often to check, in seconds.
 IMAGE_TIMEOUT_S = 5.0
 IMAGE_POLL_S = 0.01
+# As in Kafka.
+MAX_FAILURES = 1000
 
 
 class AutoTopicCreationManager:
@@ -37,6 +43,10 @@ class AutoTopicCreationManager:
         self._controller = controller
         self._channel = channel
         self._config = config
+        # The topics that are being created in the background, and the reasons why that failed, with their time.
+        self._creating: set[str] = set()
+        self._failures: dict[str, tuple[str, int]] = {}
+        self._tasks: set[Task[None]] = set()
 
     async def auto_create_topic(self, name: str) -> TopicImage:
         """Return a topic; create it with the cluster's defaults if it does not exist. Raises KafkaError."""
@@ -59,6 +69,33 @@ class AutoTopicCreationManager:
         if result.error is not None and result.error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise result.error
         return self._image.topics[new.name]
+
+    def begin_creation(self, topics: Iterable[NewTopic], remember_ms: int) -> Mapping[str, str]:
+        """Create topics in the background, unless that is in progress. Returns why some of them failed before."""
+        now_ms = self._environment.clock.mono_ms()
+        self._failures = {name: failure for name, failure in self._failures.items() if failure[1] > now_ms}
+        missing = list(topics)
+        new = [topic for topic in missing if topic.name not in self._creating]
+        if new:
+            self._creating.update(topic.name for topic in new)
+            task = self._environment.loop.create_task(self._create(new, remember_ms))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return {topic.name: self._failures[topic.name][0] for topic in missing if topic.name in self._failures}
+
+    async def _create(self, topics: Iterable[NewTopic], remember_ms: int) -> None:
+        for topic in topics:
+            try:
+                await self.ensure_topic(topic)
+                self._failures.pop(topic.name, None)
+            except Exception as error:
+                reason = (error.message if isinstance(error, KafkaError) else None) or f"{error}"
+                log.warning("an internal topic is not created", topic=topic.name, reason=reason)
+                if len(self._failures) < MAX_FAILURES:
+                    until_ms = self._environment.clock.mono_ms() + remember_ms
+                    self._failures[topic.name] = reason, until_ms
+            finally:
+                self._creating.discard(topic.name)
 
     async def _forward(self, channel: ControllerChannel, new: NewTopic) -> TopicImage:
         # Imported here because most brokers never create a topic.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
 
@@ -27,15 +28,13 @@ _NO_CLIENT_ID = -1
 _MAX_CORRELATION_ID = (1 << 31) - 1
 
 
+@dataclass(slots=True, eq=False)
 class PeerStats:
     """Counts since the start, summed over all peers. `connections`: the number of open ones."""
 
-    __slots__ = ("connection_failures", "connections", "requests_without_response")
-
-    def __init__(self) -> None:
-        self.connections = 0
-        self.connection_failures = 0
-        self.requests_without_response = 0
+    connections: int = 0
+    connection_failures: int = 0
+    requests_without_response: int = 0
 
 
 class PeerUnavailable(KafkaError):

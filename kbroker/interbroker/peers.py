@@ -3,6 +3,7 @@
 import asyncio
 from asyncio import CancelledError, Future, Task
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
 from kbroker.common import Buffer, format_address
@@ -35,23 +36,21 @@ class Channel(IntEnum):
     FETCH = 1
 
 
+@dataclass(slots=True, eq=False)
 class _Link:
     """The connection of a channel to one process of a peer.
 
     `own_epoch`: this broker's epoch in the handshake. `attempt`: connecting, while that is in progress.
     """
 
-    __slots__ = ("attempt", "channel", "connection", "failures", "next_attempt_s", "own_epoch", "peer")
-
-    def __init__(self, peer: BrokerRegistration, channel: Channel, own_epoch: int) -> None:
-        self.peer = peer
-        self.channel = channel
-        self.own_epoch = own_epoch
-        self.connection: PeerConnection | None = None
-        self.attempt: Future[PeerConnection] | None = None
-        self.failures = 0
-        # The loop's time before which no new attempt begins.
-        self.next_attempt_s = 0.0
+    peer: BrokerRegistration
+    channel: Channel
+    own_epoch: int
+    connection: PeerConnection | None = None
+    attempt: Future[PeerConnection] | None = None
+    failures: int = 0
+    # The loop's time before which no new attempt begins.
+    next_attempt_s: float = 0.0
 
 
 class Peers:

@@ -38,10 +38,9 @@ class SupportedVersionRange(NamedTuple):
 
 SUPPORTED_FEATURES = {
     TRANSACTION_VERSION: SupportedVersionRange(0, 2, 2),
-    # Kafka's are (0, 1, 1), (0, 2, 2) and (0, 1, 1). They rise when all APIs of the groups are served.
     GROUP_VERSION: SupportedVersionRange(0, 1, 1),
     SHARE_VERSION: SupportedVersionRange(0, 2, 2),
-    STREAMS_VERSION: SupportedVersionRange(0, 0, 0),
+    STREAMS_VERSION: SupportedVersionRange(0, 1, 1),
     "eligible.leader.replicas.version": SupportedVersionRange(0, 1, 1),
     "kraft.version": SupportedVersionRange(0, 1, 0),
     # From 3.3-IV3 to 4.4-IV2.

@@ -5,12 +5,11 @@ any more, must not apply what it finds there: its topics would seem to be delete
 with the broker's address, and a new broker epoch.
 """
 
-from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
-from kbroker.common import format_address
+from kbroker.common import format_address, uuid_text
 from kbroker.coordination.interface import BadVersion, Coordination, Create, NodeExists, NoSpace, Op, Set, WatchEvent
 from kbroker.metadata.features import FORMER_FINALIZED, INITIAL_FEATURES
 from kbroker.metadata.image import NOTHING_SEEN, BrokerNode, BrokerRegistration, SeenMetadata
@@ -31,7 +30,7 @@ class ForeignCluster(Exception):
 
 def layout_ops(random: Random) -> list[Op]:
     """Return the operations that create a cluster with a random id."""
-    cluster_id = urlsafe_b64encode(random.randbytes(16)).decode().rstrip("=").replace("-", "_")
+    cluster_id = uuid_text(random.randbytes(16)).replace("-", "_")
     directories = (
         znodes.BROKERS,
         znodes.REGISTRATIONS,

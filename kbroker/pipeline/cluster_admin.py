@@ -4,7 +4,6 @@ Times are milliseconds since 1970. All failures are raised as PipelineError, as 
 the broker may help.
 """
 
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
@@ -26,7 +25,7 @@ from kbroker.client.admin import (
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.groups import commit_offsets, committed_offsets, list_groups
 from kbroker.client.requests import Address, BrokerError
-from kbroker.common import TopicPartition
+from kbroker.common import TopicPartition, uuid_text
 from kbroker.pipeline.archive.manifest import GroupOffsets, TopicInfo
 from kbroker.pipeline.errors import PipelineError
 from protocol.client import UnsupportedVersionError
@@ -134,7 +133,9 @@ class ClusterAdmin:
             configs = topic_configs(connected, list(topics), set_only=True)
         return {
             name: TopicInfo(
-                _topic_id_text(topic.topic_id), len(topic.partitions), dict(sorted(configs.get(name, {}).items()))
+                uuid_text(topic.topic_id) if any(topic.topic_id) else "",
+                len(topic.partitions),
+                dict(sorted(configs.get(name, {}).items())),
             )
             for name, topic in sorted(topics.items())
         }
@@ -241,8 +242,3 @@ class ClusterAdmin:
 def all_partitions(topics: Mapping[str, TopicInfo]) -> list[TopicPartition]:
     """Return all partitions of these topics, in order."""
     return [TopicPartition(name, number) for name, info in sorted(topics.items()) for number in range(info.partitions)]
-
-
-def _topic_id_text(topic_id: bytes) -> str:
-    """Return a topic id as Kafka's tools print it: URL-safe base64 without padding; empty if there is none."""
-    return urlsafe_b64encode(topic_id).decode().rstrip("=") if any(topic_id) else ""

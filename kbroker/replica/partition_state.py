@@ -17,6 +17,7 @@ used instead of the end offset, on the leader and on followers.
 """
 
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from kbroker.metadata.image import BrokerRegistration
@@ -79,16 +80,14 @@ class FollowerState:
 _NO_FOLLOWERS: Mapping[int, FollowerState] = MappingProxyType({})
 
 
+@dataclass(slots=True, eq=False)
 class IsrProposal:
     """A change of the ISR that was proposed to the controller, and whose outcome is unknown. Compared by identity."""
 
-    __slots__ = ("former_isr", "isr", "leader_epoch", "partition_epoch")
-
-    def __init__(self, former_isr: Sequence[int], isr: list[int], leader_epoch: int, partition_epoch: int) -> None:
-        self.former_isr = former_isr
-        self.isr = isr
-        self.leader_epoch = leader_epoch
-        self.partition_epoch = partition_epoch
+    former_isr: Sequence[int]
+    isr: list[int]
+    leader_epoch: int
+    partition_epoch: int
 
 
 class PartitionState:

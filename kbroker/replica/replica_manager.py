@@ -119,10 +119,8 @@ class ReplicaManager:
         if partition is None:
             topic = self._metadata.topics_by_id.get(key) if isinstance(key, bytes) else self._metadata.topics.get(key)
             if topic is not None and topic.view_of:
-                message = (
-                    f"Topic '{topic.name}' is a view without records of its own; use its source '{topic.view_of}'."
-                )
-                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+                text = f"Topic '{topic.name}' is a view without records of its own; use its source '{topic.view_of}'."
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
             raise KafkaError(self.missing_error(key, index))
         if not partition.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -415,8 +413,15 @@ class ReplicaManager:
 
     # DeleteRecords and shutdown.
 
+    def delete_records(self, partition: Partition, offset: int) -> None:
+        """Delete the records below `offset` (-1: the high watermark). Raises KafkaError.
+
+        They may return after a crash, until `store_log_starts` was called.
+        """
+        delete_from_log(partition, offset)
+
     async def store_log_starts(self) -> None:
-        """Write the log start offsets of all partitions: until then deleted records may return. Raises KafkaError."""
+        """Write the log start offsets of all partitions. Raises KafkaError."""
         try:
             await self.logs.write_checkpoints()
         except OSError as error:

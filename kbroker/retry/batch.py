@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from kbroker.retry.policy import PolicyError, RetryPolicy
@@ -47,6 +48,7 @@ class ErrorKinds(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class RecordOutcome:
     """The records to produce for one received record.
 
@@ -54,14 +56,11 @@ class RecordOutcome:
     each record has a request of its own, since a batch with others was refused.
     """
 
-    __slots__ = ("acknowledged", "is_alone", "outgoing", "received", "replacements")
-
-    def __init__(self, received: ReceivedRecord, outgoing: Sequence[OutgoingRecord]) -> None:
-        self.received = received
-        self.outgoing = outgoing
-        self.acknowledged: set[int] = set()
-        self.replacements: Iterator[OutgoingRecord] | None = None
-        self.is_alone = False
+    received: ReceivedRecord
+    outgoing: Sequence[OutgoingRecord]
+    acknowledged: set[int] = field(default_factory=set)
+    replacements: Iterator[OutgoingRecord] | None = None
+    is_alone: bool = False
 
 
 class Unsent(NamedTuple):

@@ -129,6 +129,10 @@ class DeadlineTimer(Deadlines[K]):
 
     def set(self, key: K, deadline_ms: int) -> None:
         """Set or move the deadline of a key, in monotonic milliseconds."""
+        times = self._deadlines.get(key)
+        if times is not None and times[0] == deadline_ms:
+            # Its timer is running.
+            return
         # super() would take as long as the rest.
         Deadlines.set(self, key, deadline_ms)
         if self._timer is None or deadline_ms < self._timer_ms:

@@ -9,6 +9,7 @@ omitted. For bytes only the size is logged: keys, values and headers of records 
 
 import logging
 import re
+from dataclasses import dataclass
 from typing import Any
 
 # Longer values are cut.
@@ -20,14 +21,12 @@ _RESERVED = ("time", "level", "logger", "message", "traceback")
 Field = object
 
 
+@dataclass(slots=True, eq=False)
 class LogEvent:
     """An event: a message with fields. `str` returns both as readable text."""
 
-    __slots__ = ("fields", "message")
-
-    def __init__(self, message: str, fields: dict[str, Field]) -> None:
-        self.message = message
-        self.fields = fields
+    message: str
+    fields: dict[str, Field]
 
     def __str__(self) -> str:
         parts = [self.message]

@@ -1,6 +1,7 @@
 """Counters that the broker updates and kbroker/exporter reads. A request costs a few additions."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 # Latency histograms have a bucket for each power of two: up to 16 us, 33 us, ... 34 s, and more.
 FIRST_BITS = 14
@@ -50,17 +51,15 @@ class RequestStats(Histogram):
         self.bytes_out = 0
 
 
+@dataclass(slots=True, eq=False)
 class MaintenanceStats:
     """Counts of compactions and retention since the start. `reclaimed_bytes`: bytes freed by compaction."""
 
-    __slots__ = ("compaction_failures", "compaction_ms", "compactions", "reclaimed_bytes", "retention_segments")
-
-    def __init__(self) -> None:
-        self.compactions = 0
-        self.compaction_failures = 0
-        self.compaction_ms = 0
-        self.reclaimed_bytes = 0
-        self.retention_segments = 0
+    compactions: int = 0
+    compaction_failures: int = 0
+    compaction_ms: int = 0
+    reclaimed_bytes: int = 0
+    retention_segments: int = 0
 
     def add_compaction(self, reclaimed_bytes: int, duration_ms: int) -> None:
         self.compactions += 1

@@ -155,7 +155,7 @@ class ResponseQueue:
                 # It must not be raised in the append or the timer that completed the response.
                 self._owner.on_request_error(error, context)
                 return
-        self._gather()
+        self._gather_complete()
         if not self.is_serving:
             if not self._contexts:
                 self.flush()
@@ -173,36 +173,43 @@ class ResponseQueue:
 
     def send(self, context: RequestContext) -> None:
         """Send the response of a request in its place: with the next `flush`, or after the responses before it."""
-        self._contexts.append(context)
-        self._gather()
+        if self._contexts or self._file_writer is not None:
+            self._contexts.append(context)
+            self._gather_complete()
+        else:
+            self._gather(context)
 
-    def _gather(self) -> None:
-        """Add the complete responses, up to the first that is not complete, to those that the next `flush` sends."""
+    def _gather_complete(self) -> None:
+        """Gather the complete responses, up to the first that is not complete."""
         contexts = self._contexts
-        while contexts and (body := contexts[0].body) is not None and self._file_writer is None:
-            context = contexts.popleft()
-            handler = context.handler
-            tags = b"\0" if handler.has_flexible_response_header else b""
-            if isinstance(body, bytes):
-                size = len(body) + 4 + len(tags)
-                self._gathered.append(_HEADER.pack(size, context.correlation_id) + tags + body)
-            else:
-                size = sum(map(len, body)) + 4 + len(tags)
-                header = _HEADER.pack(size, context.correlation_id) + tags
-                if size >= BULK_BYTES and (context.in_turns or any(isinstance(part, FileSlice) for part in body)):
-                    self.flush()
-                    # What has been sent is freed, not all of it at the end.
-                    context.body = None
-                    self._send_file_response(cast("deque[Part]", deque((header, *body))))
-                else:
-                    self._gathered += (header, *cast("Sequence[Buffer]", body))
-            handler.stats.bytes_out += size
-            self._sent_contexts.append(context)
-            self._gathered_bytes += size
-            if self._gathered_bytes >= self._server.max_gathered_bytes:
-                self.flush()
+        while contexts and contexts[0].body is not None and self._file_writer is None:
+            self._gather(contexts.popleft())
         if contexts or self.is_blocked:
             self._update_blocked()
+
+    def _gather(self, context: RequestContext) -> None:
+        """Add a complete response to those that the next `flush` sends."""
+        body, handler = context.body, context.handler
+        tags = b"\0" if handler.has_flexible_response_header else b""
+        if isinstance(body, bytes):
+            size = len(body) + 4 + len(tags)
+            self._gathered.append(_HEADER.pack(size, context.correlation_id) + tags + body)
+        else:
+            assert body is not None
+            size = sum(map(len, body)) + 4 + len(tags)
+            header = _HEADER.pack(size, context.correlation_id) + tags
+            if size >= BULK_BYTES and (context.in_turns or any(isinstance(part, FileSlice) for part in body)):
+                self.flush()
+                # What has been sent is freed, not all of it at the end.
+                context.body = None
+                self._send_file_response(cast("deque[Part]", deque((header, *body))))
+            else:
+                self._gathered += (header, *cast("Sequence[Buffer]", body))
+        handler.stats.bytes_out += size
+        self._sent_contexts.append(context)
+        self._gathered_bytes += size
+        if self._gathered_bytes >= self._server.max_gathered_bytes:
+            self.flush()
 
     def flush(self) -> None:
         """Hand the gathered responses to the transport, which sends them with one system call."""
@@ -248,7 +255,7 @@ class ResponseQueue:
             self._owner.close("records could not be read", error=error)
             return
         self._file_writer = None
-        self._gather()
+        self._gather_complete()
         self.flush()
         self._update_blocked()
         self.on_unblocked()

@@ -42,6 +42,8 @@ FENCED = (
     ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.NOT_LEADER_OR_FOLLOWER,
 )  # fmt: skip
+# What is read of the log behind the batches with as many offsets as a request asks for, since the last one is not full.
+READ_AHEAD_BYTES = 64 << 10
 # The pause before a state is read again whose coordinator is not available.
 LOAD_RETRY_S = 0.5
 # As Kafka reports them to consumers.
@@ -343,7 +345,7 @@ class SharePartitionLeader:
                     self._watch()
                     return NOTHING
                 try:
-                    read = await self._read(offset, request.max_bytes)
+                    read = await self._read(offset, request)
                 except KafkaError as error:
                     if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                         raise
@@ -382,12 +384,16 @@ class SharePartitionLeader:
         self._set_timer()
         return AcquiredRecords(read.records(acquired[0].first, acquired[-1].last), acquired)
 
-    async def _read(self, offset: int, max_bytes: int) -> ShareRead:
+    async def _read(self, offset: int, wanted: AcquireRequest) -> ShareRead:
         """Read from the log: at once what is in memory, else in a thread. Raises KafkaError."""
         partition, clock, offload = self.partition, self._environment.clock, self._environment.offload
         read_filter = partition.read_filter
         if self.view is not None:
             read_filter = combine(read_filter, self.view.read_filter)
+        max_bytes = wanted.max_bytes
+        if read_filter is None:
+            needed = bytes_between(partition.log, offset, offset + wanted.max_records) + READ_AHEAD_BYTES
+            max_bytes = min(max_bytes, needed)
         request = ShareReadRequest(read_filter, offset, self._end_offset(), max_bytes, self.settings.read_committed)
         read = scan(partition.log, request, LookBudget.for_loop(clock), clock, False)
         if read is None:

@@ -155,8 +155,12 @@ class SharePartitionManager:
             await done
 
     def _close(self, session: ShareSession, *, releases: bool = False) -> list[Future[ErrorCode]]:
-        """End a session. Returns the outcomes of the changes that release what its member has."""
+        """End a session. Returns the outcomes of the changes that release what its member has.
+
+        If the member has another session by now, it keeps its locks, of which some may be those of the new one.
+        """
         self.sessions.close(session)
+        releases = releases and self.sessions.find(session.group_id, session.member_id) is None
         released = []
         for key in paced(session.partitions):
             leader = self.leaders.get(SharePartitionKey(session.group_id, *key))

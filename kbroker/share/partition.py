@@ -73,7 +73,7 @@ class SharePartition:
         self._wall_ms_ahead = wall_ms_ahead
         self._ranges = InFlightRanges()
         # Holes that were archived, and are stored together with the next change.
-        self._unstored: list[Span] = []
+        self._unstored: list[StateBatch] = []
         for batch in stored.batches:
             first = max(batch.first, self.start)
             if batch.last < first:
@@ -201,7 +201,8 @@ class SharePartition:
 
     def _archive(self, hole: InFlightRange) -> None:
         hole.state, hole.due_ms, hole.is_hole = DeliveryState.ARCHIVED, 0, True
-        self._unstored.append(Span(hole.first, hole.last))
+        # Of two states of an offset the one with the higher count applies, and the record may have been delivered.
+        self._unstored.append(StateBatch(hole.first, hole.last, hole.state, hole.delivery_count))
 
     def archive_before(self, log_start: int) -> None:
         """Archive what was deleted from the log, except what a member has or what still needs its dead letter."""
@@ -326,11 +327,7 @@ class SharePartition:
             elif is_finished:
                 finished += each.size
         batches = [self._stored(each, update, start) for each, update in target.items() if each.last >= start]
-        batches += [
-            StateBatch(max(hole.first, start), hole.last, DeliveryState.ARCHIVED, 0)
-            for hole in holes
-            if hole.last >= start
-        ]
+        batches += [hole._replace(first=max(hole.first, start)) for hole in holes if hole.last >= start]
         write = StateWrite(self._state_epoch, self.leader_epoch, start, finished, tuple(sorted(batches)))
         return write, lambda: self._unstored.extend(holes)
 

@@ -10,10 +10,11 @@ leave none, which is then no loss.
 """
 
 import json
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64decode
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from kbroker.common import uuid_text
 from kbroker.runtime.disk import Disk
 from kbroker.storage.file_names import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_METADATA
 
@@ -72,11 +73,6 @@ def write_meta_properties(disk: Disk, data_dir: str, properties: MetaProperties)
 _ID_BYTES = 16
 
 
-def encode_topic_id(topic_id: bytes) -> str:
-    """Return a UUID of 16 bytes as Kafka prints it: URL-safe base64 without padding."""
-    return urlsafe_b64encode(topic_id).decode().rstrip("=")
-
-
 def read_topic_id(disk: Disk, directory: str) -> bytes | None:
     """Return the topic id; None if the file is missing or damaged, in which case it may be written again."""
     try:
@@ -101,7 +97,7 @@ def write_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
     As in Kafka, it is written before the first record: a new topic with the name of a deleted one must not get its
     records.
     """
-    text = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}"
+    text = f"version: 0\ntopic_id: {uuid_text(topic_id)}"
     disk.write_atomic(f"{directory}/{PARTITION_METADATA}", text.encode())
 
 

@@ -3,13 +3,13 @@
 from functools import cache
 from importlib import import_module
 
-from protocol.apis import KNOWN_APIS
+from protocol.apis import ALL_APIS
 from protocol.schema.message import Message
 
 
 @cache
 def message_classes(api_key: int) -> tuple[type[Message], type[Message]]:
     """Return the (request, response) classes of an API, whose module is imported at the first call."""
-    api = KNOWN_APIS[api_key]
+    api = ALL_APIS[api_key]
     module = import_module(f"protocol.messages.{api.module}")
     return getattr(module, f"{api.name}Request"), getattr(module, f"{api.name}Response")

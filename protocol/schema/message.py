@@ -14,6 +14,7 @@ can import all messages at startup: constructors, encoders and decoders are gene
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, dataclass_transform
 
@@ -28,21 +29,17 @@ TYPE_DEFAULT: Any = object()
 NO_VERSION = 1 << 15
 
 
+@dataclass(slots=True, eq=False)
 class Row:
     """One field of a struct: its wire type, and the versions of the message that have it."""
 
-    __slots__ = ("default", "flexible", "ignorable", "nullable", "tag", "type", "versions")
-
-    def __init__(
-        self, type: Any, versions: str, nullable: str, tag: int, default: Any, ignorable: bool, flexible: bool
-    ) -> None:
-        self.type = type
-        self.versions = versions
-        self.nullable = nullable
-        self.tag = tag
-        self.default = default
-        self.ignorable = ignorable
-        self.flexible = flexible
+    type: Any
+    versions: str
+    nullable: str
+    tag: int
+    default: Any
+    ignorable: bool
+    flexible: bool
 
     def is_in(self, version: int) -> bool:
         """Return whether a version of the message has this field."""

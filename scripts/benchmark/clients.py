@@ -181,11 +181,18 @@ class Connection:
     def request(self, request: Message, response_class: type[M], version: int | None = None) -> M:
         return self._exchange(self._client.send(request, version)).decode(response_class)
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, request: Message, version: int | None = None) -> None:
+        """Send a request; `receive` returns its response."""
+        self._socket.sendall(self._client.send(request, version).frame)
+
     def _exchange(self, request: EncodedRequest) -> Response:
         self._socket.sendall(request.frame)
-        return self._receive()
+        return self.receive()
 
-    def _receive(self) -> Response:
+    def receive(self) -> Response:
         while (response := self._client.next_response()) is None:
             data = self._socket.recv(1 << 18)
             if not data:
@@ -239,10 +246,10 @@ class Connection:
     def _send_batch(self, topic: str, batch: bytearray) -> None:
         topics = [TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])]
         request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics)
-        self._socket.sendall(self._client.send(request, PRODUCE_VERSION).frame)
+        self.send(request, PRODUCE_VERSION)
 
     def _produced(self) -> int:
-        return self._receive().decode(ProduceResponse).responses[0].partition_responses[0].error_code
+        return self.receive().decode(ProduceResponse).responses[0].partition_responses[0].error_code
 
     def latest(self, topic: str) -> int:
         """Return the high watermark of partition 0."""

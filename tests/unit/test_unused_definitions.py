@@ -31,7 +31,6 @@ DISPATCH = "kbroker/api/dispatch.py"
 CONFIGS_WITHOUT_EFFECT = "kbroker/config/definitions/no_effect.json"
 # Definitions without a use, and why they stay.
 ALLOWED = {
-    "kbroker/client/group_descriptions.py: GroupMember.tasks": "the table of members reads it by its name",
     "kbroker/broker.py: Broker._assigned": "tests end its roles, as the end of a session does",
     "kbroker/retry/batch.py: PollBatch.succeeded": "programs read it",
     "kbroker/telemetry/subscriptions.py: ClientAttributes.client_source_address": "patterns of subscriptions name it",

@@ -21,6 +21,7 @@ from kbroker.cli.log.items import (
     read_segment,
 )
 from kbroker.cli.records.formats import bytes_to_json
+from kbroker.common import uuid_text
 from kbroker.coordination import journal
 from kbroker.coordination.interface import Create, Delete, Op, Set
 from kbroker.runtime.disk import Disk, DiskFile
@@ -33,7 +34,7 @@ from kbroker.storage.inspect.index_checks import (
     iter_time_entries,
     iter_transaction_entries,
 )
-from kbroker.storage.metadata_files import encode_topic_id, read_topic_id
+from kbroker.storage.metadata_files import read_topic_id
 
 
 def read_journal(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
@@ -182,7 +183,7 @@ def _partition_metadata(source: DumpFile) -> Iterator[Fields]:
     topic_id = read_topic_id(source.disk, os.path.dirname(source.path) or ".")
     if topic_id is None:
         raise ValueError("it has no topic id")
-    yield {"topic_id": encode_topic_id(topic_id)}
+    yield {"topic_id": uuid_text(topic_id)}
 
 
 def _meta_properties(source: DumpFile) -> Iterator[Fields]:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from kbroker.cli.common.values import count_text, format_timestamp
 from kbroker.cli.records.formats import bytes_to_json, printable
+from kbroker.common import uuid_text
 from kbroker.runtime.disk import Disk, DiskFile
 from kbroker.storage.inspect.batches import BatchAt, Damage, iter_batches, read_records
-from kbroker.storage.metadata_files import encode_topic_id
 from protocol.errors import MalformedError
 from protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from protocol.messages.group_records import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
@@ -260,7 +260,7 @@ def _struct_to_json(struct: Struct, version: int | None = None) -> Decoded:
     """Return the fields that `version` has (None: all fields), with bytes as base64."""
     rows = type(struct).__rows__.items()
     return {
-        name: encode_topic_id(getattr(struct, name)) if row.type == "uuid" else _to_json(getattr(struct, name), version)
+        name: uuid_text(getattr(struct, name)) if row.type == "uuid" else _to_json(getattr(struct, name), version)
         for name, row in rows
         if version is None or row.is_in(version)
     }

@@ -3,7 +3,6 @@
 The record batches in a Produce request or Fetch response are the items of `kbroker log dump`.
 """
 
-import base64
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +13,7 @@ from kbroker.cli.common.values import count_text
 from kbroker.cli.log.items import DumpItem, batch_fields, control_item, damage_item, format_item, record_fields
 from kbroker.cli.records.formats import bytes_to_json
 from kbroker.cli.tools.frame_fields import ParsedFrame, ResponseType, ResponseTypes, parse_capture, response_types_of
+from kbroker.common import uuid_text
 from kbroker.storage.inspect.batches import BatchAt, Damage, find_header_fault
 from protocol.apis import ALL_APIS, ApiKey
 from protocol.errors import MalformedError, error_name
@@ -181,7 +181,7 @@ def _element_json(field: ParsedField) -> Any:
     if field.kind == "array":
         return None if field.value is None else []
     if field.kind == "uuid":
-        return _uuid_text(field.value)
+        return uuid_text(field.value)
     return field.value.hex() if isinstance(field.value, bytes) else field.value
 
 
@@ -202,7 +202,7 @@ def _value_text(field: ParsedField) -> str:
         case "array":
             return count_text(value, "element")
         case "uuid":
-            return _uuid_text(value)
+            return uuid_text(value)
         case "records":
             return count_text(len(value), "byte")
         case "bytes" if name in _SECRETS:
@@ -219,11 +219,6 @@ def _value_text(field: ParsedField) -> str:
     if name in _API_KEY_FIELDS and value in ApiKey.__members__.values():
         return f"{value} ({ApiKey(value).name})"
     return str(value)
-
-
-def _uuid_text(value: bytes) -> str:
-    """Return an id as Kafka prints it."""
-    return base64.urlsafe_b64encode(value).decode().rstrip("=")
 
 
 def response_source(api: str | None, version: int | None, requests: bytes | None) -> ResponseTypes | None:

@@ -1,6 +1,5 @@
 """`kbroker topics describe`: partitions with their replicas and offsets, of topics or with a problem."""
 
-from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -27,6 +26,7 @@ from kbroker.cli.common.values import count_text
 from kbroker.client.admin import EARLIEST, LATEST, MetadataTopic, describe_topics, offsets_at_brokers, topic_configs
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import Partition
+from kbroker.common import uuid_text
 from protocol.messages.k03_metadata import MetadataResponsePartition
 from protocol.messages.k10010_remove_partitions import RemovePartitionsRequest, RemovePartitionsResponse
 
@@ -46,11 +46,6 @@ def first_closing(client: ClusterClient, topic: str) -> int | None:
     return None if response is None or response.error_code or response.first_closing < 0 else response.first_closing
 
 
-def topic_id_text(topic_id: bytes) -> str:
-    """Return a topic id as Kafka's tools print it: URL-safe base64 without padding."""
-    return urlsafe_b64encode(topic_id).decode().rstrip("=")
-
-
 def view_sources(client: ClusterClient, topics: Sequence[str]) -> dict[str, str]:
     """Return the source of each of the topics that is a view."""
     configs = topic_configs(client, topics, [VIEW_OF])
@@ -61,7 +56,7 @@ def topic_summary(topic: MetadataTopic, view_of: str | None) -> dict[str, Any]:
     """Return the JSON of a topic without its partitions. `view_of`: the source of a view."""
     return {
         "name": topic.name,
-        "topic_id": topic_id_text(topic.topic_id),
+        "topic_id": uuid_text(topic.topic_id),
         "internal": topic.is_internal,
         **({} if view_of is None else {"view_of": view_of}),
         "partitions": len(topic.partitions),

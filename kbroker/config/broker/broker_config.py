@@ -16,6 +16,8 @@ from kbroker.config.validators import parse_host_port
 from kbroker.config.values import ConfigError, Value, format_value
 
 ConfigTexts = Mapping[str, str]
+# Each heartbeat asks for the config of its group. Groups with the same overrides share one.
+MAX_KNOWN_GROUP_CONFIGS = 100
 
 
 @dataclass(slots=True, frozen=True, kw_only=True, eq=False)
@@ -38,6 +40,8 @@ class BrokerConfig:
     topic_defaults: TopicConfig = field(repr=False)
     group_defaults: GroupConfig = field(repr=False, compare=False)
     security: Mapping[str, ListenerSecurity] = field(repr=False)
+    # Those that `group_config` has returned, by overrides.
+    known_group_configs: dict[tuple[tuple[str, str], ...], GroupConfig] = field(repr=False, compare=False)
 
     listeners: tuple[Endpoint, ...]
     advertised_listeners: tuple[Endpoint, ...]
@@ -216,7 +220,14 @@ class BrokerConfig:
 
     def group_config(self, overrides: ConfigTexts) -> GroupConfig:
         """Return the configuration of a group with these overrides, which are valid."""
-        return GroupConfig.of(overrides, self.values) if overrides else self.group_defaults
+        if not overrides:
+            return self.group_defaults
+        key = tuple(overrides.items())
+        if (known := self.known_group_configs.get(key)) is None:
+            if len(self.known_group_configs) >= MAX_KNOWN_GROUP_CONFIGS:
+                self.known_group_configs.clear()
+            known = self.known_group_configs[key] = GroupConfig.of(overrides, self.values)
+        return known
 
     def listener_limit(self, listener: str, name: str) -> int:
         """Return a limit of a listener (listener.name.<listener>.<name>), the broker's if the listener has none."""
@@ -245,13 +256,9 @@ CLUSTER_DEFAULTS: Mapping[str, Value] = {
 
 _INPUTS = {"static_configs", "dynamic_default_configs", "dynamic_broker_configs", "values", "topic_defaults"}
 _COMPUTED = {
-    "group_defaults",
-    "security",
-    "listeners",
-    "advertised_listeners",
-    "inter_broker_listener_name",
-    "log_dirs",
-}
+    "group_defaults", "known_group_configs", "security", "listeners", "advertised_listeners",
+    "inter_broker_listener_name", "log_dirs",
+}  # fmt: skip
 _ATTRIBUTES = tuple(
     (f.name, f.name.replace("_", ".")) for f in fields(BrokerConfig) if f.name not in _INPUTS | _COMPUTED
 )
@@ -302,6 +309,7 @@ def _build(
         topic_defaults=TopicConfig.from_values(broker_defaults(ALL_TOPIC_CONFIGS, values)),
         group_defaults=GroupConfig.of({}, values),
         security=listener_security(values, listeners),
+        known_group_configs={},
         listeners=listeners,
         advertised_listeners=advertised_listeners,
         inter_broker_listener_name=inter_broker_listener_name,

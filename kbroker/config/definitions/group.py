@@ -36,8 +36,6 @@ from kbroker.config.values import BOOLEAN, INT, INT_MAX, LIST, SHORT, STRING, Co
 
 # The kinds of groups with configs of their own.
 KINDS = ("consumer", "share", "streams")
-# Those that the broker does not serve yet. A kind's configs take effect when its row is removed.
-NOT_SERVED = {"streams": NoEffect.NO_STREAMS_GROUPS}
 
 
 class Limited(NamedTuple):
@@ -92,12 +90,6 @@ def _in(values: tuple[int, int]) -> Validator:
     return at_least(low) if high == INT_MAX else between(low, high)
 
 
-def _kind_of(name: str) -> str:
-    """Return the kind of group that a config is for."""
-    kind = name.removeprefix("group.").partition(".")[0]
-    return {"errors": "share", "kbroker": "share", "coordinator": "consumer"}.get(kind, kind)
-
-
 def _broker(
     name: str,
     config_type: ConfigType,
@@ -107,8 +99,7 @@ def _broker(
     importance: Importance = MEDIUM,
     update_mode: UpdateMode = READ_ONLY,
 ) -> ConfigKey:
-    no_effect = NOT_SERVED.get(_kind_of(name))
-    return ConfigKey(name, config_type, default, validator, importance, update_mode, documentation, (), no_effect)
+    return ConfigKey(name, config_type, default, validator, importance, update_mode, documentation)
 
 
 def _group(

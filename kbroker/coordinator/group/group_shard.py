@@ -147,6 +147,7 @@ class GroupShard:
         self.converted_groups: set[str] = set()
         self.environment = environment
         self._clock = environment.clock
+        self.mono_ms = environment.clock.mono_ms
         # The earliest deadline of each group that has one.
         self._timer: DeadlineTimer[str] = DeadlineTimer(
             environment.clock.mono_ms, environment.loop.call_later, self._on_deadline
@@ -216,8 +217,10 @@ class GroupShard:
     ) -> CoordinatorResult[None]:
         group = self.groups.get(group_id)
         if group is not None:
-            group.validate_offset_commit(committer, offsets, self._clock.mono_ms())
-            self.update_timer(group)
+            group.validate_offset_commit(committer, offsets, self.mono_ms())
+            if committer.generation >= 0:
+                # It was the heartbeat of a member.
+                self.update_timer(group)
         elif committer.generation >= 0:
             is_known = committer.version >= GROUP_ID_NOT_FOUND_VERSION
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if is_known else ErrorCode.ILLEGAL_GENERATION)

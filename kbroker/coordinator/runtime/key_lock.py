@@ -2,12 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from kbroker.coordinator.runtime.operation import EXCLUSIVE_AFTER_SHARED, ORDERED, SHARED, LockMode
 from kbroker.coordinator.runtime.write_event import WriteEvent
 from kbroker.runtime.turns import yield_if_due
 
 
+@dataclass(slots=True, eq=False)
 class KeyLock:
     """It exists only while a write of its key is in flight, an operation runs, or one waits.
 
@@ -16,15 +18,12 @@ class KeyLock:
     not committed yet.
     """
 
-    __slots__ = ("_is_releasing", "_waiting", "is_held", "last_write", "ordered", "shared")
-
-    def __init__(self) -> None:
-        self.is_held = False
-        self.shared = 0
-        self.ordered = 0
-        self.last_write: WriteEvent | None = None
-        self._is_releasing = False
-        self._waiting: deque[tuple[LockMode, Callable[[], None]]] = deque()
+    is_held: bool = False
+    shared: int = 0
+    ordered: int = 0
+    last_write: WriteEvent | None = None
+    _is_releasing: bool = field(init=False, default=False)
+    _waiting: deque[tuple[LockMode, Callable[[], None]]] = field(init=False, default_factory=deque)
 
     def must_wait(self, mode: LockMode) -> bool:
         """Return whether an operation has to wait for others."""

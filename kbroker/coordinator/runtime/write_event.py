@@ -7,6 +7,7 @@ commits offsets.
 
 from asyncio import Future
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -36,6 +37,7 @@ RECORDS_PER_BATCH = 1000
 NO_RESULT: CoordinatorResult[None] = CoordinatorResult(None)
 
 
+@dataclass(slots=True, eq=False)
 class WriteEvent:
     """One operation, from its scheduling until its records are committed.
 
@@ -44,42 +46,18 @@ class WriteEvent:
     operations without records that respond after this one, because they may have seen what it has replayed.
     """
 
-    __slots__ = (
-        "appended",
-        "encoded",
-        "error",
-        "has_deadline",
-        "key",
-        "mode",
-        "operation",
-        "producer",
-        "reads",
-        "respond",
-        "result",
-        "timeout_ms",
-    )
-
-    def __init__(
-        self,
-        operation: Callable[[Any], CoordinatorResult[Any]],
-        respond: Respond[Any],
-        key: str,
-        mode: LockMode,
-        timeout_ms: int | None,
-        producer: RecordProducer,
-    ) -> None:
-        self.operation = operation
-        self.respond = respond
-        self.key = key
-        self.mode = mode
-        self.timeout_ms = timeout_ms
-        self.producer = producer
-        self.has_deadline = False
-        self.result: CoordinatorResult[Any] = NO_RESULT
-        self.error: KafkaError | None = None
-        self.encoded: Sequence[EncodedRecord] = ()
-        self.appended = 0
-        self.reads: list[WriteEvent] | None = None
+    operation: Callable[[Any], CoordinatorResult[Any]]
+    respond: Respond[Any]
+    key: str
+    mode: LockMode
+    timeout_ms: int | None
+    producer: RecordProducer
+    has_deadline: bool = False
+    result: CoordinatorResult[Any] = NO_RESULT
+    error: KafkaError | None = None
+    encoded: Sequence[EncodedRecord] = ()
+    appended: int = 0
+    reads: "list[WriteEvent] | None" = None
 
 
 def complete(future: Future[T], response: T) -> None:

@@ -1,9 +1,10 @@
 """The state of a share partition as the share coordinator keeps it, and the requests of its leader (pure)."""
 
 import re
-from base64 import urlsafe_b64encode
 from enum import IntEnum
 from typing import NamedTuple
+
+from kbroker.common import uuid_text
 
 # The start offset of a partition that no leader has initialized yet, and of a write that does not change it.
 UNINITIALIZED_START_OFFSET = -1
@@ -23,7 +24,7 @@ class SharePartitionKey(NamedTuple):
 
     def __str__(self) -> str:
         """The key in FindCoordinator requests, whose hash determines the partition of __share_group_state."""
-        return f"{self.group_id}:{urlsafe_b64encode(self.topic_id).decode().rstrip('=')}:{self.partition}"
+        return f"{self.group_id}:{uuid_text(self.topic_id)}:{self.partition}"
 
 
 def is_coordinator_key(text: str) -> bool:

@@ -81,36 +81,25 @@ class TopicControlManager(ControlManager):
             except KafkaError as error:
                 return [CreateTopicResult(name, error=error) for name in paced(results)]
             context = self._planning_context()
-            plans = self._plan_topics(unique, context, results)
+            plans: list[TopicPlan] = []
+            for topic in paced(unique):
+                try:
+                    plan = plan_topic(topic, context, self._image.names_by_collision_key)
+                except KafkaError as error:
+                    results[topic.name] = CreateTopicResult(topic.name, error=error)
+                    continue
+                plans.append(plan)
+                replicas: Sequence[Sequence[int]] = plan.replicas
+                if VIEW_OF in plan.configs:
+                    source = self._image.resolve(self._image.topics[plan.configs[VIEW_OF]])
+                    replicas = [partition.replicas for partition in source.partitions]
+                results[topic.name] = CreateTopicResult(
+                    topic.name, self._random_topic_id(), len(replicas), len(replicas[0]), plan.configs
+                )
         if not validate_only:
             await self._create(plans, context, results)
         await self._loader.wait_if_alone()
         return list(results.values())
-
-    def _plan_topics(
-        self, topics: Sequence[NewTopic], context: PlanningContext, results: dict[str, CreateTopicResult]
-    ) -> list[TopicPlan]:
-        """Return the plans of the valid topics, and add the results of all topics to `results`."""
-        plans: list[TopicPlan] = []
-        for topic in paced(topics):
-            try:
-                plan = plan_topic(topic, context, self._image.names_by_collision_key)
-            except KafkaError as error:
-                results[topic.name] = CreateTopicResult(topic.name, error=error)
-                continue
-            plans.append(plan)
-            results[topic.name] = CreateTopicResult(
-                topic.name, self._random_topic_id(), *self._counts(plan), plan.configs
-            )
-        return plans
-
-    def _counts(self, plan: TopicPlan) -> tuple[int, int]:
-        """Return the number of partitions, and the replication factor."""
-        replicas: Sequence[Sequence[int]] = plan.replicas
-        if VIEW_OF in plan.configs:
-            source = self._image.resolve(self._image.topics[plan.configs[VIEW_OF]])
-            replicas = [partition.replicas for partition in source.partitions]
-        return len(replicas), len(replicas[0])
 
     async def _create(
         self, plans: Sequence[TopicPlan], context: PlanningContext, results: dict[str, CreateTopicResult]

@@ -89,7 +89,11 @@ def plan_topic(topic: NewTopic, context: PlanningContext, existing_names: Mappin
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{topic.name}' collides with existing topic: {colliding_name}"
         )
-    configs = _overrides(topic.configs)
+    without_value = [name for name, value in topic.configs if value is None]
+    if without_value:
+        message = f"Null value not supported for topic configs: {','.join(without_value)}"
+        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
+    configs = without_empty_view({name: value for name, value in topic.configs if value is not None})
     context.validate_configs(configs)
     check_topic_configs(topic.name, configs)
     if VIEW_OF in configs:
@@ -99,14 +103,6 @@ def plan_topic(topic: NewTopic, context: PlanningContext, existing_names: Mappin
         return TopicPlan(topic, [], configs)
     replicas = _assigned_replicas(topic, context) if topic.assignments else _placed_replicas(topic, context)
     return TopicPlan(topic, replicas, configs)
-
-
-def _overrides(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    without_value = [name for name, value in configs if value is None]
-    if without_value:
-        message = f"Null value not supported for topic configs: {','.join(without_value)}"
-        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
-    return without_empty_view({name: value for name, value in configs if value is not None})
 
 
 def _placed_replicas(topic: NewTopic, context: PlanningContext) -> list[list[int]]:

@@ -5,6 +5,7 @@ same state, whatever the former leader had done before its leadership ended.
 """
 
 from bisect import bisect_left
+from dataclasses import dataclass, field
 from operator import itemgetter
 from struct import Struct
 from struct import error as StructError
@@ -27,19 +28,17 @@ _STEP_BYTES, _STEP_ENTRIES = 1 << 17, 256
 _ADDED_AT_ONCE = 64
 
 
+@dataclass(slots=True, eq=False)
 class DelayState:
     """`pending`: records to deliver when they are due. `open`: delayed records of open transactions, by producer id.
 
     Everything below `next_offset` was replayed; `leader_epoch` is the epoch of the last replayed batch.
     """
 
-    __slots__ = ("leader_epoch", "next_offset", "open", "pending")
-
-    def __init__(self, next_offset: int = 0) -> None:
-        self.pending = PendingRecords()
-        self.open: dict[int, list[Pending]] = {}
-        self.next_offset = next_offset
-        self.leader_epoch = -1
+    next_offset: int = 0
+    pending: PendingRecords = field(default_factory=PendingRecords)
+    open: dict[int, list[Pending]] = field(default_factory=dict)
+    leader_epoch: int = -1
 
     @property
     def count(self) -> int:

@@ -1,7 +1,6 @@
 """The data directory: it belongs to one broker of one cluster (meta.properties), and one process uses it (.lock)."""
 
-from base64 import urlsafe_b64encode
-
+from kbroker.common import uuid_text
 from kbroker.runtime.disk import DiskLock
 from kbroker.runtime.environment import Environment
 from kbroker.storage import file_names
@@ -74,7 +73,7 @@ class DataDirectory:
             raise ForeignDirectory(f"{self.path}/{META_PROPERTIES} is damaged: {error}") from None
         if meta is None:
             if cluster_id is not None:
-                directory_id = urlsafe_b64encode(self._environment.random.randbytes(16)).decode().rstrip("=")
+                directory_id = uuid_text(self._environment.random.randbytes(16))
                 meta = self._meta_properties = MetaProperties(cluster_id, node_id, directory_id.replace("-", "_"))
                 write_meta_properties(disk, self.path, meta)
                 self._is_new = True

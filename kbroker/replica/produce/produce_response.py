@@ -1,6 +1,7 @@
 """Produce responses: the results of batches, the wait for acknowledgements, verified partitions of a transaction."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -107,6 +108,7 @@ class VerificationError(KafkaError):
         super().__init__(code, message)
 
 
+@dataclass(slots=True, eq=False)
 class VerifiedPartitions:
     """The result of the verification (KIP-890, api/transactional_produce.py). `must_verify`: a batch may begin a
     transaction only with its guard.
@@ -114,12 +116,9 @@ class VerifiedPartitions:
     Partitions in which the transaction is open already have neither a guard nor an error.
     """
 
-    __slots__ = ("errors", "guards", "must_verify")
-
-    def __init__(self, must_verify: bool) -> None:
-        self.must_verify = must_verify
-        self.guards: dict[PartitionKey, VerificationGuard] = {}
-        self.errors: dict[PartitionKey, VerificationError] = {}
+    must_verify: bool
+    guards: dict[PartitionKey, VerificationGuard] = field(default_factory=dict)
+    errors: dict[PartitionKey, VerificationError] = field(default_factory=dict)
 
     def guard_of(self, key: PartitionKey) -> VerificationGuard | None:
         """Return the partition's guard, or None. Raises VerificationError if the verification failed."""

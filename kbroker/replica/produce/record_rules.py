@@ -5,6 +5,7 @@ may contain a million of them. slow_validation.py decides what happens then.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.config import TopicConfig
@@ -37,6 +38,7 @@ SLICE = 128
 _MIN_LONG, _LONG_RANGE = -(1 << 63), 1 << 64
 
 
+@dataclass(slots=True, eq=False)
 class InspectedBatch:
     """A validated batch whose records were walked for an append extension (partition_extensions.py).
 
@@ -44,16 +46,11 @@ class InspectedBatch:
     to keep. `rewritten`: (request, batch) that `RecordValidator.rewrite` has built from a large batch.
     """
 
-    __slots__ = ("body", "inspect", "inspection", "rewritten", "validated")
-
-    def __init__(
-        self, validated: ValidatedBatch, inspect: InspectRecords, inspection: object, body: Buffer | None
-    ) -> None:
-        self.validated = validated
-        self.inspect = inspect
-        self.inspection = inspection
-        self.body = body
-        self.rewritten: tuple[object, bytearray] | None = None
+    validated: ValidatedBatch
+    inspect: InspectRecords
+    inspection: object
+    body: Buffer | None
+    rewritten: tuple[object, bytearray] | None = None
 
 
 class InvalidRecordsError(KafkaError):

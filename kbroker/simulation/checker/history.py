@@ -104,6 +104,17 @@ class Own:
 
 
 @dataclass(slots=True)
+class Fenced:
+    """The coordinator did not know a member, or its epoch, whose last heartbeat with a response was sent this long ago:
+    no timeout can have passed since then."""
+
+    group: str
+    member: str
+    epoch: int
+    silent_s: float
+
+
+@dataclass(slots=True)
 class Commit:
     """An OffsetCommit, or TxnOffsetCommit if it has a `transaction`. `member` is "" for a commit without membership."""
 
@@ -171,6 +182,7 @@ Action = (
     | Assign
     | Join
     | Own
+    | Fenced
     | Commit
     | OffsetFetch
     | EndTransaction
@@ -278,6 +290,8 @@ def _format_action(action: Action) -> str:
             return f"join {group} {member} generation {generation}: {_names(partitions) or 'nothing'}"
         case Own(group, member, epoch, partitions):
             return f"own {group} {member} epoch {epoch}: {_names(partitions) or 'nothing'}"
+        case Fenced(group, member, epoch, silent_s):
+            return f"fenced {group} {member} epoch {epoch} after {silent_s:.1f} s"
         case Commit(group, _, generation, offsets, transaction):
             return f"commit {group} generation {generation} {_positions(offsets)}{_in(transaction)}"
         case OffsetFetch(group, offsets):

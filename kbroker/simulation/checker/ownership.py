@@ -2,7 +2,7 @@
 
 A member records what it owns when it has followed an assignment; one of the classic protocol, with its Join. From then
 on the coordinator must refuse commits of the owner before, which may not know that it was removed. A power loss may
-take back the assignment.
+take back the assignment. A member that has followed its assignment, and sends heartbeats, keeps its epoch.
 """
 
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ from typing import cast
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly
 from kbroker.simulation.checker.history import (
     Commit,
+    Fenced,
     Join,
     Loss,
     Operation,
@@ -42,6 +43,15 @@ def ownership_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
                 taken.clear()
             case Commit(generation=generation) as commit if operation.outcome is Outcome.OK and generation >= 0:
                 yield from _stale_commit(operation, commit, taken)
+
+
+def fenced_members(index: Index, *, durable: bool) -> Iterator[Anomaly]:
+    """Report members that were up to date, and fenced: the coordinator has lost what it had told them."""
+    if durable or not index.of(Loss):
+        for fenced in index.of(Fenced):
+            action = fenced.action
+            heard = f"and the coordinator had accepted it {action.silent_s:.1f} s before"
+            yield anomaly("lost epoch", f"{action.member} of {action.group} had epoch {action.epoch}, {heard}.", fenced)
 
 
 def _time(operation: Operation) -> int:

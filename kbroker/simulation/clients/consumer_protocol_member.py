@@ -7,11 +7,12 @@ and joins again when it was fenced. It commits only offsets of records that it h
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from math import inf
 from random import Random
 from uuid import UUID
 
 from kbroker.client.requests import by_topic
-from kbroker.simulation.checker.history import History, Own, Read, TopicPartition
+from kbroker.simulation.checker.history import Fenced, History, Own, Read, TopicPartition
 from kbroker.simulation.clients.cluster import COORDINATOR_MOVED, NO_ID, RefusedError
 from kbroker.simulation.clients.consumer import Consumer, Position
 from kbroker.simulation.clients.group_member import FencedError, Member, MemberConfig
@@ -24,6 +25,10 @@ from protocol.messages.k68_consumer_groups import (
 )
 
 JOIN_EPOCH, LEAVE_EPOCH = 0, -1
+# The shortest session timeout and rebalance timeout of a run.
+SHORTEST_TIMEOUT_S = 6.0
+# With these errors the coordinator does not know the member.
+LOST = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND)
 REJOIN = frozenset(
     {
         ErrorCode.FENCED_MEMBER_EPOCH,
@@ -53,6 +58,8 @@ class ConsumerProtocolMember(Member):
         self._assignment: frozenset[TopicPartition] | None = None
         # The partitions in the last heartbeat that has a response; None if the next one has to say everything.
         self._acknowledged: frozenset[TopicPartition] | None = None
+        # When the last heartbeat with a response was sent, if nothing had to be revoked after it.
+        self._settled_s = -inf
 
     async def poll(self) -> list[Read]:
         """Return the next records. Raises FencedError, CorruptRecordError."""
@@ -115,12 +122,14 @@ class ConsumerProtocolMember(Member):
                 for name, indexes in by_topic(owned).items()
             ]
         # If the response is lost, the next request says everything.
+        was_answered, begun_s = self._acknowledged == owned, self._cluster.loop.time()
         self._acknowledged = None
         try:
             coordinator = await self._offsets.coordinator()
             timeout_s = self.config.session_timeout_ms / 2000
             response = await coordinator.request(request, ConsumerGroupHeartbeatResponse, timeout_s=timeout_s)
             if response.error_code:
+                self._check_fenced(ErrorCode(response.error_code), was_answered=was_answered)
                 self._handle_error(ErrorCode(response.error_code))
                 return False
             assignment = response.assignment
@@ -140,7 +149,16 @@ class ConsumerProtocolMember(Member):
                 if topic.topic_id in names
                 for index in topic.partitions
             )
+        has_nothing_to_revoke = self._assignment is None or owned <= self._assignment
+        self._settled_s = begun_s if has_nothing_to_revoke else -inf
         return True
+
+    def _check_fenced(self, code: ErrorCode, *, was_answered: bool) -> None:
+        """Record an error that no timeout explains. `was_answered`: the coordinator cannot have gone on without it."""
+        silent_s = self._cluster.loop.time() - self._settled_s
+        is_lost = code in LOST or (code is ErrorCode.FENCED_MEMBER_EPOCH and was_answered)
+        if is_lost and self.generation != JOIN_EPOCH and silent_s < SHORTEST_TIMEOUT_S:
+            self._history.record(self._process, Fenced(self._group, self.member_id, self.generation, silent_s))
 
     # Partitions.
 

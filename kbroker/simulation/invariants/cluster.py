@@ -137,6 +137,11 @@ class ClusterInvariants:
             del self._older[key]
         return key in self._older
 
+    def leader_epoch(self, tp: TopicPartition) -> int | None:
+        """Return the leader epoch of a partition, None if it has no leader."""
+        stored = self._state.partitions().get(tp)
+        return None if stored is None or stored.registration.leader < 0 else stored.registration.leader_epoch
+
     def check_deleted(self, tp: TopicPartition, log_start: int) -> None:
         """Record that a client's deletion of the records below this offset was acknowledged."""
         stored = self._state.partitions().get(tp)

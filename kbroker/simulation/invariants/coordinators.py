@@ -2,12 +2,13 @@
 
 A coordinator that is active in a leader epoch has waited until everything that the former leader may have committed is
 committed again. Compared are the committed offsets of groups and the last state of each transactional id, up to the
-high watermark; and the groups whose records are replayed before they are committed, whenever nothing is in flight: what
-a failed append has left would stay.
+high watermark; and the groups and states of share partitions whose records are replayed before they are committed,
+whenever nothing is in flight: what a failed append has left would stay.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import NO_PRODUCER_ID
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from kbroker.api.context import Services
     from kbroker.coordinator.group.group_shard import GroupKind
+    from kbroker.coordinator.share.share_shard import ShareShard
     from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
     from kbroker.simulation.disk.disk import SimDisk
     from kbroker.storage.log.log import Log
@@ -93,6 +95,23 @@ class ReplayedGroups(ReplayedOffsets):
         return _differences(_replayed_fields(self._shard), _replayed_fields(shard))
 
 
+class ReplayedShares:
+    """The states of share partitions in the log of a partition of __share_group_state."""
+
+    def __init__(self, context: CoordinatorContext[ShareShard]) -> None:
+        self._shard = copy(context.shard)
+        self._shard.partitions = {}
+
+    def add(self, header: BatchHeader, records: Iterable[Record]) -> None:
+        for record in records:
+            decoded = self._shard.decode(record.key, record.value)
+            if decoded is not None:
+                self._shard.replay(decoded, header.base_offset + record.offset_delta, NO_PRODUCER_ID)
+
+    def differences(self, shard: ShareShard) -> str:
+        return _differences(self._shard.partitions, shard.partitions)
+
+
 def _replayed_fields(shard: GroupShard) -> dict[str, tuple[Any, ...]]:
     return {
         group_id: tuple(getattr(group, name) for name in REPLAYED_FIELDS[group.type_name])
@@ -105,8 +124,13 @@ def _identity(metadata: TransactionMetadata) -> tuple[object, ...]:
     return metadata.producer_id, metadata.producer_epoch, metadata.state.name
 
 
-def _differences_of(state_of_log: ReplayedGroups | ReplayedTransactions, shard: Any) -> str:
-    """Return how the shard of a coordinator differs from the replay of its log."""
+StateOfLog = ReplayedGroups | ReplayedTransactions | ReplayedShares
+
+
+def _differences_of(state_of_log: StateOfLog, shard: Any, *, is_idle: bool) -> str:
+    """Return how the shard of a coordinator differs from the replay of its log. `is_idle`: nothing is in flight."""
+    if isinstance(state_of_log, ReplayedShares):
+        return state_of_log.differences(shard) if is_idle else ""
     if isinstance(state_of_log, ReplayedGroups):
         found = {
             (group_id, topic, index): value.offset
@@ -114,7 +138,8 @@ def _differences_of(state_of_log: ReplayedGroups | ReplayedTransactions, shard: 
             for topic, offsets in topics.items()
             for index, value in offsets.items()
         }
-        return _differences(state_of_log.offsets(), found)
+        differences = _differences(state_of_log.offsets(), found)
+        return differences or (state_of_log.group_differences(shard) if is_idle else "")
     expected = {id: _identity(metadata) for id, metadata in state_of_log.last.items()}
     # A new transactional id is there before its first record is.
     return _differences(
@@ -134,14 +159,15 @@ class CoordinatorInvariants:
     """Of one process. Each context of a coordinator is followed from the start of its log."""
 
     def __init__(self) -> None:
-        self._replayed: dict[Any, tuple[CommittedBatches, ReplayedGroups | ReplayedTransactions]] = {}
+        self._replayed: dict[Any, tuple[CommittedBatches, StateOfLog]] = {}
 
     def check(self, services: Services, disk: SimDisk) -> str | None:
         """Return how an active coordinator differs from its log, None if none does."""
         replayed, self._replayed = self._replayed, {}
-        coordinators: list[tuple[Any, Callable[[Any], ReplayedGroups | ReplayedTransactions]]] = [
+        coordinators: list[tuple[Any, Callable[[Any], StateOfLog]]] = [
             (services.groups, ReplayedGroups),
             (services.transactions, lambda _: ReplayedTransactions()),
+            (services.share_states, ReplayedShares),
         ]
         for coordinator, make in coordinators:
             for context in coordinator.runtime.contexts():
@@ -162,10 +188,8 @@ class CoordinatorInvariants:
                 )
                 for header, records in batches.read(disk, partition.log, partition.high_watermark):
                     state_of_log.add(header, records)
-                differences = _differences_of(state_of_log, context.shard)
                 is_idle = partition.high_watermark == partition.log.log_end_offset and not context.locked_keys()
-                if is_idle and isinstance(state_of_log, ReplayedGroups):
-                    differences = differences or state_of_log.group_differences(context.shard)
+                differences = _differences_of(state_of_log, context.shard, is_idle=is_idle)
                 if differences:
                     return f"{context.tp}: the coordinator differs from its log: {differences}"
         return None

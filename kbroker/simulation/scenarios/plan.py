@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
+from kbroker.coordinator.share import persister, share_coordinator, share_shard
 from kbroker.queues.dedup import key_state
 from kbroker.queues.delay import delivery, pending_records, snapshots, stored_records
 from kbroker.replica import assigned_partitions
@@ -64,6 +65,7 @@ class Plan:
     `cordoning`: brokers are cordoned, so that they get no new replicas, and some of them drained.
     `recurring`: faults that happen again and again, beside the others.
     `consumer_protocol`: the members are those of KIP-848.
+    `share_members`: of a share group.
     `small_turns`: almost all requests are handled in turns, as otherwise only large ones are.
     """
 
@@ -96,6 +98,7 @@ class Plan:
     queues: bool = False
     small_turns: bool = False
     consumer_protocol: bool = False
+    share_members: int = 0
     recurring: dict[str, Fault] = field(default_factory=dict)
 
     @property
@@ -163,6 +166,12 @@ class Plan:
         if scenario.consumer_protocol:
             plan.consumer_protocol, plan.members = True, random.randint(2, 4)
             plan.broker.update(draw_group_configs(random))
+        if scenario.share_group:
+            plan.share_members = random.randint(2, 4)
+            plan.broker.update(draw_share_configs(random, plan.replication_factor))
+            # Other clients only make such runs longer.
+            plan.readers, plan.members, plan.producers = 1, 0, min(plan.producers, 2)
+            plan.seconds, plan.pause_between_sends_s = min(plan.seconds, 8.0), max(plan.pause_between_sends_s, 0.05)
         return plan
 
     def heal(self, random: Random, brokers: int) -> None:
@@ -282,6 +291,22 @@ def draw_group_configs(random: Random) -> dict[str, str]:
     }
 
 
+def draw_share_configs(random: Random, replication_factor: int) -> dict[str, str]:
+    """Draw configs of share groups: short locks and sessions, many snapshots of their states."""
+    return {
+        "group.share.min.session.timeout.ms": "1000",
+        "group.share.session.timeout.ms": str(random.choice((3_000, 6_000))),
+        "group.share.min.heartbeat.interval.ms": "1000",
+        "group.share.heartbeat.interval.ms": "1000",
+        "group.share.min.record.lock.duration.ms": "1000",
+        "group.share.assignment.interval.ms": str(random.choice((0, 1_000))),
+        "share.coordinator.state.topic.num.partitions": str(random.choice((1, 3))),
+        "share.coordinator.state.topic.replication.factor": str(replication_factor),
+        "share.coordinator.state.topic.min.isr": str(max(replication_factor - 1, 1)),
+        "share.coordinator.snapshot.update.records.per.snapshot": str(random.choice((0, 3, 20, 500))),
+    }
+
+
 def draw_queue_configs(random: Random) -> dict[str, str]:
     """Draw configs of brokers whose topics use the features of queues."""
     return {"kbroker.retired.partition.idle.ms": str(random.choice((0, 500, 3_000)))}
@@ -344,6 +369,12 @@ _SNAPSHOTS = (
     (snapshots, "MIN_BYTES", 4096),
     (key_state, "SNAPSHOT_BYTES", 4096),
 )
+# Redundant records of share coordinators are deleted often, cold partitions get new snapshots, and writes fail soon.
+_SHARES = (
+    (share_coordinator, "PRUNE_INTERVAL_MS", 500),
+    (share_shard, "COLD_PARTITION_SNAPSHOT_INTERVAL_MS", 1_000),
+    (persister, "RETRY_S", 1.0),
+)
 # Records are read ahead in several parts, from few batches at a time, of which some do not fit.
 _READ_AHEAD = (
     (pending_records, "CHUNK_RECORDS", 8),
@@ -370,7 +401,7 @@ _TURNS = (
 
 @contextmanager
 def small_limits(*, small_turns: bool) -> Iterator[None]:
-    limits = _SNAPSHOTS + _READ_AHEAD + (_TURNS if small_turns else ())
+    limits = _SNAPSHOTS + _SHARES + _READ_AHEAD + (_TURNS if small_turns else ())
     before = [(module, name, getattr(module, name)) for module, name, _ in limits]
     for module, name, value in limits:
         setattr(module, name, value)

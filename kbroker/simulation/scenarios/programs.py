@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator
+from functools import partial
 from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from kbroker.client.requests import GROUP as GROUP_KEY_TYPE
 from kbroker.client.requests import TRANSACTION
+from kbroker.coordinator.share.share_partition_state import SharePartitionKey
+from kbroker.metadata.topics.topic_names import SHARE_GROUP_STATE_TOPIC
 from kbroker.simulation.checker.history import Join, Outcome, Own, TopicPartition
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.cluster import Cluster
@@ -27,6 +30,8 @@ from kbroker.simulation.clients.workloads.quiescence import (
 )
 from kbroker.simulation.clients.workloads.recreation import TOPIC as RECREATED_TOPIC
 from kbroker.simulation.clients.workloads.recreation import RecreatedTopic
+from kbroker.simulation.clients.workloads.share_groups import GROUP as SHARE_GROUP
+from kbroker.simulation.clients.workloads.share_groups import ShareGroupWorkload
 from kbroker.simulation.clients.workloads.stale_client import StaleClient
 from kbroker.simulation.clients.workloads.transactions import (
     SharedTransactionState,
@@ -48,6 +53,8 @@ if TYPE_CHECKING:
 # The group of the members, and that of the transformers.
 GROUP, TRANSFORMERS_GROUP = "group", "pipeline"
 CHECK_INTERVAL_S = 0.2
+# The type and a key of share coordinators.
+SHARE, SHARE_KEY = 2, str(SharePartitionKey(SHARE_GROUP, bytes(16), 0))
 
 
 class Programs:
@@ -67,6 +74,10 @@ class Programs:
         self._members: dict[str, tuple[StopSignal, asyncio.Future[Any]]] = {}
         self._recreated: RecreatedTopic | None = None
         self._queues: QueueTopics | None = None
+        self._shares: ShareGroupWorkload | None = None
+        # Members of the share group stop when it is finished with all records.
+        self._shares_stop = StopSignal()
+        self._running_shares: list[asyncio.Future[Any]] = []
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -101,6 +112,11 @@ class Programs:
             configs = self._lossless_configs(queues_random)
             self._queues = QueueTopics(queues_context, queues_random, configs, self._plan.replication_factor)
             await self._queues.create(admin)
+        if self._plan.share_members:
+            self._shares = self._share_group()
+            await self._shares.create(admin, self._plan.replication_factor)
+            configs = {"internal.segment.bytes": str(random.choice((64, 1024)) << 10)}
+            await self._create_internal_topic(admin, SHARE, SHARE_GROUP_STATE_TOPIC, configs, SHARE_KEY)
         if self._plan.members or self._plan.transformers:
             await self._create_internal_topic(admin, GROUP_KEY_TYPE, GROUPS_TOPIC, self._plan.groups_topic)
         if self._plan.transactional:
@@ -110,9 +126,11 @@ class Programs:
             await self._create_internal_topic(admin, TRANSACTION, TRANSACTIONS_TOPIC, configs)
         admin.close()
 
-    async def _create_internal_topic(self, admin: Admin, key_type: int, topic: str, configs: dict[str, str]) -> None:
+    async def _create_internal_topic(
+        self, admin: Admin, key_type: int, topic: str, configs: dict[str, str], key: str = "anybody"
+    ) -> None:
         """Create an internal topic with a FindCoordinator request, and set its configs."""
-        await admin.cluster.retry(lambda: admin.cluster.coordinator("anybody", key_type))
+        await admin.cluster.retry(lambda: admin.cluster.coordinator(key, key_type))
         if configs:
             await admin.alter_configs(topic, configs)
 
@@ -154,6 +172,10 @@ class Programs:
                 consumer_protocol=plan.consumer_protocol,
             )
             self._members[name] = context.stop, context.loop.run(work)
+        if self._shares is not None:
+            for name, context, random in self._clients("share", plan.share_members):
+                context.stop = self._shares_stop
+                self._running_shares.append(context.loop.run(self._shares.consume(context, name, random)))
         for name, context, random in self._clients("deleter", plan.deleters):
             self._run(context, delete_records(context, name, random, self.partitions))
         self._start_transactions()
@@ -213,6 +235,29 @@ class Programs:
         await asyncio.gather(*(running for _, running in self._members.values()))
         if self._plan.transactional:
             await self._wait_for_quiescence()
+        if self._shares is not None:
+            await self._finish_shares(self._shares)
+
+    def _share_group(self) -> ShareGroupWorkload:
+        plan, random = self._plan, self._simulation.random_for("shares")
+        leader_of, partitions = partial(self._simulation.share_leader, SHARE_GROUP), self._all_partitions
+        return ShareGroupWorkload(
+            random,
+            partitions,
+            leader_of,
+            has_exact_clocks="clock" not in plan.faults,
+            committed_only=plan.transactional and random.random() < 0.5,
+        )
+
+    async def _finish_shares(self, shares: ShareGroupWorkload) -> None:
+        """Stop the members of the share group when it is finished with all records."""
+        _, context, random = self._client("shared-end")
+        self._shares_stop.draining = True
+        finished = context.loop.run(shares.until_finished(context, random))
+        await asyncio.wait([finished, *self._running_shares], return_when=asyncio.FIRST_COMPLETED)
+        self._shares_stop.request()
+        for running in [*self._running_shares, finished]:
+            await running
 
     async def _wait_for_quiescence(self) -> None:
         """Wait until all input is transformed and no transaction is open."""
@@ -287,6 +332,10 @@ class Programs:
             reading = final_reads(context, random, self._all_partitions, committed_only=committed_only)
             late = await context.loop.run(reading)
             assert not late, f"these partitions were not read to the end: {late}"
+        if self._shares is not None:
+            random, history = self._simulation.random_for("shared-end"), self._simulation.history
+            keeps_all = not self._plan.deleters and not any(topic.keys for topic in self._plan.topics.values())
+            await context.loop.run(self._shares.check_at_the_end(context, random, history, is_complete=keeps_all))
 
     async def _read_commits(self, context: WorkloadContext, group: str) -> None:
         random = self._simulation.random_for("final commits")

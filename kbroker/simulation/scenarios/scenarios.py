@@ -44,7 +44,7 @@ class Scenario:
     brokers than replicas in which brokers are cordoned and drained. `queues`: all runs have
     topics with delayed delivery, idempotency keys, views, and partitions that close. `consumer_protocol`: the members
     of groups are those of KIP-848. `progress`: writes must go on
-    while enough brokers can write (supervisor.py).
+    while enough brokers can write (supervisor.py). `share_group`: a share group (KIP-932) consumes all topics.
     """
 
     name: str
@@ -65,6 +65,7 @@ class Scenario:
     recurring: dict[str, Fault] = field(default_factory=dict)
     progress: bool = False
     consumer_protocol: bool = False
+    share_group: bool = False
 
 
 _ALL = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
@@ -191,6 +192,25 @@ _GROUPS = Scenario(
     brokers=3,
     consumer_protocol=True,
 )
+_SHARES = (
+    Scenario(
+        "share",
+        "a share group; the network, the process, the clock and the disk fail, nothing acknowledged is lost",
+        {**NODE, **NETWORK, **CLOCK, **LOSSLESS_DISK},
+        transactions=0.5,
+        compaction=0.2,
+        share_group=True,
+    ),
+    Scenario(
+        "cluster-share",
+        "three brokers with a share group die, are cut off and replaced",
+        _CLUSTER,
+        coordination=True,
+        transactions=0.3,
+        brokers=3,
+        share_group=True,
+    ),
+)
 _EVERYTHING = Scenario(
     "cluster-everything",
     "three to five brokers, some join: also compaction, deletion of records and topics, elections, moves, acks=1",
@@ -239,5 +259,5 @@ _EVERYTHING_SCENARIOS = (
 # Those of a lone broker, from which `any` draws, and all.
 LONE_BROKER_SCENARIOS = {scenario.name: scenario for scenario in _SCENARIOS}
 SCENARIOS = LONE_BROKER_SCENARIOS | {
-    scenario.name: scenario for scenario in (*_CLUSTER_SCENARIOS, _GROUPS, *_EVERYTHING_SCENARIOS)
+    scenario.name: scenario for scenario in (*_CLUSTER_SCENARIOS, _GROUPS, *_SHARES, *_EVERYTHING_SCENARIOS)
 }

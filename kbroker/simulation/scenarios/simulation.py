@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kbroker.coordinator.share.share_partition_state import SharePartitionKey
 from kbroker.metadata.store import znodes
 from kbroker.simulation.checker.history import DeleteRecords, History, Operation, Outcome, Poll, Send, TopicPartition
 from kbroker.simulation.clients.producer import ACKS_ALL
@@ -15,6 +16,7 @@ from kbroker.simulation.coordination.service import SESSION_MS, SimCoordination
 from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.invariants.cluster import ClusterInvariants
 from kbroker.simulation.invariants.controller_state import ControllerState
+from kbroker.simulation.invariants.share_partitions import SharePartitionInvariants
 from kbroker.simulation.network.link import ANY
 from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.runtime.loop import WAKEUP_DELAYS_NS, SimLoop
@@ -88,6 +90,7 @@ class Simulation:
         if brokers > 1 and self.coordination is not None:
             self.cluster = ClusterInvariants(self.machines, self.coordination.tree, durable=durable)
             self.coordination.on_commit = self._check_stored
+        self._shares = SharePartitionInvariants(self.machines, self._leader_epoch)
         # The data of the coordination service before it was replaced; None while it is not.
         self._former_metadata: DataTree | None = None
         # The machines that clients do not reach meanwhile.
@@ -219,6 +222,23 @@ class Simulation:
     def bootstrap(self) -> list[tuple[str, int]]:
         return [(machine.name, PORT) for machine in self.machines]
 
+    def _leader_epoch(self, tp: TopicPartition) -> int | None:
+        """Return the leader epoch of a partition as the controller has stored it, None without a leader."""
+        if self.cluster is not None:
+            return self.cluster.leader_epoch(tp)
+        services = self.machine.services
+        partition = None if services is None else services.replicas.get(*tp)
+        return None if partition is None else partition.leader_epoch
+
+    def share_leader(self, group: str, node: int, tp: TopicPartition) -> object:
+        """Return the object of a broker that has the locks of a share group, None if there is none."""
+        services = self.machines[max(node - 1, 0) if len(self.machines) > 1 else 0].services
+        topic = None if services is None else services.metadata.topics.get(tp[0])
+        if services is None or topic is None:
+            return None
+        leader = services.share.leaders.get(SharePartitionKey(group, topic.topic_id, tp[1]))
+        return leader if leader is not None and leader.state is not None and leader.failure is None else None
+
     def note(self, text: str) -> None:
         self.history.note("simulation", text)
 
@@ -317,6 +337,8 @@ class Simulation:
             raise self._broken
         if self.cluster is not None:
             self.cluster.check()
+        if not self.is_metadata_replaced:
+            self._shares.check()
         for supervisor in self.supervisors.values():
             supervisor.check_invariants(durability=durability)
 

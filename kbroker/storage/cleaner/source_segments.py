@@ -7,6 +7,7 @@ the middle of the transaction must see its end, and after a restart the producer
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -188,14 +189,12 @@ class AbortedTransactions:
             raise SegmentDamaged(f"{path}: {found} entries where {source.aborted} are expected")
 
 
+@dataclass(slots=True, eq=False)
 class _ActiveTransaction:
     """An aborted transaction whose first batch has been reached. `has_batches`: not all its batches are removed."""
 
-    __slots__ = ("has_batches", "transaction")
-
-    def __init__(self, transaction: AbortedTransaction) -> None:
-        self.transaction = transaction
-        self.has_batches = False
+    transaction: AbortedTransaction
+    has_batches: bool = False
 
 
 class CleanedTransactionMetadata:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from random import Random
 from types import MappingProxyType
 
-from kbroker.common import KafkaError, TopicPartition
+from kbroker.common import KafkaError, TopicPartition, uuid_text
 from kbroker.config.topic_config import TopicConfig
 from kbroker.runtime.disk import Disk
 from kbroker.storage import file_names
@@ -21,7 +21,7 @@ from kbroker.storage.log.durability import BackgroundRunner
 from kbroker.storage.log.log import Log
 from kbroker.storage.log.log_state import LogOwner, LogState
 from kbroker.storage.log.segment import LogSegment
-from kbroker.storage.metadata_files import encode_topic_id, read_topic_id, write_topic_id
+from kbroker.storage.metadata_files import read_topic_id, write_topic_id
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.recovery.segment_loading import (
     END_OF_LOG,
@@ -88,7 +88,7 @@ def _check_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
     elif found != topic_id:
         raise KafkaError(
             ErrorCode.INCONSISTENT_TOPIC_ID,
-            f"{directory} belongs to topic id {encode_topic_id(found)}, not {encode_topic_id(topic_id)}",
+            f"{directory} belongs to topic id {uuid_text(found)}, not {uuid_text(topic_id)}",
         )
 
 

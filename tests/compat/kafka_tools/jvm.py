@@ -5,6 +5,7 @@ run with the same arguments; one JVM for all of them saves about a second for ea
 """
 
 import logging
+import subprocess
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from py4j.java_gateway import CallbackServerParameters, JavaGateway, find_jar_pa
 from py4j.protocol import Py4JJavaError
 
 from scripts.benchmark.peers import QUIET, kafka_classpath
-from tests.compat.java_programs import kafka_jvm
+from tests.compat.java_programs import java_command, kafka_jvm
+from tests.compat.support import DEADLINE_S
 
 # Kafka's scripts and the main classes behind them, as of 4.4.
 MAIN_CLASSES = {
@@ -23,6 +25,7 @@ MAIN_CLASSES = {
     "kafka-configs": "org.apache.kafka.tools.ConfigCommand",
     "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "kafka-share-groups": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
+    "kafka-streams-groups": "org.apache.kafka.tools.streams.StreamsGroupCommand",
     "kafka-groups": "org.apache.kafka.tools.GroupsCommand",
     "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
@@ -41,6 +44,9 @@ MAIN_CLASSES = {
     "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
     "kafka-consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
     "kafka-e2e-latency": "org.apache.kafka.tools.EndToEndLatency",
+    "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
+    "kafka-verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
+    "kafka-verifiable-share-consumer": "org.apache.kafka.tools.VerifiableShareConsumer",
     "kafka-client-metrics": "org.apache.kafka.tools.ClientMetricsCommand",
     "kafka-dump-log": "org.apache.kafka.tools.DumpLogSegments",
 }
@@ -121,6 +127,10 @@ class Jvm:
 
     def run(self, tool: str, *arguments: str, stdin: str = "") -> Run:
         """Run one of Kafka's tools."""
+        if tool.startswith("kafka-verifiable-"):  # it ends its JVM
+            command = [*java_command(MAIN_CLASSES[tool], kafka_classpath()), *arguments]
+            ended = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=DEADLINE_S)
+            return Run(ended.returncode, ended.stdout, ended.stderr)
         java = self.java
         argv = self.gateway.new_array(java.String, len(arguments))
         for index, argument in enumerate(arguments):

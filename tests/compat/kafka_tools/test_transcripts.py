@@ -8,12 +8,14 @@ import pytest
 from tests.compat.kafka_tools.jvm import Jvm
 from tests.compat.kafka_tools.transcript import HERE, Shell, Step, read, replay, write
 from tests.compat.support import DEADLINE_S
-from tests.compat.wire.differences import LOWER_FEATURES
 
 FEATURES = {
     "topics": "topics",
     "consoles": "records",
     "groups": "group admin",
+    "consumer_groups": "group admin",
+    "verifiable": "consumer groups",
+    "client_metrics": "client telemetry",
     "share_groups": "share groups",
     "configs": "configs",
     "features": "cluster",
@@ -41,17 +43,10 @@ def test_every_transcript_is_replayed() -> None:
     "stem", [pytest.param(stem, marks=pytest.mark.feature(feature)) for stem, feature in FEATURES.items()]
 )
 def test_a_transcript(shell: Shell, stem: str) -> None:
-    need_group_features(stem)
     recorded = read((HERE / f"{stem}.txt").read_text())
     printed = list(replay(shell, recorded, timeout_s=DEADLINE_S))
     differences = list(unified_diff(brief(recorded), brief(printed), "recorded", "printed", n=1, lineterm=""))
     assert not differences, "\n".join(differences)
-
-
-def need_group_features(stem: str) -> None:
-    """Skip the transcript of whole releases while kbroker does not serve all kinds of groups."""
-    if stem == "releases" and LOWER_FEATURES:
-        pytest.skip("a release of Kafka 4.4 has these groups")
 
 
 def brief(steps: list[Step]) -> list[str]:

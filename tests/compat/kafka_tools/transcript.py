@@ -9,9 +9,10 @@
 
 `{name}` is a unique name, `{node}` the broker id, `{all}` the common suffix of the unique names, `{tmp}` a directory.
 `<<< 'text'` is standard input; `| sort`, `| grep WORD` and `| grep WORD sort` sort and select lines; `[1]` is an exit
-status other than 0. `write FILE <<< 'text'` writes a file; `join GROUP TOPIC...` starts a consumer with an instance id,
-which stays until `leave`; `begin ID TOPIC PARTITION` writes a record in a transaction, which `commit ID` ends. Ids,
-times, stack traces and the number of blanks are not compared.
+status other than 0. `write FILE <<< 'text'` writes a file; `join KIND GROUP TOPIC...` starts a member of a classic,
+consumer or share group, in the former two with an instance id, which stays until `leave`; `begin ID TOPIC PARTITION`
+writes a record in a transaction, which `commit ID` ends. Ids, times, stack traces and the number of blanks are not
+compared.
 
 `python -m tests.compat.kafka_tools.transcript HOST:PORT` records all transcripts again. Those of three brokers are in
 tests/compat/kafka_tools/cluster.
@@ -55,6 +56,11 @@ REPLACED = (
     (re.compile(r"\[[^\]]*[Tt]hread[^\]]*\] "), ""),
     # Kafka sets it for all brokers of a new cluster, since it enables eligible leader replicas.
     (re.compile(r"min\.insync\.replicas=1,?"), ""),
+    # The id of a member of the protocol of KIP-848 that has left, before its instance id.
+    (re.compile(r"[\w-]{22}( +seat )"), r"MEMBER\1"),
+    # Acknowledged offsets are in any order.
+    (re.compile(r'"offsets":\[[\d,]+\]'), '"offsets":[N]'),
+    (re.compile(r'("avg_throughput":)[\d.]+'), r"\1N"),
     (re.compile(r"[ \t]+"), " "),
 )
 
@@ -107,6 +113,7 @@ class Shell:
         self._ending = secrets.token_hex(4)
         self._directory = tempfile.TemporaryDirectory()
         self._member: Any = None
+        self._member_id = ""
         self._producers: dict[str, Any] = {}
         versions = jvm.check("kafka-broker-api-versions", "--bootstrap-server", bootstrap).out
         match = re.search(r"id: (\d+)", versions)
@@ -162,6 +169,8 @@ class Shell:
         return [*shown, f"[{run.code}]"] if run.code else shown
 
     def _plain(self, line: str) -> str:
+        if self._member_id:
+            line = line.replace(self._member_id, "MEMBER")
         line = line.replace(self._bootstrap, "BOOTSTRAP").replace(self._directory.name, "{tmp}")
         line = re.sub(rf"([A-Za-z][\w.-]*)-{self._ending}", r"{\1}", line).replace(f"-{self._ending}", "{all}")
         line = re.sub(rf"({BEFORE_NODE}){self._node}\b", r"\1NODE", line)
@@ -173,27 +182,44 @@ class Shell:
         Path(words[0]).write_text(text)
 
     def _join(self, words: list[str], _: str) -> None:
-        java = self._jvm.java
+        kind, group, *topics = words
+        clients = self._jvm.java.org.apache.kafka.clients
         strings = "org.apache.kafka.common.serialization.StringDeserializer"
         settings = {
-            "bootstrap.servers": self._bootstrap, "group.id": words[0], "client.id": "me", "group.instance.id": "seat",
-            "auto.offset.reset": "earliest", "key.deserializer": strings, "value.deserializer": strings,
+            "bootstrap.servers": self._bootstrap, "group.id": group, "client.id": "me",
+            "key.deserializer": strings, "value.deserializer": strings,
         }  # fmt: skip
-        self._member = java.org.apache.kafka.clients.consumer.KafkaConsumer(self._jvm.settings(settings))
-        topics = java.java.util.ArrayList()
-        for topic in words[1:]:
-            topics.add(topic)
-        self._member.subscribe(topics)
+        if kind != "share":
+            settings |= {"group.instance.id": "seat", "group.protocol": kind, "auto.offset.reset": "earliest"}
+        new = clients.consumer.KafkaShareConsumer if kind == "share" else clients.consumer.KafkaConsumer
+        self._member = new(self._jvm.settings(settings))
+        self._member.subscribe(self._listed(*topics))
+        admin = clients.admin.Admin.create(self._jvm.settings(settings))
+        polled = self._jvm.java.java.time.Duration.ofMillis(100)
 
         def assigned() -> bool:
-            self._member.poll(java.java.time.Duration.ofMillis(100))
-            return not self._member.assignment().isEmpty()
+            self._member.poll(polled)
+            if kind != "share":
+                return not self._member.assignment().isEmpty()
+            members = admin.describeShareGroups(self._listed(group)).all().get()[group].members()
+            return bool(members) and not next(iter(members)).assignment().topicPartitions().isEmpty()
 
         eventually(assigned, "the member's partitions", interval=0)
-        self._member.seekToEnd(self._member.assignment())
-        for partition in self._member.assignment():
-            self._member.position(partition)
-        self._member.commitSync()
+        described = admin.describeShareGroups if kind == "share" else admin.describeConsumerGroups
+        [member] = described(self._listed(group)).all().get()[group].members()
+        self._member_id = member.consumerId()
+        admin.close()
+        if kind != "share":
+            self._member.seekToEnd(self._member.assignment())
+            for partition in self._member.assignment():
+                self._member.position(partition)
+            self._member.commitSync()
+
+    def _listed(self, *values: str) -> Any:
+        values_list = self._jvm.java.java.util.ArrayList()
+        for value in values:
+            values_list.add(value)
+        return values_list
 
     def _begin(self, words: list[str], _: str) -> None:
         transactional_id, topic, partition = words

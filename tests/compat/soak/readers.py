@@ -1,7 +1,7 @@
 """Consumer groups that read a topic while faults happen: no record is skipped, and an offset has one value."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from kafka import KafkaConsumer
@@ -66,18 +66,22 @@ class Member:
         assert not self._thread.is_alive(), f"a member of {self._group.name} did not close"
 
 
-def confluent_member(bootstrap: str, group: Group, topic: str) -> Member:
+CLASSIC = {"session.timeout.ms": SESSION_TIMEOUT_MS}
+CONSUMER = {"group.protocol": "consumer"}
+
+
+def confluent_member(bootstrap: str, group: Group, topic: str, protocol: Mapping[str, object]) -> Member:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": group.name,
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
             "auto.commit.interval.ms": 500,
             "topic.metadata.refresh.interval.ms": 1000,
             "socket.timeout.ms": 6000,
             "reconnect.backoff.max.ms": 500,
             "log_level": 0,
+            **protocol,
         }
     )
     consumer.subscribe([topic])
@@ -121,22 +125,23 @@ def python_member(bootstrap: str, group: Group, topic: str) -> Member:
 
 
 class Readers:
-    """A group of two members of confluent-kafka, and one of a member of kafka-python."""
+    """Two groups of two members of confluent-kafka, one for each protocol, and one of a member of kafka-python."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self._bootstrap = bootstrap
         self._topic = topic
         self._partitions = partitions
-        self.groups = [Group("confluent-readers", partitions), Group("python-readers", partitions)]
+        names = ("confluent-readers", "consumer-readers", "python-readers")
+        self.groups = [Group(name, partitions) for name in names]
         self._members: list[Member] = []
         # By group: the committed offset of each partition, when last looked at.
         self._committed = {group.name: [0] * partitions for group in self.groups}
 
     def start(self) -> None:
-        confluent, python = self.groups
+        classic, consumer, python = self.groups
         self._members = [
-            confluent_member(self._bootstrap, confluent, self._topic),
-            confluent_member(self._bootstrap, confluent, self._topic),
+            *(confluent_member(self._bootstrap, classic, self._topic, CLASSIC) for _ in range(2)),
+            *(confluent_member(self._bootstrap, consumer, self._topic, CONSUMER) for _ in range(2)),
             python_member(self._bootstrap, python, self._topic),
         ]
 

@@ -93,7 +93,7 @@ class Workload:
         repeated = sum(group.repeated for group in self.readers.groups)
         return [
             f"{sum(map(len, values))} records acknowledged and stored once, in order, except for "
-            f"{self.producers.repeated} that librdkafka has sent again in a higher producer epoch; read by two groups, "
+            f"{self.producers.repeated} that librdkafka has sent again in a higher producer epoch; read by three groups, "
             f"{repeated} of them more than once",
             *flows,
             *([self.spark.report()] if self.spark else []),

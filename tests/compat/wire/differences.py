@@ -6,8 +6,6 @@ A test fails if a row here is no difference any more.
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from kbroker.metadata.features import SUPPORTED_FEATURES
-
 ANY = "*"
 ABSENT = "absent"  # the path is not in the response
 
@@ -31,7 +29,6 @@ class Difference(NamedTuple):
 
 
 NOT_SERVED = "kbroker does not have this API"
-LOWER_LEVEL = "kbroker does not serve these groups, or not at this level"
 RETENTION = "the default retention is two weeks instead of one"
 OWN_CONFIG = "a config that only kbroker has"
 NO_ELR = "Kafka sets min.insync.replicas where eligible leader replicas are on; kbroker does not have them"
@@ -43,18 +40,6 @@ NOT_READ = "kbroker lists the aborted transactions of the returned records, Kafk
 NEVER_BELOW = "in Kafka the last stable offset can be below the log start offset, when that is within a batch"
 CONTROLLER_LISTENER = "kbroker's controller has no listener of its own"
 INTERNAL_ERROR = "Kafka fails with an internal error; kbroker returns the error of the request, if any"
-
-# Features of groups that kbroker does not serve yet, with Kafka's highest levels.
-GROUP_FEATURES = {"group.version": 1, "share.version": 2, "streams.version": 1}
-LOWER_FEATURES = [
-    row
-    for name, highest in GROUP_FEATURES.items()
-    if SUPPORTED_FEATURES[name].highest < highest
-    for row in (
-        Difference(f"ApiVersions/all/supported_features/{name}/max_version", LOWER_LEVEL, versions=(4, 99)),
-        Difference(f"ApiVersions/all/finalized_features/{name}/*", LOWER_LEVEL, versions=(3, 99)),
-    )
-]
 
 # The first offsets of aborted transactions that Kafka lists after the returned records.
 LATER_ABORTS = (
@@ -74,7 +59,6 @@ LATER_ABORTS = (
 
 DIFFERENCES = (
     Difference("ApiVersions/all/api_keys/*", NOT_SERVED, here=ABSENT),
-    *LOWER_FEATURES,
     Difference("CreateTopics/*/configs/retention.ms/value", RETENTION, "604800000", "1209600000", (5, 99)),
     Difference("CreateTopics/one/*/configs/flush.before.ack/*", OWN_CONFIG, ABSENT, versions=(5, 99)),
     Difference("CreateTopics/one/*/configs/replica.lag.max.messages/*", OWN_CONFIG, ABSENT, versions=(5, 99)),

@@ -75,6 +75,8 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
         "ConsumerGroupDescribe": {"group_ids": [group]},
         "ShareGroupHeartbeat": {"group_id": group, "member_id": "nobody", "member_epoch": 1},
         "ShareGroupDescribe": {"group_ids": [group]},
+        "StreamsGroupHeartbeat": {"group_id": group, "member_id": "nobody", "member_epoch": 1},
+        "StreamsGroupDescribe": {"group_ids": [group]},
         "DescribeShareGroupOffsets": {"groups": [{"group_id": group, "topics": share_topics}]},
         "AlterShareGroupOffsets": {
             "group_id": "",

@@ -106,7 +106,12 @@ class ResponseNormalizer:
 
     def _normal(self, field: str, value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: self._normal(name, item) for name, item in value.items()}
+            # Without a producer its id is 0, which is that of the first producer of a broker.
+            without = value.get("error_code", "NONE") != "NONE" and value.get("producer_id") == 0
+            return {
+                name: item if without and name == "producer_id" else self._normal(name, item)
+                for name, item in value.items()
+            }
         if isinstance(value, list):
             if field in self.recorded_items:
                 value = [item for item in value if str(item[_identity(item)]) in self.recorded_items[field]]

@@ -22,7 +22,7 @@ from protocol.messages.k76_share_groups import (
     DescribedTopicPartitions,
     ShareGroupDescribeResponse,
 )
-from protocol.messages.k89_streams_group_describe import (
+from protocol.messages.k88_streams_groups import (
     DescribedStreamsGroup,
     DescribedStreamsGroupMember,
     StreamsAssignment,

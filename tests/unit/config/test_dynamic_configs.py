@@ -272,6 +272,9 @@ def test_the_limits_of_the_broker_apply_to_configs_that_were_set_before():
     group = config.group_config({"consumer.session.timeout.ms": "60000", "streams.num.standby.replicas": "2"})
     assert (group.consumer_session_timeout_ms, group.streams_num_standby_replicas) == (50_000, 1)
     assert config.group_config({}) is config.group_defaults
+    # Each heartbeat asks for it.
+    overrides = {"consumer.session.timeout.ms": "50000"}
+    assert config.group_config(dict(overrides)) is config.group_config(overrides)
 
 
 def test_a_groups_default_is_the_brokers_dynamic_value():

@@ -19,7 +19,7 @@ from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import RECENT_CHANGES
 from kbroker.metadata.topics.topic_requests import NewPartitions, NewTopic, TopicNameOrId
 from protocol.errors import ErrorCode
-from tests.unit.support.async_test import async_test
+from tests.unit.support.async_test import async_test, until
 from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle
 from tests.unit.support.metadata_cluster import join_cluster
 
@@ -240,6 +240,19 @@ async def test_concurrent_requests_for_one_topic_create_it_once():
     assert (await creation.auto_create_topic("__consumer_offsets")) is offsets[0]
     with pytest.raises(KafkaError, match="INVALID_TOPIC_EXCEPTION"):
         await creation.auto_create_topic("a b")
+
+
+@async_test
+async def test_topics_are_created_in_the_background_and_failures_are_remembered():
+    broker = await start(MemoryDisk())
+    creation = AutoTopicCreationManager(make_environment(), broker.image, broker.controller, None, lambda: CONFIG)
+    topics = [NewTopic("a", 2, 1), NewTopic("b", 1, 1, configs=[("cleanup.policy", "foo")])]
+    for _ in range(2):
+        # At the second time, both are being created.
+        assert creation.begin_creation(topics, remember_ms=60_000) == {}
+    reason = "Invalid value foo for configuration cleanup.policy: String must be one of: compact, delete"
+    await until(lambda: creation.begin_creation(topics, remember_ms=60_000) == {"b": reason}, seconds=30)
+    assert len(broker.image.topics["a"].partitions) == 2
 
 
 @async_test

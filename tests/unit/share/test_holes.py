@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from kbroker.coordinator.share.share_partition_state import SharePartitionKey
+from kbroker.coordinator.share.share_partition_state import DeliveryState, PersistedState, SharePartitionKey
+from kbroker.coordinator.share.state_batches import combine_batches
 from kbroker.replica.fetch.filter_scan import LookBudget
+from kbroker.share.delivery import Acknowledgement, AcknowledgeType, DeliveryPolicy, ScannedBatch
+from kbroker.share.in_flight import Span
+from kbroker.share.partition import SharePartition
 from kbroker.share.record_scan import ShareReadRequest, scan
 from protocol.records.batch import build_batch
 from tests.unit.support.share_consumer import (
@@ -116,3 +120,23 @@ async def test_a_scan_finds_the_records_that_compaction_has_left(machine: Machin
         found.update(n for batch in read.batches for n in records_of(batch.data))
     assert len(offsets) < 150
     assert offsets == sorted(found)
+
+
+def test_a_record_that_is_gone_after_its_delivery_is_stored_as_archived() -> None:
+    """The state of the higher delivery count applies, so the hole has that of the record."""
+    policy = DeliveryPolicy()
+    partition = SharePartition(PersistedState(0, 0, ()), 0)
+
+    def acquire(*spans: Span) -> None:
+        partition.acquire("m", [ScannedBatch(spans)], Span(0, 2), policy, 0, 10, 10, is_strict=False)
+
+    acquire(Span(0, 2))
+    release = partition.acknowledge("m", [Acknowledgement(1, 1, AcknowledgeType.RELEASE)], policy, 0)
+    write, _ = partition.begin_write([release])
+    partition.commit(release)
+    stored = combine_batches((), write.batches, write.start_offset)
+    # Meanwhile it was compacted.
+    acquire(Span(0, 0), Span(2, 2))
+    write, _ = partition.begin_write([])
+    stored = combine_batches(stored, write.batches, write.start_offset)
+    assert [(each.first, each.last, each.state) for each in stored] == [(1, 1, DeliveryState.ARCHIVED)]

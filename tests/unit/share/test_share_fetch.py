@@ -203,6 +203,25 @@ async def test_nobody_acquires_a_record_whose_acknowledgement_is_being_stored(ma
 
 
 @broker_test
+async def test_the_end_of_a_session_releases_nothing_of_the_next_one(machine: Machine) -> None:
+    coordinator, topic_id = await start(machine, 20)
+    consumer = await ShareConsumer.open(machine, topic_id)
+    assert await consumer.acquire(max_records=10, max_wait_ms=500) == [(0, 9, 1)]
+    coordinator.held = asyncio.get_running_loop().create_future()
+    consumer.epoch = -1
+    closing = asyncio.ensure_future(consumer.acknowledge((0, 9, 1)))
+    await asyncio.sleep(1)
+    # The member does not wait for the response.
+    again = await ShareConsumer.open(machine, topic_id)
+    assert await again.acquire(max_records=10, max_wait_ms=500) == [(10, 19, 1)]
+    coordinator.held.set_result(None)
+    assert (await closing).error_code == 0
+    other = await ShareConsumer.open(machine, topic_id, member="other")
+    assert await other.acquire(max_wait_ms=500) == []
+    assert (await again.acknowledge((10, 19, 1))).error_code == 0
+
+
+@broker_test
 async def test_a_new_leader_continues_with_the_stored_state(machine: Machine) -> None:
     coordinator, topic_id = await start(machine)
     consumer = await ShareConsumer.open(machine, topic_id)

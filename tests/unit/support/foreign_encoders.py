@@ -16,7 +16,10 @@ from protocol.schema.primitives import ZERO_UUID
 from tests.unit.support import newer_messages
 
 # Fields of TxnOffsetCommit before Kafka 4.4.
-_FORMER_NAMES = {"generation_id_or_member_epoch": "generation_id"}
+_FORMER_NAMES = {
+    "acceptable_recovery_lag_legacy": "acceptable_recovery_lag",
+    "generation_id_or_member_epoch": "generation_id",
+}
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -53,7 +56,8 @@ def _to_kio(value: Struct, foreign_class: Any) -> Any:
         # kio drops the unit from the names of times, which it keeps as timedelta. It has "id_" for "id".
         plain = field.name.removesuffix("_")
         names = (plain, f"{plain}_ms", *(name for name, former in _FORMER_NAMES.items() if former == plain))
-        name = next(name for name in names if name in value.__class__.__rows__)
+        rows = value.__class__.__rows__
+        name = next(name for name in names if name in rows and rows[name].is_in(foreign_class.__version__))
         arguments[field.name] = _kio_value(getattr(value, name), field)
     return foreign_class(**arguments)
 

@@ -1,7 +1,7 @@
 """A group coordinator with its handlers, in virtual time and on a log in memory."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
@@ -20,26 +20,25 @@ from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
-from kbroker.metadata.features import GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION, FinalizedFeatures
-from kbroker.metadata.image import (
-    BrokerRegistration,
-    MetadataDelta,
-    MetadataImage,
-    PartitionChange,
-    PartitionRegistration,
-    TopicImage,
+from kbroker.metadata.features import (
+    GROUP_VERSION,
+    SHARE_VERSION,
+    STREAMS_VERSION,
+    TRANSACTION_VERSION,
+    FinalizedFeatures,
 )
+from kbroker.metadata.image import MetadataDelta, PartitionChange, PartitionRegistration, TopicImage
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from protocol.apis import ALL_APIS
 from protocol.messages import message_classes
 from protocol.messages.k11_classic_groups import JoinGroupRequest, JoinGroupRequestProtocol
 from protocol.schema.message import Struct, StructType
+from tests.unit.support.coordinator_harness import NODE, CoordinatorHarness
 from tests.unit.support.handlers import respond
-from tests.unit.support.internal_log import MemoryLog, VirtualLoop, virtual_environment
+from tests.unit.support.internal_log import MemoryLog
 from tests.unit.support.share_coordinator import DEFAULTS as SHARE_DEFAULTS
 
 T = TypeVar("T")
-NODE = 1
 API_KEYS = {api.name: key for key, api in ALL_APIS.items()}
 # (client, API name, version, body)
 Response = tuple[str, str, int, dict[str, Any]]
@@ -53,11 +52,19 @@ DEFAULTS = {
     "group_consumer_migration_policy": "bidirectional",
     "group_consumer_session_timeout_ms": 3000,
     "group_coordinator_append_linger_ms": -1,
-    "group_coordinator_rebalance_protocols": ("classic", "consumer", "share"),
+    "group_coordinator_rebalance_protocols": ("classic", "consumer", "share", "streams"),
     "group_share_assignment_interval_ms": 1000,
     "group_share_heartbeat_interval_ms": 5000,
     "group_share_max_size": 200,
     "group_share_session_timeout_ms": 45_000,
+    "group_streams_assignment_interval_ms": 1000,
+    "group_streams_assignor_name": "sticky",
+    "group_streams_heartbeat_interval_ms": 5000,
+    "group_streams_initial_rebalance_delay_ms": 3000,
+    "group_streams_max_size": 200,
+    "group_streams_num_standby_replicas": 0,
+    "group_streams_rack_aware_assignment_tags": (),
+    "group_streams_session_timeout_ms": 45_000,
     "group_initial_rebalance_delay_ms": 0,
     "group_min_session_timeout_ms": 100,
     "group_max_session_timeout_ms": 60_000,
@@ -103,7 +110,7 @@ class FakeProducerIds:
         return next(self._ids)
 
 
-class Harness:
+class Harness(CoordinatorHarness):
     """The group coordinator of one broker, with a transaction coordinator for transactional offset commits.
 
     Requests are encoded and decoded in their version, as on the wire.
@@ -117,14 +124,11 @@ class Harness:
         kinds: Sequence[type[GroupKind[Any]]] = GROUP_KINDS,
         **config: Any,
     ) -> None:
-        self.loop = VirtualLoop()
-        self.environment = virtual_environment(self.loop)
-        self.log = log or MemoryLog()
-        self.config: Any = SimpleNamespace(**{**SHARE_DEFAULTS, **DEFAULTS, **config})
+        super().__init__(log, SHARE_DEFAULTS | DEFAULTS | config)
         self.config.group_config = partial(group_config, self.config)
-        self.metadata = MetadataImage()
-        self.metadata.brokers[NODE] = BrokerRegistration(NODE, "127.0.0.1", 9092)
-        self.metadata.features = FinalizedFeatures(1, {TRANSACTION_VERSION: 2, GROUP_VERSION: 1, SHARE_VERSION: 1})
+        self.metadata.features = FinalizedFeatures(
+            1, {TRANSACTION_VERSION: 2, GROUP_VERSION: 1, SHARE_VERSION: 1, STREAMS_VERSION: 1}
+        )
         self.groups = GroupCoordinator(self.environment, self.log, self.metadata, lambda: self.config, kinds)
         producer_ids: Any = FakeProducerIds()
         self.transactions = TransactionCoordinator(
@@ -162,9 +166,8 @@ class Harness:
             share_group_states=self.share_group_states,
         )
         self._responses: list[Response] = []
-        self.run(self.groups.start())
-        self.run(self.transactions.start())
-        self.run(self.share_states.start())
+        self.coordinators = (self.groups, self.transactions, self.share_states)
+        self.start_coordinators()
         if with_topic:
             self.run(self.add_topic(GROUP_METADATA_TOPIC, self.config.offsets_topic_num_partitions))
             self.run(self.add_topic(TRANSACTION_STATE_TOPIC, self.config.transaction_state_log_num_partitions))
@@ -172,20 +175,7 @@ class Harness:
 
     def close(self) -> None:
         self.run(self.share_group_states.stop())
-        self.run(self.transactions.stop())
-        self.run(self.share_states.stop())
-        self.run(self.groups.stop())
-        self.loop.run_ready()
-        for task in asyncio.all_tasks(self.loop):
-            task.cancel()
-        self.loop.run_ready()
-        self.loop.close()
-
-    def run(self, awaitable: Awaitable[T]) -> T:
-        async def wait() -> T:
-            return await awaitable
-
-        return self.loop.run_until_complete(wait())
+        super().close()
 
     def shard(self, group_id: str = "g") -> GroupShard:
         return self.groups.runtime.context(group_id).shard
@@ -218,42 +208,21 @@ class Harness:
     # The cluster.
 
     async def add_topic(self, name: str, partitions: int) -> TopicImage:
-        topic = TopicImage(name, self.environment.random.randbytes(16))
-        topic.partitions = [PartitionRegistration(NODE, 0, [NODE], [NODE]) for _ in range(partitions)]
-        delta = MetadataDelta(created=[topic])
-        delta.partitions = [
-            PartitionChange(TopicPartition(name, index), topic.topic_id, None, image)
-            for index, image in enumerate(topic.partitions)
-        ]
-        await self.on_delta(delta)
-        return topic
+        return self.create(name, partitions)
 
     async def delete_topic(self, name: str) -> None:
-        topic = self.metadata.topics[name]
-        delta = MetadataDelta(deleted=[topic])
-        delta.partitions = [
-            PartitionChange(TopicPartition(name, index), topic.topic_id, image, None)
-            for index, image in enumerate(topic.partitions)
-        ]
-        await self.on_delta(delta)
+        self.delete(name)
 
     async def elect(self, index: int, leader: int) -> None:
         """Elect a leader for a partition of __consumer_offsets."""
-        topic = self.metadata.topics[GROUP_METADATA_TOPIC]
-        old = topic.partitions[index]
-        new = topic.partitions[index] = PartitionRegistration(leader, old.leader_epoch + 1, old.replicas, old.isr)
-        change = PartitionChange(TopicPartition(GROUP_METADATA_TOPIC, index), topic.topic_id, old, new)
-        await self.on_delta(MetadataDelta(updated=[topic], partitions=[change]))
+        self.elect_leader(GROUP_METADATA_TOPIC, index, leader)
 
     def lose_group(self, group_id: str = "g") -> None:
         """Make another broker the coordinator of a group."""
         self.run(self.elect(self.groups.runtime.partition_for(group_id), NODE + 1))
 
     async def on_delta(self, delta: MetadataDelta) -> None:
-        self.metadata.apply(delta)
-        self.groups.on_delta(delta)
-        self.transactions.on_delta(delta)
-        self.share_states.on_delta(delta)
+        self.apply(delta)
 
     # Requests.
 
@@ -313,7 +282,7 @@ def group_config(config: SimpleNamespace, overrides: dict[str, str]) -> SimpleNa
     """Return the configs of a group, without overrides."""
     values = {name.removeprefix("group_"): value for name, value in vars(config).items()}
     return SimpleNamespace(
-        **{name: value for name, value in values.items() if name.startswith(("consumer_", "share_"))}
+        **{name: value for name, value in values.items() if name.startswith(("consumer_", "share_", "streams_"))}
     )
 
 
@@ -324,6 +293,8 @@ def from_dict(cls: StructType, values: dict[str, Any]) -> Any:
         kind = cls.__rows__[name].type
         if isinstance(kind, list) and isinstance(kind[0], StructType) and item is not None:
             item = [from_dict(kind[0], element) for element in item]
+        elif isinstance(kind, StructType) and item is not None:
+            item = from_dict(kind, item)
         fields[name] = item
     return cls(**fields)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from protocol.errors import ErrorCode
+from tests.unit.support import streams_transcript
 from tests.unit.support.transcript_names import Body, Names, data, items, value
 
 
@@ -216,6 +217,17 @@ class Builder:
         topics = [{"topic_name": topic} for topic in items(a.get("topics"))]
         return "DeleteShareGroupOffsets", {"group_id": value(a.get("group", "g")), "topics": topics}
 
+    # Streams groups (streams_transcript.py).
+
+    def stream(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        member = self.names.member_id(value(a.get("member", "''")))
+        return "StreamsGroupHeartbeat", streams_transcript.heartbeat(a, member)
+
+    def tdescribe(self, a: dict[str, str], version: int) -> tuple[str, Body]:
+        body: Body = {"group_ids": [value(g) for g in a.get("groups", "g").split(",")]}
+        topology = {"include_topology_description": "topology" in a} if version else {}
+        return "StreamsGroupDescribe", body | {"include_authorized_operations": "ops" in a} | topology
+
     def _share_partition(self, a: dict[str, str], fields: Body) -> Body:
         topic, _, index = a.get("partition", "t:0").partition(":")
         row = {"partition": int(index), **fields}
@@ -314,11 +326,45 @@ HIDDEN_VALUES: dict[str, Any] = {
     "producer_epoch": -1,
     "authorized_operations": -(2**31),
     "results": [],
+    # Of streams groups.
+    "acceptable_recovery_lag": 10_000,
+    "acceptable_recovery_lag_legacy": 0,
+    "task_offset_interval_ms": 60_000,
+    "status": None,
+    "active_tasks": None,
+    "standby_tasks": None,
+    "warmup_tasks": None,
+    "topology_description": None,
+    "topology_description_required": False,
+    "topology_description_status": 0,
+    "partitions_by_user_endpoint": None,
+    "user_endpoint": None,
+    "client_tags": [],
+    "task_offsets": [],
+    "task_end_offsets": [],
+    "is_classic": False,
 }
 
 
 # Lists without an order.
-SORTED = {"members", "groups", "topics", "partitions", "results", "subscribed_topic_names", "topic_partitions"}
+SORTED = {
+    "members",
+    "groups",
+    "topics",
+    "partitions",
+    "results",
+    "subscribed_topic_names",
+    "topic_partitions",
+    "active_tasks",
+    "standby_tasks",
+    "warmup_tasks",
+    "active_partitions",
+    "standby_partitions",
+    "partitions_by_user_endpoint",
+    "client_tags",
+    "task_offsets",
+    "task_end_offsets",
+}
 
 
 def code(number: int) -> str:

@@ -6,6 +6,7 @@ kafka_4_4_messages.json has Kafka's definitions, one message per line. A message
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, make_dataclass
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from kio.static.primitive import i16, i32Timedelta
 DEFINITIONS: Mapping[str, Any] = json.loads(Path(__file__).with_name("kafka_4_4_messages.json").read_text())
 API_VERSIONS = 18
 _PYTHON_TYPES = {
-    "bool": bool, "int8": int, "int16": int, "int32": int, "int64": int, "string": str, "bytes": bytes, "uuid": UUID
+    "bool": bool, "int8": int, "int16": int, "uint16": int, "int32": int, "int64": int, "string": str, "bytes": bytes,
+    "uuid": UUID
 }  # fmt: skip
 
 
@@ -96,6 +98,8 @@ def _field(row: Mapping[str, Any], context: _Context) -> tuple[str, Any, Any]:
     if is_nullable and element != "uuid":
         python_type = python_type | None
     default = _default(row) if "default" in row or "tag" in metadata else MISSING
+    if metadata.get("kafka_type") == "timedelta_i32" and default is not MISSING:
+        default = timedelta(milliseconds=default)
     return name, python_type, field(metadata=metadata, default=default)
 
 

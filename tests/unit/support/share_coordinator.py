@@ -10,23 +10,15 @@ from kbroker.coordinator.share.records import ShareRecord, ShareSnapshot, decode
 from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.share.share_partition_state import SharePartitionKey, StateBatch, StateWrite
 from kbroker.coordinator.share.share_shard import ShareGroupOffset
-from kbroker.metadata.image import (
-    BrokerRegistration,
-    MetadataDelta,
-    MetadataImage,
-    PartitionChange,
-    PartitionRegistration,
-    TopicImage,
-)
 from kbroker.metadata.topics.topic_names import SHARE_GROUP_STATE_TOPIC
 from protocol.errors import ErrorCode
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.record import iter_records
+from tests.unit.support.coordinator_harness import NODE, CoordinatorHarness
 from tests.unit.support.handlers import respond
-from tests.unit.support.internal_log import MemoryLog, VirtualLoop, virtual_environment
+from tests.unit.support.internal_log import MemoryLog
 
 T = TypeVar("T")
-NODE = 1
 TOPIC_ID = b"t" * 16
 TP = TopicPartition(SHARE_GROUP_STATE_TOPIC, 0)
 KEY = SharePartitionKey("g", TOPIC_ID, 0)
@@ -44,78 +36,34 @@ DEFAULTS = {
 Range = tuple[int, int, int, int]
 
 
-class Harness:
+class Harness(CoordinatorHarness):
     """The share coordinator of one broker, with a topic of two partitions."""
 
     def __init__(self, log: MemoryLog | None = None, *, topic_id: bytes = TOPIC_ID, **config: Any) -> None:
-        self.loop = VirtualLoop()
-        self.environment = virtual_environment(self.loop)
-        self.log = log or MemoryLog()
-        self.config: Any = SimpleNamespace(**{**DEFAULTS, **config})
-        self.metadata = MetadataImage()
-        self.metadata.brokers[NODE] = BrokerRegistration(NODE, "127.0.0.1", 9092)
+        super().__init__(log, DEFAULTS | config)
         self.share_states = ShareCoordinator(self.environment, self.log, self.metadata, lambda: self.config)
         self.services: Any = SimpleNamespace(metadata=self.metadata, share_states=self.share_states)
-        self.run(self.share_states.start())
-        self.add_topic(SHARE_GROUP_STATE_TOPIC, self.config.share_coordinator_state_topic_num_partitions, b"s" * 16)
-        self.add_topic("t", 2, topic_id)
+        self.coordinators = (self.share_states,)
+        self.start_coordinators()
+        self.create(SHARE_GROUP_STATE_TOPIC, self.config.share_coordinator_state_topic_num_partitions, b"s" * 16)
+        self.create("t", 2, topic_id)
         self.loop.run_ready()
-
-    def close(self) -> None:
-        self.run(self.share_states.stop())
-        self.loop.run_ready()
-        for task in asyncio.all_tasks(self.loop):
-            task.cancel()
-        self.loop.run_ready()
-        self.loop.close()
 
     def crash(self, log: MemoryLog | None = None, **config: Any) -> "Harness":
         """Return another broker with the same log, at the same time. This one stops as it is."""
         topic_id = self.metadata.topics["t"].topic_id if "t" in self.metadata.topics else TOPIC_ID
         successor = Harness(log or self.log, topic_id=topic_id, **{**vars(self.config), **config})
-        clock, successor_clock = self.environment.clock, successor.environment.clock
-        successor_clock.skew_ms += clock.now_ms() - successor_clock.now_ms()  # type: ignore[attr-defined]
+        self.set_clock_of(successor)
         return successor
 
-    def run(self, awaitable: Awaitable[T]) -> T:
-        async def wait() -> T:
-            return await awaitable
-
-        return self.loop.run_until_complete(wait())
-
-    # The cluster.
-
-    def add_topic(self, name: str, partitions: int, topic_id: bytes) -> None:
-        topic = TopicImage(name, topic_id)
-        topic.partitions = [PartitionRegistration(NODE, 0, [NODE], [NODE]) for _ in range(partitions)]
-        delta = MetadataDelta(created=[topic])
-        delta.partitions = [
-            PartitionChange(TopicPartition(name, index), topic_id, None, image)
-            for index, image in enumerate(topic.partitions)
-        ]
-        self.apply(delta)
-
     def delete_topic(self, name: str) -> None:
-        topic = self.metadata.topics[name]
-        delta = MetadataDelta(deleted=[topic])
-        delta.partitions = [
-            PartitionChange(TopicPartition(name, index), topic.topic_id, image, None)
-            for index, image in enumerate(topic.partitions)
-        ]
-        self.apply(delta)
+        self.delete(name)
         self.loop.run_ready()
 
     def elect(self, leader: int) -> None:
         """Elect a leader of the only partition of __share_group_state."""
-        topic = self.metadata.topics[SHARE_GROUP_STATE_TOPIC]
-        old = topic.partitions[0]
-        new = topic.partitions[0] = PartitionRegistration(leader, old.leader_epoch + 1, old.replicas, old.isr)
-        self.apply(MetadataDelta(updated=[topic], partitions=[PartitionChange(TP, topic.topic_id, old, new)]))
+        self.elect_leader(SHARE_GROUP_STATE_TOPIC, 0, leader)
         self.loop.run_ready()
-
-    def apply(self, delta: MetadataDelta) -> None:
-        self.metadata.apply(delta)
-        self.share_states.on_delta(delta)
 
     # Requests.
 
@@ -123,20 +71,10 @@ class Harness:
         """Return the response of a request's handler."""
         return self.run(respond(self.services, request, version))
 
-    def start(self, operation: Awaitable[T]) -> "asyncio.Task[T]":
-        """Start an operation that may be delayed."""
-
-        async def wait() -> T:
-            return await operation
-
-        task = self.loop.create_task(wait())
-        self.loop.run_ready()
-        return task
-
     def call(self, operation: Callable[..., Awaitable[T]], *arguments: Any) -> T | ErrorCode:
         """Return the result of an operation that needs no time to pass, or its error code."""
         try:
-            return outcome(self.start(operation(*arguments)))
+            return outcome(self.start_operation(operation(*arguments)))
         except KafkaError as error:
             return error.code
 

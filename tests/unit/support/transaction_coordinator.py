@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
@@ -15,21 +14,13 @@ from kbroker.coordinator.transaction.transaction_metadata import (
     decode_record,
 )
 from kbroker.metadata.features import TRANSACTION_VERSION, FinalizedFeatures
-from kbroker.metadata.image import (
-    BrokerRegistration,
-    MetadataDelta,
-    MetadataImage,
-    PartitionChange,
-    PartitionRegistration,
-    TopicImage,
-)
 from kbroker.metadata.topics.topic_names import TRANSACTION_STATE_TOPIC
 from kbroker.storage.producers.transactions import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.record import iter_records
-from tests.unit.support.group_coordinator import NODE
-from tests.unit.support.internal_log import MemoryLog, VirtualLoop, virtual_environment
+from tests.unit.support.coordinator_harness import NODE, CoordinatorHarness
+from tests.unit.support.internal_log import MemoryLog
 
 T = TypeVar("T")
 Producer = tuple[int, int]
@@ -94,95 +85,43 @@ class FakeMarkerWriter:
             on_written(error)
 
 
-class Harness:
+class Harness(CoordinatorHarness):
     """The transaction coordinator of one broker, with the topics a (2 partitions) and b (1)."""
 
     def __init__(self, log: MemoryLog | None = None, *, version: int = 2, **config: Any) -> None:
-        self.loop = VirtualLoop()
-        self.environment = virtual_environment(self.loop)
-        self.log = log or MemoryLog()
-        self.config: Any = SimpleNamespace(**{**DEFAULTS, **config})
-        self.metadata = MetadataImage()
-        self.metadata.brokers[NODE] = BrokerRegistration(NODE, "127.0.0.1", 9092)
+        super().__init__(log, DEFAULTS | config)
         self.metadata.features = FinalizedFeatures(1, {TRANSACTION_VERSION: version})
         self.producer_ids: Any = FakeProducerIds()
         self.markers: Any = FakeMarkerWriter()
         self.transactions = TransactionCoordinator(
             self.environment, self.log, self.metadata, lambda: self.config, self.producer_ids, self.markers
         )
-        self.run(self.transactions.start())
+        self.coordinators = (self.transactions,)
+        self.start_coordinators()
         transaction_topic = (TRANSACTION_STATE_TOPIC, self.config.transaction_state_log_num_partitions)
         for name, count in (transaction_topic, ("a", 2), ("b", 1)):
-            self.run(self.add_topic(name, count))
+            self.create(name, count)
         self.loop.run_ready()
-
-    def close(self) -> None:
-        self.run(self.transactions.stop())
-        self.loop.run_ready()
-        self.loop.close()
 
     def crash(self, *, version: int = 2, **config: Any) -> "Harness":
         """Return another broker with the same log, at the same time. This one stops as it is."""
         successor = Harness(self.log, version=version, **config)
-        clock, successor_clock = self.environment.clock, successor.environment.clock
-        successor_clock.skew_ms += clock.now_ms() - successor_clock.now_ms()  # type: ignore[attr-defined]
+        self.set_clock_of(successor)
         return successor
 
-    def run(self, awaitable: Awaitable[T]) -> T:
-        async def wait() -> T:
-            return await awaitable
-
-        return self.loop.run_until_complete(wait())
-
-    # The cluster.
-
-    async def add_topic(self, name: str, partitions: int) -> None:
-        topic = TopicImage(name, self.environment.random.randbytes(16))
-        topic.partitions = [PartitionRegistration(NODE, 0, [NODE], [NODE]) for _ in range(partitions)]
-        delta = MetadataDelta(created=[topic])
-        delta.partitions = [
-            PartitionChange(TopicPartition(name, index), topic.topic_id, None, image)
-            for index, image in enumerate(topic.partitions)
-        ]
-        await self.on_delta(delta)
-
     def delete_topic(self, name: str) -> None:
-        topic = self.metadata.topics[name]
-        delta = MetadataDelta(deleted=[topic])
-        delta.partitions = [
-            PartitionChange(TopicPartition(name, index), topic.topic_id, image, None)
-            for index, image in enumerate(topic.partitions)
-        ]
-        self.run(self.on_delta(delta))
+        self.delete(name)
 
     def elect(self, leader: int, index: int = 0) -> None:
         """Elect a leader for a partition of __transaction_state."""
-        topic = self.metadata.topics[TRANSACTION_STATE_TOPIC]
-        old = topic.partitions[index]
-        new = topic.partitions[index] = PartitionRegistration(leader, old.leader_epoch + 1, old.replicas, old.isr)
-        change = PartitionChange(TopicPartition(TRANSACTION_STATE_TOPIC, index), topic.topic_id, old, new)
-        self.run(self.on_delta(MetadataDelta(updated=[topic], partitions=[change])))
+        self.elect_leader(TRANSACTION_STATE_TOPIC, index, leader)
         self.loop.run_ready()
-
-    async def on_delta(self, delta: MetadataDelta) -> None:
-        self.metadata.apply(delta)
-        self.transactions.on_delta(delta)
 
     # A producer's requests.
 
-    def start(self, operation: Awaitable[T]) -> "asyncio.Task[T]":
-        """Start an operation that may be delayed."""
-
-        async def wait() -> T:
-            return await operation
-
-        task = self.loop.create_task(wait())
-        self.loop.run_ready()
-        return task
-
     def call(self, operation: Awaitable[T]) -> T | ErrorCode:
         """Return the result of an operation that needs no time to pass, or its error code."""
-        task = self.start(operation)
+        task = self.start_operation(operation)
         assert task.done(), "the operation waits"
         error = task.exception()
         if isinstance(error, KafkaError):

@@ -349,7 +349,10 @@ class ClassicGroup(Group):
         If several have the same number of votes, it is the one that the earliest member voted for.
         """
         candidates = {name for name, count in self._supported_protocols.items() if count == len(self.members)}
-        votes = Counter(member.vote(candidates) for member in paced(list(self.members.values())))
+        votes = Counter(
+            next(name for name, _ in member.protocols if name in candidates)
+            for member in paced(list(self.members.values()))
+        )
         return votes.most_common(1)[0][0]
 
     def uses_consumer_protocol(self) -> bool:

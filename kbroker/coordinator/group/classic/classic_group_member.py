@@ -1,6 +1,6 @@
 """A member of a classic group, and the topics of its subscription."""
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from protocol.errors import MalformedError
@@ -45,10 +45,6 @@ class ClassicGroupMember:
     def metadata(self, protocol: str | None) -> bytes:
         """Return the metadata of a protocol; b"" if the member does not support it."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
-
-    def vote(self, candidates: Set[str]) -> str:
-        """Return the candidate that the member prefers."""
-        return next(name for name, _ in self.protocols if name in candidates)
 
     @property
     def has_waiting_request(self) -> bool:

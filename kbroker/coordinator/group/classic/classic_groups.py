@@ -55,9 +55,10 @@ class ClassicGroups(GroupKind[ClassicGroup], ClassicMembers):
         if group is not None:
             return self._result(group, join_group(group, request, respond, now, config), None)
         former = self.shard.groups.get(group_id)
-        error = check_new_group(request)
         if former is not None and not (former.is_unused and former.changes_kind):
-            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            respond(join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ""))
+            return CoordinatorResult(None)
+        error = check_new_group(request)
         if error is not ErrorCode.NONE:
             respond(join_error(error, request.member_id))
             return CoordinatorResult(None)
@@ -96,7 +97,7 @@ class ClassicGroups(GroupKind[ClassicGroup], ClassicMembers):
         group = self.shard.find(ClassicGroup, group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        error = heartbeat(group, member_id, instance_id, generation, self.shard.now())
+        error = heartbeat(group, member_id, instance_id, generation, self.shard.mono_ms())
         self.shard.update_timer(group)
         return error
 

@@ -19,7 +19,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.k11_classic_groups import MemberIdentity, SyncGroupResponse
 
 
-def heartbeat(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int, now: Now) -> ErrorCode:
+def heartbeat(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
     """Restart the session of a member. REBALANCE_IN_PROGRESS makes it join again."""
     try:
         member = group.validate_member(member_id, instance_id)
@@ -27,7 +27,7 @@ def heartbeat(group: ClassicGroup, member_id: str, instance_id: str | None, gene
         return error.code
     if generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
-    group.restart_session(member, now.mono_ms)
+    group.restart_session(member, now_ms)
     if group.state is GroupState.PREPARING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE

@@ -22,7 +22,7 @@ from kbroker.coordinator.group.consumer.conversion import (
     partitions_by_name,
 )
 from kbroker.coordinator.group.consumer.heartbeat import HeartbeatRequest
-from kbroker.coordinator.group.consumer.membership import existing_static_member, validate_size
+from kbroker.coordinator.group.consumer.membership import validate_size
 from kbroker.coordinator.group.modern.modern_member import JOIN_EPOCH
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode, MalformedError
@@ -60,7 +60,7 @@ def join_as_heartbeat(group: ConsumerGroup, request: JoinRequest, topic_id_of: T
     # Whatever its epoch: a member of the classic protocol that joins again need not know it.
     epoch = JOIN_EPOCH
     if request.member_id and request.instance_id is not None:
-        epoch = existing_static_member(group, request.member_id, request.instance_id).epoch
+        epoch = group.existing_static_member(request.member_id, request.instance_id).epoch
     owned = assignment_by_id(subscription.owned_partitions, topic_id_of)
     heartbeat = ConsumerGroupHeartbeatRequest(
         group_id=request.group_id,
@@ -95,7 +95,7 @@ def find_classic_member(group: ConsumerGroup, member_id: str, instance_id: str |
     if instance_id is None:
         member = group.existing_member(member_id)
     else:
-        member = existing_static_member(group, member_id, instance_id)
+        member = group.existing_static_member(member_id, instance_id)
     if member.classic is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} does not use the classic protocol.")
     return member
@@ -158,4 +158,4 @@ def _find_leaving_member(group: ConsumerGroup, member_id: str, instance_id: str 
     if not member_id and (member := group.static_member(instance_id)) is not None:
         # Administration tools do not know the member id.
         return member
-    return existing_static_member(group, member_id, instance_id)
+    return group.existing_static_member(member_id, instance_id)

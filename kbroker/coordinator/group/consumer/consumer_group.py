@@ -4,11 +4,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 
-from kbroker.common import KafkaError
-from kbroker.coordinator.group.consumer.consumer_group_member import (
-    AssignedPartitions,
-    ConsumerGroupMember,
-)
+from kbroker.coordinator.group.assignors.members import Assignment
+from kbroker.coordinator.group.consumer.consumer_group_member import ConsumerGroupMember
 from kbroker.coordinator.group.consumer.records import (
     ConsumerGroupRecord,
     GroupEpoch,
@@ -17,10 +14,9 @@ from kbroker.coordinator.group.consumer.records import (
     member_tombstones,
 )
 from kbroker.coordinator.group.consumer.regex import GroupRegexes
-from kbroker.coordinator.group.group import Committer
-from kbroker.coordinator.group.modern.modern_group import ModernGroup
+from kbroker.coordinator.group.modern.committing_group import CommittingGroup
+from kbroker.coordinator.group.modern.modern_member import NO_ASSIGNMENT
 from kbroker.coordinator.group.records import OffsetRecord
-from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.consumer_group_records import ClassicMemberMetadata
 
@@ -29,9 +25,6 @@ from protocol.messages.consumer_group_records import ClassicMemberMetadata
 REVOCATION = "revocation"
 CLASSIC_JOIN = "join"
 CLASSIC_SYNC = "sync"
-
-# The first version of OffsetCommit that has member epochs.
-MEMBER_EPOCH_VERSION = 9
 
 
 class ConsumerGroupState(StrEnum):
@@ -51,12 +44,13 @@ class ConsumerGroupState(StrEnum):
     DEAD = "Dead"
 
 
-class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
+class ConsumerGroup(CommittingGroup[ConsumerGroupMember, Assignment]):
     """The replay of records changes a group; `owners` has the member of each partition, assigned or pending."""
 
     __slots__ = ("_classic_protocols", "assignor_votes", "classic_member_count", "owners", "regexes")
 
     type_name = "consumer"
+    no_target = NO_ASSIGNMENT
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
@@ -182,59 +176,17 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
 
     # Offsets.
 
-    def validate_offset_commit(self, committer: Committer, offsets: Sequence[OffsetRecord], now_ms: int) -> None:
-        """Check a commit. An epoch before the member's is accepted for partitions that it had already (KIP-1251)."""
-        if committer.generation < 0 and not self.members:
-            return
-        member = self.existing_member(committer.member_id)
-        if member.classic is None and committer.version < MEMBER_EPOCH_VERSION:
-            message = "OffsetCommit version 9 or above must be used by members using the consumer group protocol"
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
-        self._validate_epoch_of_commit(member, committer.generation, offsets)
+    def stale_error(self, member: ConsumerGroupMember) -> ErrorCode:
+        return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
 
-    def validate_transactional_offset_commit(self, committer: Committer, offsets: Sequence[OffsetRecord]) -> None:
-        member_id, instance_id, epoch, _ = committer
-        if epoch < 0 and (not self.members or (not member_id and instance_id is None)):
-            return
-        try:
-            self._validate_epoch_of_commit(self.existing_member(member_id), epoch, offsets)
-        except KafkaError as error:
-            if error.code is ErrorCode.STALE_MEMBER_EPOCH:
-                raise KafkaError(ErrorCode.ILLEGAL_GENERATION, error.message) from error
-            raise
-
-    def _validate_epoch_of_commit(
-        self, member: ConsumerGroupMember, epoch: int, offsets: Sequence[OffsetRecord]
-    ) -> None:
-        if epoch == member.epoch:
-            return
-        stale = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
-        if epoch > member.epoch:
-            raise KafkaError(stale, f"Received member epoch {epoch} is newer than current member epoch {member.epoch}.")
-        for key, offset in paced(offsets):
-            topic_id = b"" if offset is None else offset.topic_id
-            assigned_epoch = _assignment_epoch(member, topic_id, key.partition)
-            if assigned_epoch is None:
-                message = f"Partition {key.topic}-{key.partition} is not assigned or pending revocation for member."
-                raise KafkaError(stale, message)
-            if epoch < assigned_epoch:
-                message = (
-                    f"Received member epoch {epoch} is older than assignment epoch {assigned_epoch} for partition "
-                    f"{key.topic}-{key.partition}."
-                )
-                raise KafkaError(stale, message)
-
-    def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Check an OffsetFetch: only a member in its current epoch may read, so that it never reads too early."""
-        if member_id is None and member_epoch < 0:
-            return
-        member = self.existing_member(member_id or "")
-        if member_epoch != member.epoch:
-            code = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
-            message = (
-                f"The received member epoch {member_epoch} does not match the expected member epoch {member.epoch}."
-            )
-            raise KafkaError(code, message)
+    def assignment_epoch_of(self, member: ConsumerGroupMember, record: OffsetRecord) -> int | None:
+        (_, _, partition), offset = record
+        topic_id = b"" if offset is None else offset.topic_id
+        for partitions in (member.assigned, member.pending_revocation):
+            epoch = partitions.get(topic_id, {}).get(partition)
+            if epoch is not None:
+                return epoch
+        return None
 
     # Deletion.
 
@@ -255,16 +207,3 @@ def votes_after(votes: Counter[str], before: str | None, after: str | None) -> C
     if after is not None:
         changed[after] += 1
     return +changed
-
-
-def _assignment_epoch(member: ConsumerGroupMember, topic_id: bytes, partition: int) -> int | None:
-    """Return the epoch in which the member was assigned a partition that it still has, else None."""
-    for partitions in (member.assigned, member.pending_revocation):
-        epoch = _find(partitions, topic_id, partition)
-        if epoch is not None:
-            return epoch
-    return None
-
-
-def _find(partitions: AssignedPartitions, topic_id: bytes, partition: int) -> int | None:
-    return partitions.get(topic_id, {}).get(partition)

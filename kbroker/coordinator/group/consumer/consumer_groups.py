@@ -3,12 +3,10 @@
 The decisions are in heartbeat.py, membership.py and current_assignment.py.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from kbroker.common import KafkaError
-from kbroker.config.config_def import ConfigResourceType
-from kbroker.config.group_config import GroupConfig
+from kbroker.coordinator.group.assignors.members import Assignment
 from kbroker.coordinator.group.assignors.server_assignors import supported_assignors
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.consumer.classic_members import ClassicMembersOfConsumerGroups
@@ -21,7 +19,7 @@ from kbroker.coordinator.group.consumer.heartbeat import (
     MemberHeartbeat,
     preferred_assignor,
 )
-from kbroker.coordinator.group.consumer.membership import existing_static_member, leave_temporarily
+from kbroker.coordinator.group.consumer.membership import leave_temporarily
 from kbroker.coordinator.group.consumer.records import (
     CODEC,
     ConsumerGroupRecord,
@@ -36,59 +34,48 @@ from kbroker.coordinator.group.consumer.records import (
 )
 from kbroker.coordinator.group.consumer.regex import ResolvedRegex
 from kbroker.coordinator.group.consumer.regex_resolver import RegexResolver
-from kbroker.coordinator.group.group_shard import GroupKind, GroupShard
-from kbroker.coordinator.group.modern.modern_group import SESSION
+from kbroker.coordinator.group.group_shard import GroupShard
+from kbroker.coordinator.group.modern.modern_groups import ModernGroups
 from kbroker.coordinator.group.modern.modern_member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, assignment_of
-from kbroker.coordinator.group.modern.subscribed_topics import SubscribedTopics
-from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode
+from kbroker.coordinator.runtime.operation import CoordinatorResult
 from kbroker.metadata.features import GROUP_VERSION
 from kbroker.metadata.image import MetadataDelta
-from kbroker.runtime.deadlines import Deadlines
-from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
+from protocol.messages.consumer_group_records import ConsumerGroupTargetAssignmentMemberValue
 from protocol.messages.k68_consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     DescribedConsumerGroup,
 )
 
-log = EventLogger("kbroker.groups")
-
 # When a removal is tried again that could not be written.
 REMOVAL_RETRY_MS = 1_000
 
 
-class ConsumerGroups(GroupKind[ConsumerGroup]):
+class ConsumerGroups(ModernGroups[ConsumerGroup]):
     """The groups of the consumer protocol (KIP-848)."""
 
     type_name = ConsumerGroup.type_name
     state_names = tuple(state.value for state in ConsumerGroupState)
     codec = CODEC
-    mode = LockMode.ORDERED
     feature = (GROUP_VERSION, 1)
+    group_class = ConsumerGroup
+    member_class = ConsumerGroupMember
 
     def __init__(self, shard: GroupShard) -> None:
         super().__init__(shard)
-        self._topics = SubscribedTopics(shard.topic)
         self.classic_members = self._migration = ClassicMembersOfConsumerGroups(shard, self._topics, self._settings)
         self._resolver = RegexResolver(shard.environment, self._post_regexes)
         # Rises with each new topic, which a regular expression may match.
         self._topics_version = 0
-        self._replays: dict[type[Any], Callable[[Any], None]] = {
+        self._replays = {
             GroupEpoch: self._replay_group_epoch,
             MemberMetadata: self._replay_member,
-            TargetEpoch: self._replay_target_epoch,
-            TargetAssignment: self._replay_target,
-            CurrentAssignment: self._replay_current_assignment,
+            TargetEpoch: self.replay_target_epoch,
+            TargetAssignment: self.replay_target,
+            CurrentAssignment: self.replay_current_assignment,
             RegularExpression: self._replay_regex,
         }
-
-    def new_group(self, group_id: str) -> ConsumerGroup:
-        return ConsumerGroup(group_id)
-
-    def _config(self, group_id: str) -> GroupConfig:
-        return self.shard.config().group_config(self.shard.metadata.overrides(ConfigResourceType.GROUP, group_id))
 
     # Operations.
 
@@ -101,9 +88,7 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
         heartbeat = MemberHeartbeat(group, request, self._topics, self._settings(message.group_id))
         records, response, *_ = heartbeat.run()
         if response.member_id in group.members:
-            session_ms = self._config(message.group_id).consumer_session_timeout_ms
-            group.deadlines.set((SESSION, response.member_id), self.shard.now().mono_ms + session_ms)
-            self.shard.update_timer(group)
+            self.restart_session(group, response.member_id)
         self._resolve_regexes(group)
         result = CoordinatorResult(response, [*first_records, *records])
         return self._migration.converted(message.group_id, result) if first_records else result
@@ -129,28 +114,19 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
         if group is None and not may_create:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
         if group is not None and not may_create:
-            raise _not_a_consumer_group(group_id)
+            raise self.other_kind(group_id)
         if isinstance(group, ClassicGroup) and group.members:
             return self._migration.upgrade(group)
-        if group is not None and not (group.changes_kind and group.member_count == 0):
-            raise _not_a_consumer_group(group_id)
+        if group is not None and not isinstance(group, ClassicGroup):
+            raise self.other_kind(group_id)
         return ConsumerGroup(group_id), [] if group is None else list(group.tombstones())
-
-    def existing_group(self, group_id: str) -> ConsumerGroup:
-        """Return a group. Raises GROUP_ID_NOT_FOUND."""
-        group = self.shard.groups.get(group_id)
-        if group is None:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-        if not isinstance(group, ConsumerGroup):
-            raise _not_a_consumer_group(group_id)
-        return group
 
     def _leave(self, message: ConsumerGroupHeartbeatRequest) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
         group = self.existing_group(message.group_id)
         if message.instance_id is None:
             member = group.existing_member(message.member_id)
         else:
-            member = existing_static_member(group, message.member_id, message.instance_id)
+            member = group.existing_static_member(message.member_id, message.instance_id)
         response = ConsumerGroupHeartbeatResponse(member_id=message.member_id, member_epoch=message.member_epoch)
         if message.instance_id is not None and message.member_epoch == LEAVE_STATIC_EPOCH:
             return CoordinatorResult(response, leave_temporarily(group, member))
@@ -165,15 +141,8 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
 
     def expire_deadline(self, group: ConsumerGroup) -> CoordinatorResult[None]:
         """Remove the members whose session has ended, or that have not revoked their partitions in time."""
-        expired: dict[str, ConsumerGroupMember] = {}
-        passed: list[tuple[str, str]] = []
-        now_ms = self.shard.now().mono_ms
-        while (due := group.deadlines.pop_due(now_ms)) is not None:
-            reason, member_id = due
-            log.info("member removed", group=group.group_id, member=member_id, expired=reason)
-            expired[member_id] = group.existing_member(member_id)
-            passed.append(due)
-        self.shard.update_timer(group)
+        passed = self.pop_expired(group)
+        expired = {member_id: group.existing_member(member_id) for _, member_id in passed}
         if not expired:
             return CoordinatorResult(None)
         result = self._migration.remove(group, list(expired.values()), None)
@@ -218,22 +187,11 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
     # Topics.
 
     def on_delta(self, delta: MetadataDelta) -> None:
-        self._topics.forget()
+        super().on_delta(delta)
         if delta.created:
             self._topics_version += 1
 
-    def topics_of(self, group: ConsumerGroup) -> Collection[str]:
-        return group.subscribed_topics()
-
-    def on_topics_changed(self, group: ConsumerGroup, topics: Collection[str]) -> CoordinatorResult[None]:
-        """Let the next heartbeat compare the topics with their hash."""
-        group.is_metadata_current = False
-        return CoordinatorResult(None)
-
     # Replay.
-
-    def replay(self, record: ConsumerGroupRecord) -> None:
-        self._replays[type(record)](record)
 
     def _replay_group_epoch(self, record: GroupEpoch) -> None:
         if record.value is not None:
@@ -244,43 +202,12 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
             self.remove(record.group_id)
 
     def _replay_member(self, record: MemberMetadata) -> None:
-        group_id, member_id, value = record
-        if value is not None:
-            group = self.find_or_create(group_id)
-            member = group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
-            group.put_member(member.with_metadata(value))
-            if self.shard.is_loaded:
-                self._start_session(group, member_id)
-                self._resolve_regexes(group)
-        elif (existing := self.shard.find(ConsumerGroup, group_id)) is not None:
-            existing.remove_member(member_id)
+        self.replay_member(record)
+        if record.value is not None and self.shard.is_loaded:
+            self._resolve_regexes(self.find_or_create(record.group_id))
 
-    def _replay_target_epoch(self, record: TargetEpoch) -> None:
-        if record.value is not None:
-            group = self.find_or_create(record.group_id)
-            group.assignment_epoch = record.value.assignment_epoch
-            group.assignment_timestamp_ms = record.value.assignment_timestamp
-
-    def _replay_target(self, record: TargetAssignment) -> None:
-        group_id, member_id, value = record
-        if value is not None:
-            self.find_or_create(group_id).target[member_id] = assignment_of(value.topic_partitions)
-        elif (existing := self.shard.find(ConsumerGroup, group_id)) is not None:
-            existing.target.pop(member_id, None)
-
-    def _replay_current_assignment(self, record: CurrentAssignment) -> None:
-        group_id, member_id, value = record
-        if value is not None:
-            group = self.find_or_create(group_id)
-            member = group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
-            member = member.with_current_assignment(value)
-            group.put_member(member)
-            if self.shard.is_loaded:
-                self._restart_revocation(group, member)
-            return
-        existing = self.shard.find(ConsumerGroup, group_id)
-        if existing is not None and member_id in existing.members:
-            existing.put_member(existing.members[member_id].with_current_assignment(None))
+    def target_in(self, value: ConsumerGroupTargetAssignmentMemberValue) -> Assignment:
+        return assignment_of(value.topic_partitions)
 
     def _replay_regex(self, record: RegularExpression) -> None:
         group_id, regex, value = record.group_id, record.regular_expression, record.value
@@ -292,22 +219,13 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
 
     # Timeouts.
 
-    def on_loaded(self, group: ConsumerGroup) -> None:
-        for member in paced(list(group.members.values())):
-            self._start_session(group, member.member_id)
-            self._restart_revocation(group, member)
+    def session_timeout_ms(self, group: ConsumerGroup, member_id: str) -> int:
+        classic = group.members[member_id].classic
+        return (
+            self._config(group.group_id).consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
+        )
 
-    def _start_session(self, group: ConsumerGroup, member_id: str) -> None:
-        if (SESSION, member_id) not in group.deadlines:
-            classic = group.members[member_id].classic
-            if classic is None:
-                session_ms = self._config(group.group_id).consumer_session_timeout_ms
-            else:
-                session_ms = classic.session_timeout_ms
-            group.deadlines.set((SESSION, member_id), self.shard.now().mono_ms + session_ms)
-            self.shard.update_timer(group)
-
-    def _restart_revocation(self, group: ConsumerGroup, member: ConsumerGroupMember) -> None:
+    def restart_revocation(self, group: ConsumerGroup, member: ConsumerGroupMember) -> None:
         """Restart the time in which a member has to revoke partitions, which ends when it has.
 
         One of the classic protocol has the time in which it has to join again instead.
@@ -319,11 +237,3 @@ class ConsumerGroups(GroupKind[ConsumerGroup]):
             self.shard.update_timer(group)
         else:
             group.deadlines.cancel(key)
-
-    def close(self, group: ConsumerGroup, error: ErrorCode) -> None:
-        group.deadlines = Deadlines()
-        self.shard.update_timer(group)
-
-
-def _not_a_consumer_group(group_id: str) -> KafkaError:
-    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")

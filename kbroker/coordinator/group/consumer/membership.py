@@ -59,7 +59,7 @@ def find_member(
     elif epoch == JOIN_EPOCH:
         return _joining_static_member(group, member_id, instance_id, is_classic=is_classic)
     else:
-        member = existing_static_member(group, member_id, instance_id)
+        member = group.existing_static_member(member_id, instance_id)
     _validate_epoch(member, epoch, owned)
     return member
 
@@ -81,16 +81,6 @@ def _joining_static_member(
         )
         raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, message)
     return replace(existing, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
-
-
-def existing_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerGroupMember:
-    member = group.static_member(instance_id)
-    if member is None:
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
-    if member.member_id != member_id:
-        message = f"Static member {member_id} with instance id {instance_id} was fenced by member {member.member_id}."
-        raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, message)
-    return member
 
 
 def _validate_epoch(member: ConsumerGroupMember, epoch: int, owned: OwnedPartitions) -> None:

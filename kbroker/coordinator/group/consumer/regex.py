@@ -7,6 +7,7 @@ when there are new topics. Deleted topics need no resolution: a name without a t
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kbroker.common import KafkaError
@@ -26,6 +27,7 @@ class ResolvedRegex(NamedTuple):
     timestamp_ms: int
 
 
+@dataclass(slots=True, eq=False)
 class GroupRegexes:
     """The expressions of one group. Replay changes `members` and `resolved`, the others are soft.
 
@@ -33,13 +35,10 @@ class GroupRegexes:
     this coordinator last resolved all of them, -1 if it has not.
     """
 
-    __slots__ = ("is_resolving", "members", "refreshed_version", "resolved")
-
-    def __init__(self) -> None:
-        self.members: Counter[str] = Counter()
-        self.resolved: dict[str, ResolvedRegex] = {}
-        self.is_resolving = False
-        self.refreshed_version = -1
+    members: Counter[str] = field(default_factory=Counter)
+    resolved: dict[str, ResolvedRegex] = field(default_factory=dict)
+    is_resolving: bool = False
+    refreshed_version: int = -1
 
     def topics(self, regex: str | None) -> frozenset[str]:
         """Return the topics to which a member subscribes by its expression; none as long as it is not resolved."""

@@ -9,16 +9,16 @@ Member epoch <= assignment epoch <= group epoch, and in an empty group the last 
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from typing import Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.assignors.members import Assignment
 from kbroker.coordinator.group.group import Group
-from kbroker.coordinator.group.modern.modern_member import NO_ASSIGNMENT, ModernMember
+from kbroker.coordinator.group.modern.modern_member import ModernMember
 from kbroker.coordinator.group.records import NO_TIMESTAMP
 from protocol.errors import ErrorCode
 
 M = TypeVar("M", bound=ModernMember)
+T = TypeVar("T")
 
 # A group begins with an epoch above that of its target, so that there is a target for its first member.
 INITIAL_EPOCH = 1
@@ -26,8 +26,10 @@ INITIAL_EPOCH = 1
 SESSION = "session"
 
 
-class ModernGroup(Group, Generic[M]):
-    """The replay of records changes a group, apart from its deadlines and `is_metadata_current`.
+class ModernGroup(Group, Generic[M, T]):
+    """`T` is the target of a member, `no_target` that of a member without one.
+
+    The replay of records changes a group, apart from its deadlines and `is_metadata_current`.
 
     `metadata_hash` is that of the topics for which the group epoch was set. `is_metadata_current`: no topic that the
     group subscribes to has changed since they were last compared with the hash.
@@ -45,6 +47,8 @@ class ModernGroup(Group, Generic[M]):
         "target",
     )
 
+    no_target: ClassVar[Any]
+
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
         self.group_epoch = INITIAL_EPOCH
@@ -55,7 +59,7 @@ class ModernGroup(Group, Generic[M]):
         self.members: dict[str, M] = {}
         # Member ids by instance id.
         self.static_members: dict[str, str] = {}
-        self.target: dict[str, Assignment] = {}
+        self.target: dict[str, T] = {}
         self.is_metadata_current = False
         self._name_subscribers: Counter[str] = Counter()
 
@@ -98,12 +102,25 @@ class ModernGroup(Group, Generic[M]):
         self.deadlines.cancel((SESSION, member_id))
         return member
 
-    def target_of(self, member: M) -> Assignment:
+    def existing_static_member(self, member_id: str, instance_id: str) -> M:
+        """Return the member that a request names by both ids. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        member = self.static_member(instance_id)
+        if member is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        if member.member_id != member_id:
+            message = (
+                f"Static member {member_id} with instance id {instance_id} was fenced by member {member.member_id}."
+            )
+            raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, message)
+        return member
+
+    def target_of(self, member: M) -> T:
         """Return the target of a member, or of the static member that it replaces."""
         member_id = member.member_id
         if member.instance_id is not None:
             member_id = self.static_members.get(member.instance_id, member_id)
-        return self.target.get(member_id, NO_ASSIGNMENT)
+        target: T = self.target.get(member_id, self.no_target)
+        return target
 
     # Subscriptions.
 

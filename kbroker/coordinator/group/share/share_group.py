@@ -50,7 +50,10 @@ class ShareGroupMember(ModernMember):
             subscribed_names=frozenset(value.subscribed_topic_names),
         )
 
-    def with_current_assignment(self, value: ShareGroupCurrentMemberAssignmentValue) -> "ShareGroupMember":
+    def with_current_assignment(self, value: ShareGroupCurrentMemberAssignmentValue | None) -> "ShareGroupMember":
+        """Return the member with its current assignment; None in a tombstone, which precedes that of the member."""
+        if value is None:
+            return self
         return replace(
             self,
             epoch=value.member_epoch,
@@ -76,7 +79,7 @@ class ShareGroupMember(ModernMember):
         return ShareCurrentAssignment(group_id, self.member_id, value)
 
 
-class ShareGroup(ModernGroup[ShareGroupMember]):
+class ShareGroup(ModernGroup[ShareGroupMember, Assignment]):
     """`states`: which partitions have a state at the share coordinator.
 
     Soft state: `initializing_since_ms`, when the initialization of a topic's states has begun (monotonic), and
@@ -86,6 +89,7 @@ class ShareGroup(ModernGroup[ShareGroupMember]):
     __slots__ = ("initializing_since_ms", "may_lack_partitions", "states")
 
     type_name = "share"
+    no_target = NO_ASSIGNMENT
     # Its states are elsewhere.
     changes_kind = False
 

@@ -4,17 +4,14 @@ Heartbeats are decided in heartbeat.py. What the share coordinator has to do is 
 callers (share_group_states.py) tell this kind what has come of it.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Any
 
 from kbroker.common import KafkaError
-from kbroker.config.config_def import ConfigResourceType
-from kbroker.config.group_config import GroupConfig
-from kbroker.coordinator.group.group_shard import GroupKind, GroupShard
-from kbroker.coordinator.group.modern.modern_group import SESSION
+from kbroker.coordinator.group.assignors.members import Assignment
+from kbroker.coordinator.group.group_shard import GroupShard
+from kbroker.coordinator.group.modern.modern_groups import ModernGroups
 from kbroker.coordinator.group.modern.modern_member import JOIN_EPOCH, LEAVE_EPOCH, assignment_of
-from kbroker.coordinator.group.modern.subscribed_topics import SubscribedTopics
 from kbroker.coordinator.group.share.description import describe
 from kbroker.coordinator.group.share.heartbeat import (
     ShareHeartbeat,
@@ -26,7 +23,6 @@ from kbroker.coordinator.group.share.records import (
     CODEC,
     ShareCurrentAssignment,
     ShareGroupEpoch,
-    ShareGroupRecord,
     ShareMemberMetadata,
     ShareStateTopics,
     ShareTargetAssignment,
@@ -34,11 +30,9 @@ from kbroker.coordinator.group.share.records import (
 )
 from kbroker.coordinator.group.share.share_group import ShareGroup, ShareGroupMember, ShareGroupState
 from kbroker.coordinator.group.share.state_topics import Initialization, StatePartitions, StatesByTopic, StateTopics
-from kbroker.coordinator.runtime.operation import CoordinatorResult, LockMode
+from kbroker.coordinator.runtime.operation import CoordinatorResult
 from kbroker.metadata.features import SHARE_VERSION
 from kbroker.metadata.image import MetadataDelta
-from kbroker.runtime.deadlines import Deadlines
-from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k76_share_groups import (
@@ -46,45 +40,29 @@ from protocol.messages.k76_share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
+from protocol.messages.share_group_records import ShareGroupTargetAssignmentMemberValue
 
-log = EventLogger("kbroker.groups")
 
-
-class ShareGroups(GroupKind[ShareGroup]):
+class ShareGroups(ModernGroups[ShareGroup]):
     """The share groups (KIP-932)."""
 
     type_name = ShareGroup.type_name
     state_names = tuple(state.value for state in ShareGroupState)
     codec = CODEC
-    mode = LockMode.ORDERED
     feature = (SHARE_VERSION, 1)
+    group_class = ShareGroup
+    member_class = ShareGroupMember
 
     def __init__(self, shard: GroupShard) -> None:
         super().__init__(shard)
-        self._topics = SubscribedTopics(shard.topic)
-        self._replays: dict[type[Any], Callable[[Any], None]] = {
-            ShareMemberMetadata: self._replay_member,
+        self._replays = {
+            ShareMemberMetadata: self.replay_member,
             ShareGroupEpoch: self._replay_group_epoch,
-            ShareTargetEpoch: self._replay_target_epoch,
-            ShareTargetAssignment: self._replay_target,
-            ShareCurrentAssignment: self._replay_current_assignment,
+            ShareTargetEpoch: self.replay_target_epoch,
+            ShareTargetAssignment: self.replay_target,
+            ShareCurrentAssignment: self.replay_current_assignment,
             ShareStateTopics: self._replay_states,
         }
-
-    def new_group(self, group_id: str) -> ShareGroup:
-        return ShareGroup(group_id)
-
-    def _config(self, group_id: str) -> GroupConfig:
-        return self.shard.config().group_config(self.shard.metadata.overrides(ConfigResourceType.GROUP, group_id))
-
-    def existing_group(self, group_id: str) -> ShareGroup:
-        """Return a group. Raises GROUP_ID_NOT_FOUND."""
-        group = self.shard.groups.get(group_id)
-        if group is None:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-        if not isinstance(group, ShareGroup):
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
-        return group
 
     def _empty_group(self, group_id: str) -> ShareGroup:
         """Return a group without members. Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
@@ -124,18 +102,12 @@ class ShareGroups(GroupKind[ShareGroup]):
         )
         records, heartbeat = ShareMemberHeartbeat(group, request, self._topics, settings).run()
         if request.member_id in group.members:
-            group.deadlines.set((SESSION, request.member_id), now.mono_ms + config.share_session_timeout_ms)
-            self.shard.update_timer(group)
+            self.restart_session(group, request.member_id)
         return CoordinatorResult(heartbeat, records)
 
     def expire_deadline(self, group: ShareGroup) -> CoordinatorResult[None]:
         """Remove the members whose session has ended."""
-        expired: list[ShareGroupMember] = []
-        now_ms = self.shard.now().mono_ms
-        while (due := group.deadlines.pop_due(now_ms)) is not None:
-            expired.append(group.existing_member(due[1]))
-            log.info("member removed", group=group.group_id, member=due[1], expired=due[0])
-        self.shard.update_timer(group)
+        expired = [group.existing_member(member_id) for _, member_id in self.pop_expired(group)]
         return CoordinatorResult(None, remove_members(group, expired, self._topics) if expired else ())
 
     def describe(self, group_id: str) -> CoordinatorResult[DescribedShareGroup]:
@@ -208,7 +180,7 @@ class ShareGroups(GroupKind[ShareGroup]):
 
     def on_delta(self, delta: MetadataDelta) -> None:
         """Forget the partitions of deleted topics. The share coordinator deletes their states."""
-        self._topics.forget()
+        super().on_delta(delta)
         deleted = {topic.topic_id for topic in delta.deleted}
         for group in paced(list(self.shard.groups.values()) if deleted else []):
             if isinstance(group, ShareGroup) and not group.states.topic_ids().isdisjoint(deleted):
@@ -219,30 +191,12 @@ class ShareGroups(GroupKind[ShareGroup]):
     def _forget_states(self, group_id: str, topic_ids: Collection[bytes], _: GroupShard) -> CoordinatorResult[None]:
         return self.end_deletion(group_id, topic_ids)
 
-    def topics_of(self, group: ShareGroup) -> Collection[str]:
-        return group.subscribed_topics()
-
     def on_topics_changed(self, group: ShareGroup, topics: Collection[str]) -> CoordinatorResult[None]:
         """Compare the topics of the group with its hash, and find new partitions, at the next heartbeat."""
-        group.is_metadata_current = False
         group.may_lack_partitions = True
-        return CoordinatorResult(None)
+        return super().on_topics_changed(group, topics)
 
     # Replay.
-
-    def replay(self, record: ShareGroupRecord) -> None:
-        self._replays[type(record)](record)
-
-    def _replay_member(self, record: ShareMemberMetadata) -> None:
-        group_id, member_id, value = record
-        if value is not None:
-            group = self.find_or_create(group_id)
-            member = group.members.get(member_id) or ShareGroupMember(member_id=member_id)
-            group.put_member(member.with_metadata(value))
-            if self.shard.is_loaded:
-                self._start_session(group, member_id)
-        elif (existing := self.shard.find(ShareGroup, group_id)) is not None:
-            existing.remove_member(member_id)
 
     def _replay_group_epoch(self, record: ShareGroupEpoch) -> None:
         if record.value is None:
@@ -251,26 +205,6 @@ class ShareGroups(GroupKind[ShareGroup]):
             group = self.find_or_create(record.group_id)
             group.group_epoch = record.value.epoch
             group.metadata_hash = record.value.metadata_hash
-
-    def _replay_target_epoch(self, record: ShareTargetEpoch) -> None:
-        if record.value is not None:
-            group = self.find_or_create(record.group_id)
-            group.assignment_epoch = record.value.assignment_epoch
-            group.assignment_timestamp_ms = record.value.assignment_timestamp
-
-    def _replay_target(self, record: ShareTargetAssignment) -> None:
-        group_id, member_id, value = record
-        if value is not None:
-            self.find_or_create(group_id).target[member_id] = assignment_of(value.topic_partitions)
-        elif (existing := self.shard.find(ShareGroup, group_id)) is not None:
-            existing.target.pop(member_id, None)
-
-    def _replay_current_assignment(self, record: ShareCurrentAssignment) -> None:
-        group_id, member_id, value = record
-        if value is not None:
-            group = self.find_or_create(group_id)
-            member = group.members.get(member_id) or ShareGroupMember(member_id=member_id)
-            group.put_member(member.with_current_assignment(value))
 
     def _replay_states(self, record: ShareStateTopics) -> None:
         if record.value is not None:
@@ -282,16 +216,8 @@ class ShareGroups(GroupKind[ShareGroup]):
 
     # Timeouts.
 
-    def on_loaded(self, group: ShareGroup) -> None:
-        for member_id in paced(list(group.members)):
-            self._start_session(group, member_id)
+    def session_timeout_ms(self, group: ShareGroup, member_id: str) -> int:
+        return self._config(group.group_id).share_session_timeout_ms
 
-    def _start_session(self, group: ShareGroup, member_id: str) -> None:
-        if (SESSION, member_id) not in group.deadlines:
-            timeout_ms = self._config(group.group_id).share_session_timeout_ms
-            group.deadlines.set((SESSION, member_id), self.shard.now().mono_ms + timeout_ms)
-            self.shard.update_timer(group)
-
-    def close(self, group: ShareGroup, error: ErrorCode) -> None:
-        group.deadlines = Deadlines()
-        self.shard.update_timer(group)
+    def target_in(self, value: ShareGroupTargetAssignmentMemberValue) -> Assignment:
+        return assignment_of(value.topic_partitions)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.compat.kafka_tools.cluster.cluster_shell import HERE, ClusterShell, KbrokerNodes, Nodes
 from tests.compat.kafka_tools.jvm import Jvm
-from tests.compat.kafka_tools.test_transcripts import brief, need_group_features
+from tests.compat.kafka_tools.test_transcripts import brief
 from tests.compat.kafka_tools.transcript import read, replay
 from tests.compat.support import DEADLINE_S, need_own_broker
 
@@ -31,7 +31,6 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 @pytest.mark.feature("cluster")
 @pytest.mark.parametrize("stem", sorted(path.stem for path in HERE.glob("*.txt")))
 def test_a_transcript(jvm: Jvm, nodes: Nodes, stem: str) -> None:
-    need_group_features(stem)
     shell = ClusterShell(jvm, nodes)
     recorded = read((HERE / f"{stem}.txt").read_text())
     try:

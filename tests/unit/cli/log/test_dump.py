@@ -11,7 +11,7 @@ from kbroker.cli import main
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.log.dump import parse_offset_range
 from kbroker.cli.log.items import decode_internal
-from kbroker.common import TopicPartition
+from kbroker.common import TopicPartition, uuid_text
 from kbroker.coordination.interface import Create, Delete, Set
 from kbroker.coordination.journal import Journal, encode_snapshot
 from kbroker.coordinator.group.classic.records import ClassicGroupRecord
@@ -19,7 +19,7 @@ from kbroker.coordinator.group.kinds import RECORD_CODEC
 from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage import checkpoint_files, file_names, metadata_files
-from kbroker.storage.metadata_files import encode_topic_id, write_clean_shutdown_file
+from kbroker.storage.metadata_files import write_clean_shutdown_file
 from protocol.errors import MalformedError
 from protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue, TransactionPartitions
 from protocol.records.batch import TRANSACTIONAL, build_batch
@@ -239,7 +239,7 @@ def test_offset_commits_and_groups(tmp_path: Path, capsys: pytest.CaptureFixture
     assert decoded[0]["kind"] == "offset commit"
     assert decoded[0]["key"] == {"group": "g", "topic": "t", "partition": 3}
     assert decoded[0]["value"]["offset"] == 42
-    assert decoded[0]["value"]["topic_id"] == encode_topic_id(bytes(range(16)))
+    assert decoded[0]["value"]["topic_id"] == uuid_text(bytes(range(16)))
     assert [item["value"] for item in decoded[1:]] == [None, None, None]
     assert decoded[3]["kind"] == "record of a newer group type 3"
     assert items[-1]["reason"] == "a key of unknown version 32515 in __consumer_offsets"

@@ -38,11 +38,11 @@ def h() -> Iterator[Harness]:
 def test_a_write_sees_those_before_it_and_responds_after_its_commit(h: Harness):
     h.initialize()
     h.log.held = True
-    fencing = h.start(h.share_states.read(KEY, 5))
-    first = h.start(h.share_states.write(KEY, change((0, 4, ACKNOWLEDGED, 1), leader=5, start=5)))
-    second = h.start(h.share_states.write(KEY, change((9, 9, AVAILABLE, 2), leader=5)))
-    old = h.start(h.share_states.write(KEY, change((5, 9, ACKNOWLEDGED, 9), leader=4)))
-    reading = h.start(h.share_states.read(KEY, 5))
+    fencing = h.start_operation(h.share_states.read(KEY, 5))
+    first = h.start_operation(h.share_states.write(KEY, change((0, 4, ACKNOWLEDGED, 1), leader=5, start=5)))
+    second = h.start_operation(h.share_states.write(KEY, change((9, 9, AVAILABLE, 2), leader=5)))
+    old = h.start_operation(h.share_states.write(KEY, change((5, 9, ACKNOWLEDGED, 9), leader=4)))
+    reading = h.start_operation(h.share_states.read(KEY, 5))
     assert not any(task.done() for task in (fencing, first, second, old, reading))
     h.log.commit()
     h.loop.run_ready()
@@ -152,8 +152,8 @@ def test_a_snapshot_that_may_be_lost_replaces_none(h: Harness):
     h.run(h.share_states.prune())
     assert h.log.start_offset(TP) == 4
     h.log.held = True
-    h.start(h.share_states.initialize(KEY, 1, 9))
-    h.start(h.share_states.initialize(OTHER, 1, 9))
+    h.start_operation(h.share_states.initialize(KEY, 1, 9))
+    h.start_operation(h.share_states.initialize(OTHER, 1, 9))
     h.run(h.share_states.prune())
     assert h.log.start_offset(TP) == 4
     h.log.commit()

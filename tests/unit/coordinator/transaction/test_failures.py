@@ -223,7 +223,7 @@ def test_a_coordinator_that_loses_its_partition_stops(h: Harness):
 def test_losing_the_partition_fails_waiting_requests(h: Harness):
     producer = open_transaction(h)
     h.log.held = True
-    ending = h.start(h.transactions.end_transaction("t", *producer, True, 2))
+    ending = h.start_operation(h.transactions.end_transaction("t", *producer, True, 2))
     h.elect(2)
     assert str(ending.exception()) == "NOT_COORDINATOR"
     assert h.markers.attempts == []

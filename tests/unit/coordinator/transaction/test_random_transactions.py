@@ -70,7 +70,7 @@ class Story:
         id = self.random.choice(list(VERSIONS))
         producer = Producer(id, version=VERSIONS[id])
         self.producers.append(producer)
-        task = self.h.start(self.h.transactions.init_producer_id(producer.id, 60_000))
+        task = self.h.start_operation(self.h.transactions.init_producer_id(producer.id, 60_000))
         self.commit()
         if task.done() and task.exception() is None:
             producer.me = task.result()
@@ -82,7 +82,9 @@ class Story:
         if not self.producers:
             return
         producer, tp = self.chosen(), self.random.choice(PARTITIONS)
-        task = self.h.start(self.h.transactions.add_partitions(producer.id, *producer.me, [tp], producer.version))
+        task = self.h.start_operation(
+            self.h.transactions.add_partitions(producer.id, *producer.me, [tp], producer.version)
+        )
         self.commit()
         assert not task.done() or task.exception() is None or isinstance(task.exception(), KafkaError)
 
@@ -99,7 +101,9 @@ class Story:
             self.end_with(producer, (producer.me[0], epoch), self.random.random() < 0.5)
 
     def end_with(self, producer: Producer, me: tuple[int, int], committed: bool) -> None:
-        task = self.h.start(self.h.transactions.end_transaction(producer.id, *me, committed, producer.version))
+        task = self.h.start_operation(
+            self.h.transactions.end_transaction(producer.id, *me, committed, producer.version)
+        )
         self.commit()
         if not task.done() or task.exception() is not None:
             return

@@ -57,7 +57,7 @@ def test_partitions_are_verified(h: Harness):
 def test_no_marker_before_the_prepare_is_committed(h: Harness):
     producer = open_transaction(h)
     h.log.held = True
-    ending = h.start(h.transactions.end_transaction("t", *producer, True, 2))
+    ending = h.start_operation(h.transactions.end_transaction("t", *producer, True, 2))
     assert not ending.done()
     assert h.markers.attempts == []
     assert h.state() == "Ongoing"
@@ -102,7 +102,7 @@ def test_a_transaction_is_completed_when_the_last_marker_is_written(h: Harness):
 def test_one_transition_at_a_time(h: Harness):
     producer = open_transaction(h)
     h.log.held = True
-    adding = h.start(h.transactions.add_partitions("t", *producer, [B0], 2))
+    adding = h.start_operation(h.transactions.add_partitions("t", *producer, [B0], 2))
     assert h.add(producer, A1) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert h.commit(producer) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert h.commit(producer, version=OLD_CLIENT) is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -116,7 +116,7 @@ def test_the_producer_is_validated_after_the_transition_in_flight(h: Harness):
     """This applies to transactions version 2, whose producers may have the id and epoch that are being written."""
     producer = open_transaction(h)
     h.log.held = True
-    adding = h.start(h.transactions.add_partitions("t", *producer, [B0], 2))
+    adding = h.start_operation(h.transactions.add_partitions("t", *producer, [B0], 2))
     assert h.add((1000, 7), A1) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert h.end((1000, 7)) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert h.end((1000, 7), version=OLD_CLIENT) is ErrorCode.PRODUCER_FENCED
@@ -142,7 +142,7 @@ def test_transactions_that_end_together_share_appends(h: Harness):
 def test_a_cancelled_request_is_completed(h: Harness):
     producer = open_transaction(h)
     h.log.held = True
-    ending = h.start(h.transactions.end_transaction("t", *producer, True, 2))
+    ending = h.start_operation(h.transactions.end_transaction("t", *producer, True, 2))
     ending.cancel()
     h.loop.run_ready()
     h.log.held = False

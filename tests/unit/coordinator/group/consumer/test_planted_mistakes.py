@@ -1,19 +1,18 @@
 """The random stories of consumer groups find mistakes that are planted in the coordinator."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.group.consumer import consumer_group, heartbeat, membership
+from kbroker.coordinator.group.consumer import heartbeat, membership
 from kbroker.coordinator.group.consumer.consumer_group import ConsumerGroup
 from kbroker.coordinator.group.consumer.consumer_group_member import ConsumerGroupMember
 from kbroker.coordinator.group.consumer.consumer_groups import ConsumerGroups
 from kbroker.coordinator.group.consumer.heartbeat import MemberHeartbeat
 from kbroker.coordinator.group.modern import subscribed_topics
 from kbroker.coordinator.group.modern.modern_group import ModernGroup
-from kbroker.coordinator.group.records import OffsetRecord
 from protocol.errors import ErrorCode
 from tests.unit.coordinator.group.consumer.test_random_consumer_groups import run
 
@@ -72,18 +71,18 @@ def a_fenced_member_cannot_join_again(patch: pytest.MonkeyPatch) -> None:
 def load_starts_no_revocation_deadlines(patch: pytest.MonkeyPatch) -> None:
     def on_loaded(groups: ConsumerGroups, group: ConsumerGroup) -> None:
         for member_id in group.members:
-            groups._start_session(group, member_id)
+            groups.start_session(group, member_id)
 
     patch.setattr(ConsumerGroups, "on_loaded", on_loaded)
 
 
 def a_commit_below_the_assignment_epoch_is_accepted(patch: pytest.MonkeyPatch) -> None:
-    original = consumer_group._assignment_epoch
-    patch.setattr(consumer_group, "_assignment_epoch", lambda *key: None if original(*key) is None else 0)
+    original = ConsumerGroup.assignment_epoch_of
+    patch.setattr(ConsumerGroup, "assignment_epoch_of", lambda *key: None if original(*key) is None else 0)
 
 
 def a_commit_of_a_partition_of_another_member_is_accepted(patch: pytest.MonkeyPatch) -> None:
-    def validate(group: ConsumerGroup, member: ConsumerGroupMember, epoch: int, _: Collection[OffsetRecord]) -> None:
+    def validate(group: ConsumerGroup, member: ConsumerGroupMember, epoch: int, *_: Any) -> None:
         if epoch > member.epoch:
             raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH)
 

@@ -313,15 +313,17 @@ class Story:
         for member in self.members:
             assert member.owned == {partition for partition in owners if owners[partition] == member.member_id}
 
-    def records(self) -> list[tuple[bytes, bytes | None]]:
-        index = self.broker.groups.runtime.partition_for("g")
-        batches = self.broker.log.batches[TopicPartition(GROUP_METADATA_TOPIC, index)]
-        return [
-            (raw.key, raw.value)
-            for batch in batches
-            for pos, header in iter_headers(bytes(batch))
-            for raw in iter_records(body_of(batch, pos, header.size), header.count, header.base_timestamp)
-        ]
+
+def records_of(broker: Harness) -> list[tuple[bytes, bytes | None]]:
+    """Return the records of the partition of the group."""
+    index = broker.groups.runtime.partition_for("g")
+    batches = broker.log.batches[TopicPartition(GROUP_METADATA_TOPIC, index)]
+    return [
+        (raw.key, raw.value)
+        for batch in batches
+        for pos, header in iter_headers(bytes(batch))
+        for raw in iter_records(body_of(batch, pos, header.size), header.count, header.base_timestamp)
+    ]
 
 
 def dump(shard: GroupShard) -> dict[str, Any]:
@@ -364,8 +366,7 @@ def compacted(records: list[tuple[bytes, bytes | None]], random: Random) -> Iter
             yield key, value
 
 
-def replayed(story: Story, records: list[tuple[bytes, bytes | None]]) -> GroupShard:
-    broker = story.broker
+def replayed(broker: Harness, records: list[tuple[bytes, bytes | None]]) -> GroupShard:
     context: Any = None
     shard = GroupShard(broker.environment, lambda: broker.config, broker.metadata, context, GROUP_KINDS)
     for key, value in records:
@@ -381,10 +382,10 @@ def run(seed: int) -> None:
         for _ in range(STEPS):
             story.step()
         story.end()
-        records, expected = story.records(), dump(story.broker.shard())
-        assert dump(replayed(story, records)) == expected
+        records, expected = records_of(story.broker), dump(story.broker.shard())
+        assert dump(replayed(story.broker, records)) == expected
         for _ in range(10):
-            assert dump(replayed(story, list(compacted(records, story.random)))) == expected
+            assert dump(replayed(story.broker, list(compacted(records, story.random)))) == expected
     finally:
         story.broker.close()
 

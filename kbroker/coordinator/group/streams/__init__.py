@@ -1,0 +1,1 @@
+"""Streams groups (KIP-1071): the members of a Kafka Streams application share its tasks."""

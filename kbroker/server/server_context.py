@@ -94,11 +94,13 @@ class ServerContext(SharedContext):
         self.login_buffers = PeerFrameBuffers()
         self._random = environment.random
         # The salts of unknown users follow from it.
-        self._salt_key = self._random.randbytes(32)
+        self._salt_key = b""
         # Bytes of responses that clients have not read yet.
         self.unsent_bytes = 0
 
     def new_sasl_session(self, settings: SaslSettings) -> SaslSession:
+        self._salt_key = self._salt_key or self._random.randbytes(32)
+
         def find_credential(user: str, mechanism: ScramMechanism) -> ScramCredential | None:
             return self.services.metadata.scram_credential(user, mechanism)
 

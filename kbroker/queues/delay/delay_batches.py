@@ -322,21 +322,10 @@ def build_cancellation(entries: Sequence[Pending], now_ms: int) -> bytearray:
     )
 
 
-def with_kept_headers(record: StoredRecord) -> StoredRecord:
-    """Return the record with those of its headers that it keeps when it is delivered: mostly none.
-
-    A thousand records that are read ahead are then a thousand objects for the garbage collector, not four thousand.
-    """
-    return StoredRecord(*record[:5], _kept_headers(record), record.size, record.moved_from)
-
-
-def _kept_headers(record: StoredRecord) -> tuple[Header, ...]:
-    return tuple([header for header in record.headers if header[0] not in _REPLACED])
-
-
 def _delivered_headers(record: StoredRecord) -> tuple[Header, ...]:
+    kept = [header for header in record.headers if header[0] not in _REPLACED]
     return (
-        *_kept_headers(record),
+        *kept,
         (FROM, b"%d" % record.offset),
         (DUE, b"%d" % record.due_ms),
         (TIMESTAMP, b"%d" % record.timestamp),

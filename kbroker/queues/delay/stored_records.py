@@ -11,7 +11,7 @@ from contextlib import aclosing
 from itertools import takewhile
 
 from kbroker.common import Buffer, KafkaError
-from kbroker.queues.delay.delay_batches import DELAYED, StoredRecord, pick_records, stored_record, with_kept_headers
+from kbroker.queues.delay.delay_batches import DELAYED, StoredRecord, pick_records, stored_record
 from kbroker.queues.delay.pending_records import ENTRIES_AT_ONCE, Pending
 from kbroker.runtime.environment import Environment
 from kbroker.runtime.turns import paced, yield_if_due
@@ -85,7 +85,7 @@ class StoredRecords:
                 for record in records:
                     # Unless it was cancelled meanwhile.
                     if record.offset not in self._forgotten:
-                        self._add(with_kept_headers(record))
+                        self._add(record)
                 if self._ready_bytes > MAX_READY_BYTES:
                     # They are read in the order of their offsets, so the first due ones may be missing.
                     self.window = max(min(self.window, len(self._ready)) // 2, 1)

@@ -34,7 +34,11 @@ if TYPE_CHECKING:
 
 # By kind, what only the replay of records changes.
 _MODERN = ("group_epoch", "metadata_hash", "assignment_epoch", "members", "static_members", "target")
-REPLAYED_FIELDS: dict[str, tuple[str, ...]] = {"consumer": (*_MODERN, "owners"), "share": (*_MODERN, "states")}
+REPLAYED_FIELDS: dict[str, tuple[str, ...]] = {
+    "consumer": (*_MODERN, "owners"),
+    "share": (*_MODERN, "states"),
+    "streams": (*_MODERN, "topology", "validated_topology_epoch", "configs", "sources"),
+}
 
 
 class CommittedBatches:

@@ -13,6 +13,7 @@ from kbroker.config import BrokerConfig
 from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
 from kbroker.coordination.interface import ANY_VERSION, Check, Coordination, Create, Node, Op, Set, Watch
 from kbroker.metadata.cluster_member import ClusterMember
+from kbroker.metadata.features import OWN_FEATURES
 from kbroker.metadata.image import BrokerRegistration, PartitionRegistration
 from kbroker.metadata.registration import register_broker
 from kbroker.metadata.replication.isr_change_queue import IsrRequest
@@ -153,7 +154,9 @@ class MetadataCluster:
 
 
 def registration(broker_id: int) -> BrokerRegistration:
-    return BrokerRegistration(broker_id, f"broker{broker_id}.example", 9092, directory_id=f"{broker_id:022}")
+    return BrokerRegistration(
+        broker_id, f"broker{broker_id}.example", 9092, directory_id=f"{broker_id:022}", features=OWN_FEATURES
+    )
 
 
 # A session of the coordination service that counts what one broker reads and writes.

@@ -93,8 +93,8 @@ class Workload:
         repeated = sum(group.repeated for group in self.readers.groups)
         return [
             f"{sum(map(len, values))} records acknowledged and stored once, in order, except for "
-            f"{self.producers.repeated} that librdkafka has sent again in a higher producer epoch; read by three groups, "
-            f"{repeated} of them more than once",
+            f"{self.producers.repeated} that librdkafka has sent again in a higher producer epoch; read by three "
+            f"groups, {repeated} of them more than once",
             *flows,
             *([self.spark.report()] if self.spark else []),
         ]

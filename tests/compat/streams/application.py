@@ -76,6 +76,10 @@ class Words:
         self._application = application
         self.written: Counter[bytes] = Counter()
 
+    def write_poison(self) -> None:
+        self._producer.send(f"{self._application}-words", b"poison")
+        self._producer.flush()
+
     def write(self, rounds: int) -> None:
         for number in range(rounds):
             for word in WORDS:

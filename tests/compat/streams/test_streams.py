@@ -182,3 +182,41 @@ def test_an_instance_with_another_topology_fails(words: Words, start: Start) -> 
     words.write(10)
     words.wait()
     assert first.tasks() == (TASKS, set())
+
+
+def test_the_tasks_of_a_frozen_instance_go_to_another_one(words: Words, start: Start) -> None:
+    first = start("first", "count", EXACTLY_ONCE)
+    words.write(20)
+    words.wait()
+    second = start("second", "count", EXACTLY_ONCE)
+    eventually(lambda: len(second.tasks()[0]) == 3, "three tasks of the second instance", interval=0.2)
+    words.write(20)
+    first.freeze()
+    words.write(20)
+    words.wait()
+    assert second.tasks()[0] == TASKS
+    first.thaw()
+    eventually(lambda: len(first.tasks()[0]) == 3, "three tasks of the first instance", interval=0.2)
+    words.write(20)
+    words.wait()
+
+
+def test_one_instance_ends_all(words: Words, start: Start) -> None:
+    """The status SHUTDOWN_APPLICATION."""
+    first, second = start("first"), start("second")
+    words.write(10)
+    words.wait()
+    eventually(lambda: first.tasks()[0] | second.tasks()[0] == TASKS, "all tasks", interval=0.2)
+    words.write_poison()
+    for instance in (first, second):
+        instance.wait_for("error")
+
+
+def test_the_source_topic_grows(words: Words, start: Start, tool: Callable[..., str], application: str) -> None:
+    """The internal topics do not grow with it: that ends the application."""
+    instance = start("instance")
+    words.write(10)
+    words.wait()
+    tool("kafka-topics", "--alter", "--topic", f"{application}-words", "--partitions", "4")
+    topic = f"{application}-by-word-repartition"
+    assert f"Existing topic {topic} has different number of partitions: expected 4, found 3" in instance.failure()

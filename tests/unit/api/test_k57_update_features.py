@@ -19,6 +19,7 @@ INITIAL = {
     "group.version": 1,
     "metadata.version": 33,
     "share.version": 2,
+    "streams.version": 1,
 }
 
 

@@ -16,6 +16,7 @@ import org.apache.kafka.streams.state.Stores;
 /** An application with the streams protocol. Arguments: bootstrap, application id, kind, directory, configs as key=value.
  *
  *  count: counts the words of the topic words, with a repartition topic and a changelog; counts go to the topic counts.
+ *      The word poison ends all instances.
  *  join: joins the topics left and right, whose values go to the topic joined.
  *  Topics have the application id and a dash before their names. A line of input, and what happens:
  *  tasks: prints them; leave: ends it. */
@@ -45,7 +46,10 @@ public class Application {
                 .count(Materialized.<String, Long>as(Stores.inMemoryKeyValueStore("counts"))
                     .withKeySerde(Serdes.String()).withValueSerde(Serdes.Long()))
                 .toStream()
-                .mapValues((word, count) -> word + " " + count)
+                .mapValues((word, count) -> {
+                    if (word.equals("poison")) throw new IllegalStateException("poison");
+                    return word + " " + count;
+                })
                 .to(prefix + "counts");
         } else {
             builder.<String, String>stream(prefix + "left")
@@ -58,7 +62,8 @@ public class Application {
         streams.setUncaughtExceptionHandler(error -> {
             Throwable cause = error.getCause() == null ? error : error.getCause();
             System.out.println("failed: " + cause.getClass().getSimpleName() + ": " + cause.getMessage());
-            return StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
+            return cause instanceof IllegalStateException
+                ? StreamThreadExceptionResponse.SHUTDOWN_APPLICATION : StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
         });
         streams.setStateListener((now, before) -> System.out.println(now.name().toLowerCase()));
         streams.start();

@@ -62,7 +62,7 @@ public class KafkaTasks {
     static Object assign(JsonNode group) throws Exception {
         Map<String, StreamsGroupMember> members = new LinkedHashMap<>();
         Map<String, MemberTaskOffsets> taskOffsets = new HashMap<>();
-        group.get("members").fields().forEachRemaining(entry -> {
+        group.get("members").properties().forEach(entry -> {
             JsonNode member = entry.getValue();
             Map<String, Map<Integer, Integer>> active = new HashMap<>();
             tasks(member, "active").forEach((id, partitions) -> active.put(id, new HashMap<>()));
@@ -74,7 +74,7 @@ public class KafkaTasks {
             taskOffsets.put(entry.getKey(), new MemberTaskOffsets(offsets(member, "offsets"), Map.of()));
         });
         TreeMap<String, ConfiguredSubtopology> subtopologies = new TreeMap<>();
-        group.get("subtopologies").fields().forEachRemaining(entry -> {
+        group.get("subtopologies").properties().forEach(entry -> {
             int count = entry.getValue().get(0).asInt();
             ConfiguredInternalTopic changelog = new ConfiguredInternalTopic("changelog", count, Optional.empty(), Map.of());
             subtopologies.put(entry.getKey(), new ConfiguredSubtopology(
@@ -104,7 +104,7 @@ public class KafkaTasks {
         StreamsTopology topology = StreamsTopology.fromRecord(
             StreamsGroupTopologyValueJsonConverter.read(request.get("topology"), (short) 0));
         Map<String, Topic> topics = new HashMap<>();
-        request.get("topics").fields().forEachRemaining(entry ->
+        request.get("topics").properties().forEach(entry ->
             topics.put(entry.getKey(), new Topic(entry.getKey(), Uuid.ZERO_UUID, entry.getValue().asInt())));
         ConfiguredTopology configured;
         Map<String, Object> result = new TreeMap<>();

@@ -57,6 +57,7 @@ from kbroker.share.manager import SharePartitionManager
 from kbroker.telemetry.client_instances import ClientMetricsManager
 
 if TYPE_CHECKING:
+    from kbroker.config.first_users import FirstUser
     from kbroker.exporter.exporter import Exporter
     from kbroker.metadata.recovery.log_recovery_manager import LogsByBroker
     from kbroker.server.interbroker.cluster_parts import ClusterParts
@@ -82,13 +83,21 @@ class Broker:
     services: Services
     exporter: Exporter
 
-    def __init__(self, environment: Environment, config: BrokerConfig, open_session: OpenSession | None = None) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        config: BrokerConfig,
+        open_session: OpenSession | None = None,
+        first_users: Sequence[FirstUser] = (),
+    ) -> None:
+        """`first_users`: SCRAM users that are created unless they exist."""
         if len(config.log_dirs) != 1:
             raise ConfigError(f"log.dirs names {len(config.log_dirs)} directories; kbroker keeps its data in one")
         self.environment = environment
         self.config = config
         self.stopped: asyncio.Future[BaseException | None] = environment.loop.create_future()
         self._open_session = open_session
+        self._first_users = first_users
         self._cluster: ClusterParts | None = None
         self._server = SocketServer(environment, config, Dispatch())
         self._started: list[Callable[[], Awaitable[None]]] = []
@@ -169,6 +178,10 @@ class Broker:
             # With another node.id the directory can still be used.
             await directory.forget_owner()
             raise
+        if self._first_users:
+            from kbroker.server.authentication.first_users import create_first_users
+
+            await create_first_users(self.services, self._first_users)
         await self._start_coordinators()
         self._start_background_tasks(member, replicas, assigned)
         await self._server.serve(self.services)
@@ -399,7 +412,7 @@ class Broker:
                 log.failure("stopping failed", error)
 
 
-def run(config: BrokerConfig, *, on_ready: Callable[[str], None]) -> int:
+def run(config: BrokerConfig, *, on_ready: Callable[[str], None], first_users: Sequence[FirstUser] = ()) -> int:
     """Run a broker until SIGTERM, SIGINT or SIGHUP. Returns the exit status; raises errors of the startup."""
     raise_descriptor_limit()
     # Imported modules live until the process ends: no later collection has to scan them.
@@ -407,13 +420,18 @@ def run(config: BrokerConfig, *, on_ready: Callable[[str], None]) -> int:
     gc.enable()
     loop = new_event_loop()
     try:
-        return loop.run_until_complete(_serve(loop, config, on_ready))
+        return loop.run_until_complete(_serve(loop, config, on_ready, first_users))
     finally:
         loop.close()
 
 
-async def _serve(loop: asyncio.AbstractEventLoop, config: BrokerConfig, on_ready: Callable[[str], None]) -> int:
-    broker = Broker(system_environment(loop), config)
+async def _serve(
+    loop: asyncio.AbstractEventLoop,
+    config: BrokerConfig,
+    on_ready: Callable[[str], None],
+    first_users: Sequence[FirstUser],
+) -> int:
+    broker = Broker(system_environment(loop), config, first_users=first_users)
 
     def on_signal(number: signal.Signals) -> None:
         if not broker.stopped.done():

@@ -39,6 +39,21 @@ class Principal(NamedTuple):
 ANONYMOUS = Principal("User", "ANONYMOUS")
 
 
+class StoreSettings(NamedTuple):
+    """A key store or a trust store. `key`, `certificates`: PEM texts in place of a file. `config`: named in errors."""
+
+    config: str
+    type: str
+    location: str | None
+    password: str | None = None
+    key: str | None = None
+    certificates: str | None = None
+
+    @property
+    def is_set(self) -> bool:
+        return bool(self.location or self.certificates)
+
+
 def uuid_text(uuid: bytes) -> str:
     """Return a UUID of 16 bytes as Kafka prints it: URL-safe base64 without padding."""
     return urlsafe_b64encode(uuid).decode().rstrip("=")

@@ -136,7 +136,14 @@ def _override_change(
     if resource_type == ConfigResourceType.BROKER:
         if name and not _cordons_absent_broker(services, name, ops):
             _check_node_id(node_id, name)
-        return lambda current: alter_broker(start(current), ops, services.config, cluster_default=not name)
+
+        def alter(current: Overrides) -> Overrides:
+            altered = alter_broker(start(current), ops, services.config, cluster_default=not name)
+            if name == str(services.node_id) and any(".ssl." in op.name for op in ops):
+                _check_certificates(services, altered)
+            return altered
+
+        return alter
     if resource_type == ConfigResourceType.TOPIC:
         if not name:
             raise invalid_request("Default topic resources are not allowed.")
@@ -151,6 +158,19 @@ def _override_change(
             raise invalid_request("Subscription name can't be empty")
         return lambda current: _alter_client_metrics(start(current), ops)
     raise invalid_request(f"Unknown resource type {resource_type}")
+
+
+def _check_certificates(services: Services, altered: Overrides) -> None:
+    """Raise KafkaError unless the listeners of this broker could use the certificates of its altered configs."""
+    from kbroker.client.key_stores import KeyStoreError, server_context  # imported here to keep the startup fast
+
+    config = services.config.with_dynamic(services.config.dynamic_default_configs, altered)
+    for security in config.security.values():
+        if security.tls is not None:
+            try:
+                server_context(*security.tls.context)
+            except KeyStoreError as error:
+                raise invalid_request(str(error)) from None
 
 
 def _alter_topic(

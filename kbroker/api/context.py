@@ -62,6 +62,8 @@ from kbroker.runtime.metrics import RequestStats
 from kbroker.share.manager import SharePartitionManager
 from kbroker.telemetry.client_instances import ClientMetricsManager
 from protocol.fast.fetch import Records
+from protocol.messages.k17_sasl_handshake import SaslHandshakeResponse
+from protocol.messages.k36_sasl_authenticate import SaslAuthenticateResponse
 
 Body = bytes | Sequence[Buffer | Records]
 Handle = Callable[["Services", "RequestContext", Any], Any]
@@ -131,6 +133,19 @@ class ErrorListener(Protocol):
 UNKNOWN_SOFTWARE = ("unknown", "unknown")
 
 
+class SaslLogin(Protocol):
+    """The logins of a connection: see server/authentication/sasl_session.py."""
+
+    @property
+    def expects_token(self) -> bool: ...
+
+    def may_handshake(self, now_ms: int) -> bool: ...
+
+    def handshake(self, mechanism: str, now_ms: int) -> SaslHandshakeResponse: ...
+
+    def authenticate(self, token: bytes, now_ms: int) -> SaslAuthenticateResponse: ...
+
+
 class RequestConnection(Protocol):
     """The part of a request's connection that handlers use.
 
@@ -142,6 +157,11 @@ class RequestConnection(Protocol):
     identity: Identity
     client_software: tuple[str, str]
     producer_since: int | None
+
+    @property
+    def sasl(self) -> SaslLogin | None:
+        """The logins of the connection; None without SASL."""
+        ...
 
     @property
     def errors(self) -> ErrorListener: ...

@@ -31,10 +31,11 @@ _IGNORE_ERRORS = _IgnoreErrors()
 class DetachedConnection:
     """Stands for the connection of such a request."""
 
-    __slots__ = ("client_software", "identity", "peer", "producer_since")
+    __slots__ = ("client_software", "identity", "peer", "producer_since", "sasl")
 
     def __init__(self, peer: str, identity: Identity) -> None:
         self.producer_since: int | None = None
+        self.sasl: None = None
         self.client_software = UNKNOWN_SOFTWARE
         self.peer = peer
         self.identity = identity

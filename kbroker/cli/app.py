@@ -43,6 +43,7 @@ COMMANDS = {
     "transactions": CommandSource(
         "kbroker.cli.transactions.app", "app", "List and describe transactions, find and end hanging ones."
     ),
+    "users": CommandSource("kbroker.cli.users", "app", "List, set and delete the SCRAM users of secured listeners."),
     "configs": CommandSource(
         "kbroker.cli.configs.app", "app", "Get, set and unset configs of topics, brokers, groups and client metrics."
     ),

@@ -19,6 +19,7 @@ from kbroker.client.requests import (
     found_coordinator,
     partition_text,
 )
+from kbroker.client.security import NO_SECURITY, ClientSecurity
 from kbroker.common import format_address
 from protocol.apis import ApiKey
 from protocol.client import UnsupportedVersionError
@@ -61,11 +62,13 @@ class ClusterClient:
         client_id: str,
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        security: ClientSecurity = NO_SECURITY,
     ) -> None:
         """Create an unconnected client. `timeout_s`: for each request without one of its own."""
         self._bootstrap = list(bootstrap)
         self._client_id = client_id
         self._timeout_s, self._connect_timeout_s = timeout_s, connect_timeout_s
+        self._security = security
         self._addresses: dict[int, Address] = {}
         self._connections: dict[Address, BrokerConnection] = {}
         self._topics: dict[str, TopicMetadata] = {}
@@ -251,8 +254,9 @@ class ClusterClient:
         connection = self._connections.get(address)
         if connection is None or not connection.is_usable():
             connection = self._connections[address] = BrokerConnection(
-                address, client_id=self._client_id, timeout_s=self._timeout_s, connect_timeout_s=self._connect_timeout_s
-            )
+                address, client_id=self._client_id, timeout_s=self._timeout_s,
+                connect_timeout_s=self._connect_timeout_s, security=self._security,
+            )  # fmt: skip
         return connection
 
 

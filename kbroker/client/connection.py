@@ -5,17 +5,21 @@ is then unknown.
 """
 
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 from typing import TypeVar
 
+from kbroker.client.key_stores import KeyStoreError
 from kbroker.client.requests import MAX_VERSIONS, Address, BrokerError
+from kbroker.client.security import NO_SECURITY, ClientSecurity, log_in
 from kbroker.common import format_address
 from protocol.apis import PRIVATE_APIS
 from protocol.client import ClientConnection, EncodedRequest, NegotiationError, Response, UnsupportedVersionError
 from protocol.errors import MalformedError
 from protocol.schema.message import Message, message_info
+from protocol.scram import ScramError
 
 M = TypeVar("M", bound=Message)
 
@@ -40,8 +44,9 @@ class BrokerConnection:
         client_id: str,
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        security: ClientSecurity = NO_SECURITY,
     ) -> None:
-        """Connect and negotiate versions. `timeout_s`: for each request without one of its own.
+        """Connect, negotiate versions and log in. `timeout_s`: for each request without one of its own.
 
         Raises BrokerUnreachable, BrokerError.
         """
@@ -53,7 +58,10 @@ class BrokerConnection:
         with self._closed_by_failures():
             self._socket = socket.create_connection(address, min(connect_timeout_s, timeout_s))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = security.secure(self._socket, address[0])
             self._negotiate_versions()
+            if security.mechanism:
+                log_in(security, self.request)
 
     def __enter__(self) -> "BrokerConnection":
         return self
@@ -100,9 +108,10 @@ class BrokerConnection:
         if self.is_open and self._socket is not None and not self._protocol.in_flight:
             self._socket.settimeout(0)
             try:
-                if not self._socket.recv(1, socket.MSG_PEEK):
-                    self.close()
-            except BlockingIOError:
+                # No bytes are expected: what arrives is the end, or of TLS itself.
+                self._socket.recv(1)
+                self.close()
+            except (BlockingIOError, ssl.SSLWantReadError):
                 pass
             except OSError:
                 self.close()
@@ -145,6 +154,8 @@ class BrokerConnection:
             yield
         except BaseException as error:
             self.close()
+            if isinstance(error, ScramError | KeyStoreError):
+                error = ConnectionError(str(error))
             if isinstance(error, MalformedError):
                 error = ConnectionError(f"the broker sent a malformed response: {error}")
             if not isinstance(error, OSError):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from kbroker.config.broker.broker_config import broker_config_key
 from kbroker.config.broker.listeners import exclude_controller_listeners, parse_endpoints
 from kbroker.config.config_def import ConfigKey, ConfigResourceType
+from kbroker.config.definitions import security
 from kbroker.config.definitions.broker import strip_listener_prefix
 from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.group import GROUP_CONFIGS
@@ -12,7 +13,7 @@ from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.values import format_value
 
 # Configs that take effect with a listener prefix, too.
-PER_LISTENER = frozenset({"max.connections", "max.connection.creation.rate"})
+PER_LISTENER = frozenset({"max.connections", "max.connection.creation.rate", *(key.name for key in security.KEYS)})
 NOT_PER_LISTENER = "it applies to all listeners only"
 
 _DEFINITIONS = {

@@ -96,6 +96,11 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def on_lost(self, error: Exception | None) -> None: ...
 
+    def pass_on(self, view: memoryview) -> None:
+        """Called with the bytes after the frame with which the connection has ended, or continues with another one."""
+        if self._successor is not None:
+            self._successor._split(view)
+
     def continue_with(self, protocol: FrameProtocol) -> None:
         """Continue the connection with another protocol, from the bytes after the frame that is being handled."""
         transport, self.transport = self.transport, None
@@ -153,8 +158,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 return
             self.on_frame(view[pos + 4 : frame_end], True)
             if self.transport is None:
-                if self._successor is not None:
-                    self._successor._split(view[frame_end:])
+                self.pass_on(view[frame_end:])
                 return
             pos = frame_end
         if pos < end:

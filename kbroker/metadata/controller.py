@@ -24,6 +24,7 @@ from kbroker.metadata.recovery.log_recovery_manager import LogRecoveryManager, R
 from kbroker.metadata.replication.isr_change_queue import IsrChangeQueue
 from kbroker.metadata.replication.partition_requests import ELECTION_CONFIGS, ElectionType, NewConfigs
 from kbroker.metadata.replication.replication_control_manager import ReplicationControlManager
+from kbroker.metadata.scram_control_manager import ScramControlManager
 from kbroker.metadata.store import znodes
 from kbroker.metadata.topics.closing_checks import check_configs
 from kbroker.metadata.topics.topic_control_manager import TopicControlManager
@@ -62,6 +63,7 @@ class Controller(ControlManager):
         self.plans = ReassignmentPlanManager(context, self.reassignments)
         self.self_healing = SelfHealingManager(context, self.plans)
         self.recovery = LogRecoveryManager(context)
+        self.scram = ScramControlManager(context)
 
     def use_reports(self, read_logs: ReadReplicaLogs, read_disks: ReadDisks | None = None) -> None:
         """Ask brokers for their logs and disks with these functions, from now on. Called before the first election."""

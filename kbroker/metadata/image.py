@@ -4,7 +4,7 @@ The image is one object for the life of the broker. Only `apply` changes it, in 
 that does not await sees a consistent state. Other code only reads it.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.config.queue_configs import VIEW_OF
 from kbroker.metadata.features import FORMER_FEATURES, FORMER_FINALIZED, BrokerFeature, FinalizedFeatures
 from kbroker.metadata.topics.topic_names import collision_key
+from protocol.scram import ScramCredential, ScramMechanism
 
 
 class WriteHealth(IntEnum):
@@ -246,7 +247,8 @@ class MetadataDelta:
     must handle deletions first. A topic in `missing` has no nodes any more, but nothing proves that it was deleted:
     nothing of it may be removed for good. `partitions` has every new, changed or removed partition, including those of
     created, deleted and missing topics. `configs` has the new overrides of each changed resource, {} if they were
-    removed. A broker that has left `MetadataImage.brokers` or `fenced_brokers` has None in the field of the same name.
+    removed, and `scram_users` the new credentials of each changed user. A broker that has left `MetadataImage.brokers`
+    or `fenced_brokers` has None in the field of the same name.
     """
 
     deleted: list[TopicImage] = field(default_factory=list)
@@ -259,11 +261,12 @@ class MetadataDelta:
     fenced_brokers: dict[int, BrokerRegistration | None] = field(default_factory=dict)
     controller_id: int | None = None
     features: FinalizedFeatures | None = None
+    scram_users: dict[str, Mapping[ScramMechanism, ScramCredential]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(
             self.deleted or self.missing or self.created or self.updated or self.configs or self.brokers
-            or self.fenced_brokers or self.controller_id is not None or self.features is not None
+            or self.fenced_brokers or self.controller_id is not None or self.features is not None or self.scram_users
         )  # fmt: skip
 
 
@@ -275,6 +278,7 @@ class MetadataImage:
     """The topics, brokers, config overrides and features of the cluster.
 
     `brokers` are those that the controller has unfenced: only they can lead partitions, and clients see only them.
+    `scram_users`: the credentials of each user that has any.
     """
 
     def __init__(self) -> None:
@@ -289,6 +293,7 @@ class MetadataImage:
         self.topics_by_id: dict[bytes, TopicImage] = {}
         # Topic names by their form in Kafka's metrics, in which "." is replaced by "_".
         self.names_by_collision_key: dict[str, str] = {}
+        self.scram_users: dict[str, Mapping[ScramMechanism, ScramCredential]] = {}
         # The names of the views of each source topic.
         self.views: dict[str, set[str]] = {}
         # By name and by id of each topic with retired partitions: the image version in which the last of them retired.
@@ -338,6 +343,11 @@ class MetadataImage:
             self.controller_id = delta.controller_id
         if delta.features is not None:
             self.features = delta.features
+        for user, credentials in delta.scram_users.items():
+            if credentials:
+                self.scram_users[user] = credentials
+            else:
+                self.scram_users.pop(user, None)
 
     def _note_retired(self, old: TopicImage | None, new: TopicImage) -> None:
         if not new.partitions or not is_retired(new.partitions[-1]):
@@ -386,6 +396,9 @@ class MetadataImage:
         for topic in self.topics.values():
             for index, partition in enumerate(topic.partitions):
                 yield TopicPartition(topic.name, index), partition
+
+    def scram_credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
+        return self.scram_users.get(user, {}).get(mechanism)
 
     def endpoints(self, listener: str) -> dict[int, BrokerEndpoint]:
         """Return the endpoints of a listener, by broker id: of the unfenced brokers that its clients can reach."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from asyncio import Lock
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER
@@ -257,7 +258,11 @@ class MetadataLoader(LoadedNodes):
 
     async def _all_paths(self) -> list[str]:
         roots = (znodes.PARTITIONS, znodes.TOPICS, znodes.REGISTRATIONS, *znodes.CONFIG_ROOTS)
-        return [f"{root}/{name}" for root in roots for name in await self._coordination.children(root)] + [
+        paths = [f"{root}/{name}" for root in roots for name in await self._coordination.children(root)]
+        with suppress(NoNode):  # the version that created the cluster had no users
+            paths += [f"{znodes.USERS}/{name}" for name in await self._coordination.children(znodes.USERS)]
+        return [
+            *paths,
             znodes.FEATURES,
             znodes.REASSIGNMENT_PLAN,
         ]

@@ -38,6 +38,7 @@ def layout_ops(random: Random) -> list[Op]:
         znodes.PARTITIONS,
         znodes.CONFIGS,
         *znodes.CONFIG_ROOTS,
+        znodes.USERS,
         RECENT,
         *recent_paths(),
     )

@@ -226,6 +226,11 @@ class RealFile:
         self.close()
 
 
+def _mode(path: str) -> int:
+    """Return the permissions of a new file. Only the broker may read the metadata: they have its secret, and keys."""
+    return 0o600 if os.path.basename(path).startswith("coordination.") else 0o644
+
+
 class RealDisk:
     def __init__(self, max_descriptors: int | None = None) -> None:
         """`max_descriptors`: `open` fails with EMFILE if the file would have this descriptor or a higher one."""
@@ -237,7 +242,7 @@ class RealDisk:
         flags = os.O_RDWR | os.O_APPEND if write else os.O_RDONLY
         if create:
             flags |= os.O_CREAT
-        fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, flags | os.O_CLOEXEC, _mode(path))
         if self._max_descriptors is not None and fd >= self._max_descriptors:
             os.close(fd)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
@@ -253,7 +258,7 @@ class RealDisk:
 
     def write_atomic(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
         temporary = path + ".tmp"
-        with open(temporary, "wb", buffering=0) as file:
+        with open(temporary, "wb", buffering=0, opener=lambda name, flags: os.open(name, flags, _mode(path))) as file:
             try:
                 view = memoryview(data)
                 while view:

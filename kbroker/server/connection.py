@@ -17,11 +17,11 @@ import asyncio
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from kbroker.api.context import UNKNOWN_SOFTWARE, Identity, RequestContext
+from kbroker.api.context import UNKNOWN_SOFTWARE, Identity, RequestContext, SaslLogin
 from kbroker.api.dispatch import UnsupportedRequest
 from kbroker.common import KafkaError
 from kbroker.server.backlog import Backlog
-from kbroker.server.error_reporter import api_name, closing_reason
+from kbroker.server.error_reporter import api_name, closing_reason, foreign_protocol
 from kbroker.server.fair_scheduler import EXPENSIVE_NS, LAST_DATA_API_KEY
 from kbroker.server.frame_buffers import BUFFER_BYTES
 from kbroker.server.large_request import LARGE_REQUEST_BYTES, serve_frame, serve_request
@@ -62,6 +62,8 @@ class ConnectionListener(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """The protocol object of one accepted socket. `host` is the client's address, `peer` is "host:port".
 
+    `sasl`: None without SASL.
+
     `last_active_ns`: the last time at which bytes arrived or a delayed response was sent (monotonic).
     """
 
@@ -70,6 +72,8 @@ class Connection(asyncio.BufferedProtocol):
         "_responses", "_server", "_transport", "_turn_bytes", "client_software", "errors", "host", "identity",
         "last_active_ns", "peer", "producer_since",
     )  # fmt: skip
+
+    sasl: SaslLogin | None = None
 
     def __init__(self, server: ServerContext, listener: ConnectionListener) -> None:
         self.host = "?"
@@ -174,7 +178,9 @@ class Connection(asyncio.BufferedProtocol):
         while end - pos >= 4 and self._transport is not None:
             length: int = _LENGTH.unpack_from(view, pos)[0]
             if not 0 <= length <= server.max_request_bytes:
+                foreign = foreign_protocol(length)
                 reason = "frame too large" if length > 0 else "malformed frame"
+                reason = reason if foreign is None else f"{foreign} on a listener without TLS"
                 self.close(reason, size=length, limit=server.max_request_bytes)
                 break
             frame_end = pos + 4 + length

@@ -78,6 +78,15 @@ class ClosingReason(NamedTuple):
     detail: str
 
 
+_HTTP_METHODS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"CONN", b"PATC")
+
+
+def foreign_protocol(length: int) -> str | None:
+    """Return what a connection that begins with this length is, if not that of a Kafka client without TLS."""
+    start = (length & 0xFFFFFFFF).to_bytes(4)
+    return "an HTTP request" if start in _HTTP_METHODS else "a TLS handshake" if start[:2] == b"\x16\x03" else None
+
+
 class ResponseTooLarge(Exception):
     """A response of more than MAX_RESPONSE_BYTES, as to a request that names a large group thousands of times."""
 

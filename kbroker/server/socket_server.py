@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.api.context import Identity
 from kbroker.api.dispatch import Dispatch
+from kbroker.common import ANONYMOUS, Principal
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.system import start_serving
+from kbroker.server.authentication.sasl_connection import Replacement, SaslConnection, Stranger
+from kbroker.server.authentication.tls_connection import TlsConnection
+from kbroker.server.authentication.tls_context import RELOAD_CHECK_S, TlsContext
 from kbroker.server.connection import Connection
-from kbroker.server.connection_rate import ConnectionRateLimiter
 from kbroker.server.server_context import ServerContext
 
 if TYPE_CHECKING:
@@ -27,11 +30,29 @@ if TYPE_CHECKING:
 
 log = EventLogger("kbroker.server")
 
+Accepted = Connection | Stranger
+
 IDLE_SWEEP_S = 10.0
 # The connections that may use the file descriptors that are reserved for files, so that an operator can connect.
 FEW_CONNECTIONS = 16
 # With Kafka's default of 50, clients that connect at the same time have to wait for a second.
 SOCKET_BACKLOG = 1024
+
+
+class ConnectionRateLimiter:
+    """Delays connections that exceed max.connection.creation.rate (KIP-612).
+
+    The connections of one second may all arrive at the same time.
+    """
+
+    def __init__(self) -> None:
+        # The time from which on another connection does not exceed the rate.
+        self._free_at_s = 0.0
+
+    def delay_s(self, now_s: float, rate: int) -> float:
+        """Return the delay of a connection that arrives at `now_s`, at `rate` connections per second."""
+        self._free_at_s = max(self._free_at_s, now_s - 1) + 1 / max(rate, 1)
+        return max(0.0, self._free_at_s - now_s)
 
 
 class Listener:
@@ -41,6 +62,7 @@ class Listener:
         self.identity = Identity(name)
         self.accepted = 0
         self.connections = 0
+        self.tls = TlsContext()
         self.max_connections: int
         self._max_creation_rate: int
         self._rate_limiter = ConnectionRateLimiter()
@@ -55,18 +77,44 @@ class Listener:
         self.max_connections = config.listener_limit(self.name, "max.connections")
         self._max_creation_rate = config.listener_limit(self.name, "max.connection.creation.rate")
 
+        self.security = config.listener_security(self.name)
+        if self.security.tls is not None:
+            self.tls.configure(self.security.tls)
+
+    def accept(self) -> asyncio.BufferedProtocol:
+        """Return the protocol object of an accepted socket."""
+        server = self._server.context
+        if self.tls.context is not None:
+            return TlsConnection(server, self, self.tls.context, self._above_tls)
+        if self.security.sasl is not None:
+            return SaslConnection(server, self, server.new_sasl_session(self.security.sasl), None)
+        return Connection(server, self)
+
+    def _above_tls(self, former: Stranger, principal: Principal | None) -> asyncio.BufferedProtocol:
+        server = self._server.context
+        if self.security.sasl is not None:
+            return SaslConnection(server, self, server.new_sasl_session(self.security.sasl), former)
+        return Connection(server, Replacement(self, former, principal or ANONYMOUS))
+
+    def principal_of(self, certificate: bytes) -> Principal | None:
+        user = self.tls.user(certificate)
+        return None if user is None else Principal("User", user)
+
     def delay_s(self, now_s: float) -> float:
         """Return the delay of a connection that arrives now."""
         return self._rate_limiter.delay_s(now_s, self._max_creation_rate)
 
     # Called by connections.
 
-    def on_open(self, connection: Connection) -> None:
+    def on_open(self, connection: Accepted) -> None:
         self.accepted += 1
         self.connections += 1
         self._server.on_open(connection, self)
 
-    def on_close(self, connection: Connection) -> None:
+    def replace(self, former: Accepted, connection: Accepted) -> None:
+        self._server.replace(former, connection)
+
+    def on_close(self, connection: Accepted) -> None:
         """Called when the socket is closed."""
         self.connections -= 1
         self._server.on_close(connection)
@@ -78,7 +126,7 @@ class SocketServer:
     def __init__(self, environment: Environment, config: BrokerConfig, dispatch: Dispatch) -> None:
         self.context = ServerContext(environment, dispatch, config.socket_request_max_bytes)
         # In the order in which they were accepted.
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[Accepted, None] = {}
         self.listeners: dict[str, Listener] = {}
         self.expired = 0
         self._loop = environment.loop
@@ -87,6 +135,7 @@ class SocketServer:
         self._rate_limiter = ConnectionRateLimiter()
         self._listening: list[asyncio.Server] = []
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._reload_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
         self.configure(config)
 
@@ -110,7 +159,7 @@ class SocketServer:
             else SOCKET_BACKLOG
         )
         server = await self._loop.create_server(
-            lambda: Connection(self.context, listener),
+            listener.accept,
             endpoint.host or None,
             endpoint.port,
             backlog=backlog,
@@ -141,6 +190,13 @@ class SocketServer:
         self.context.services = services
         for server in self._listening:
             await start_serving(server)
+        if any(listener.tls.context is not None for listener in self.listeners.values()):
+            self._reload_timer = self._loop.call_later(RELOAD_CHECK_S, self._reload_certificates)
+
+    def _reload_certificates(self) -> None:
+        for listener in self.listeners.values():
+            listener.tls.reload()
+        self._reload_timer = self._loop.call_later(RELOAD_CHECK_S, self._reload_certificates)
 
     async def stop(self) -> None:
         """Stop accepting, close the connections and cancel their requests. May be called again."""
@@ -148,15 +204,16 @@ class SocketServer:
         for server in self._listening:
             server.close()
         self._listening.clear()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        for timer in (self._idle_timer, self._reload_timer):
+            if timer is not None:
+                timer.cancel()
         for connection in list(self.connections):
             connection.close_quietly()
         await self.context.stop()
 
     # Called by listeners.
 
-    def on_open(self, connection: Connection, listener: Listener) -> None:
+    def on_open(self, connection: Accepted, listener: Listener) -> None:
         config, host = self._config, connection.host
         self.connections[connection] = None
         self._connections_by_host[host] += 1
@@ -181,10 +238,15 @@ class SocketServer:
         if self._idle_timer is None:
             self._idle_timer = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
 
-    def on_close(self, connection: Connection) -> None:
+    def replace(self, former: Accepted, connection: Accepted) -> None:
+        del self.connections[former]
+        self.connections[connection] = None
+
+    def on_close(self, connection: Accepted) -> None:
         if connection in self.connections:
             del self.connections[connection]
-            self.context.services.share.on_connection_closed(connection)
+            if isinstance(connection, Connection):
+                self.context.services.share.on_connection_closed(connection)
             self._connections_by_host[connection.host] -= 1
             if not self._connections_by_host[connection.host]:
                 del self._connections_by_host[connection.host]

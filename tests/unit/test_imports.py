@@ -186,7 +186,6 @@ PURE = (
     "kbroker/retry/policy.py",
     "kbroker/retry/records.py",
     "kbroker/runtime/deadlines.py",
-    "kbroker/server/connection_rate.py",
     "kbroker/share/delivery.py",
     "kbroker/share/in_flight.py",
     "kbroker/share/partition.py",

@@ -5,6 +5,7 @@ from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
 from kbroker.cli.common.client import CLIENT_ERRORS, CLIENT_ID, admin_client
+from kbroker.cli.common.client_security import client_security
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.partitions import CONDITIONS, PartitionHealth, min_isr_by_topic
 from kbroker.cli.common.values import count_text
@@ -91,7 +92,9 @@ class Observer:
 
     def _connect(self, broker: int) -> BrokerConnection:
         row = self._brokers[broker]
-        return BrokerConnection((row.host, row.port), client_id=CLIENT_ID, timeout_s=TIMEOUT_S)
+        return BrokerConnection(
+            (row.host, row.port), client_id=CLIENT_ID, timeout_s=TIMEOUT_S, security=client_security()
+        )
 
     def _process(self, broker: int) -> BrokerProcess | None:
         try:

@@ -9,12 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from kbroker.cli.common.client_security import client_security
 from kbroker.cli.common.errors import CliError, exception_text, usage_error
 from kbroker.cli.common.values import TopicPartitions, parse_host_port
 from kbroker.client.admin import describe_topics
 from kbroker.client.cluster import ClusterClient, UnknownBroker, require_reachable
 from kbroker.client.connection import BrokerUnreachable
+from kbroker.client.key_stores import KeyStoreError
 from kbroker.client.requests import Address, BrokerError, Partition
+from kbroker.client.security import NO_SECURITY, tls_context
 from protocol.client import UnsupportedVersionError
 from protocol.errors import ErrorCode, error_name
 from protocol.schema.message import Message
@@ -47,7 +50,7 @@ def _reachable() -> Iterator[None]:
 @contextmanager
 def admin_client(bootstrap: str) -> Iterator[ClusterClient]:
     """Connect to a cluster. Raises CliError if no bootstrap broker can be reached, and for the client's errors."""
-    with ClusterClient(parse_bootstrap(bootstrap), client_id=CLIENT_ID) as cluster:
+    with ClusterClient(parse_bootstrap(bootstrap), client_id=CLIENT_ID, security=client_security()) as cluster:
         try:
             with _reachable():
                 cluster.any_broker()
@@ -62,12 +65,27 @@ def client_settings(bootstrap: str) -> dict[str, Any]:
     addresses = parse_bootstrap(bootstrap)
     with _reachable():
         require_reachable(addresses)
-    return {
+    return _security_settings() | {
         "bootstrap_servers": [server.strip() for server in bootstrap.split(",") if server.strip()],
         "client_id": CLIENT_ID,
         "bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS,
         "request_timeout_ms": REQUEST_TIMEOUT_MS,
     }
+
+
+def _security_settings() -> dict[str, Any]:
+    """Return the security settings of kafka-python's clients. Raises CliError."""
+    security = client_security()
+    settings: dict[str, Any] = {"security_protocol": security.protocol}
+    if security.mechanism:
+        settings |= {"sasl_mechanism": security.mechanism}
+        settings |= {"sasl_plain_username": security.user, "sasl_plain_password": security.password}
+    if security.has_tls:
+        try:
+            settings["ssl_context"] = tls_context(security)
+        except KeyStoreError as error:
+            raise CliError(str(error)) from None
+    return settings if security != NO_SECURITY else {}
 
 
 @contextmanager

@@ -48,6 +48,14 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 Bootstrap = Annotated[
     str, option("--bootstrap -b HOST:PORT,...", "One or more brokers of the cluster.", envvar="KBROKER_BOOTSTRAP")
 ]
+CommandConfig = Annotated[
+    str | None,
+    option(
+        "--command-config FILE",
+        "Properties of Kafka's clients that say how to connect: security.protocol, sasl.*, ssl.*",
+        envvar="KBROKER_COMMAND_CONFIG",
+    ),
+]
 AsJson = Annotated[bool, option("--json", "Print JSON.")]
 Yes = Annotated[bool, option("--yes -y", "Do not ask for confirmation.")]
 
@@ -62,17 +70,33 @@ AllowFewerRacks = Annotated[
 
 # Groups of options.
 
+_SECURITY = "command_config"
+# Spark jobs, and what asks the machine: they do not connect to secured listeners.
+_WITHOUT_SECURITY = ("kbroker.cli.archive", "kbroker.cli.replay", "kbroker.cli.pipeline", "kbroker.cli.doctor")
+
 
 def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command in which each parameter that is a NamedTuple of options has one option for each field."""
     signature = inspect.signature(command)
-    parameters = signature.parameters.values()
+    parameters = list(signature.parameters.values())
+    is_new = _SECURITY not in signature.parameters
+    has_security = (
+        is_new and "bootstrap" in signature.parameters and not command.__module__.startswith(_WITHOUT_SECURITY)
+    )
+    if has_security:
+        parameters.append(
+            inspect.Parameter(_SECURITY, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CommandConfig)
+        )
     groups = {each.name: each.annotation for each in parameters if hasattr(each.annotation, "_fields")}
 
     @wraps(command)
     def expanded(**arguments: Any) -> None:
         for name, group in groups.items():
             arguments[name] = group(**{field: arguments.pop(field) for field in group._fields})
+        if has_security:
+            from kbroker.cli.common.client_security import use_command_config
+
+            use_command_config(arguments.pop(_SECURITY))
         command(**arguments)
 
     keyword = inspect.Parameter.KEYWORD_ONLY

@@ -17,6 +17,7 @@ from kbroker.cli.common.errors import CliError, print_error
 from kbroker.cli.start.directories import broker_directory, is_locked
 from kbroker.cli.start.options import failure_text
 from kbroker.config import BrokerConfig
+from kbroker.config.first_users import FirstUser
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.real_disk import lock_owner
 from kbroker.storage.file_names import LOCK
@@ -65,7 +66,9 @@ class ForkedBroker:
         return self.bootstrap.endswith("\n")
 
 
-def fork_broker(config: BrokerConfig, parent_life: tuple[int, int], close: Sequence[int]) -> ForkedBroker:
+def fork_broker(
+    config: BrokerConfig, parent_life: tuple[int, int], close: Sequence[int], first_users: Sequence[FirstUser]
+) -> ForkedBroker:
     """Start a broker.
 
     `parent_life` are both ends of a pipe on which nothing is written: it ends with the parent. `close` are further file
@@ -83,19 +86,19 @@ def fork_broker(config: BrokerConfig, parent_life: tuple[int, int], close: Seque
         for descriptor in (output, parent_life[1], *close):
             os.close(descriptor)
         threading.Thread(target=_die_with_parent, args=(parent_life[0],), daemon=True).start()
-        status = _run(config, ready)
+        status = _run(config, ready, first_users)
     finally:
         logging.shutdown()
         os._exit(status)
 
 
-def _run(config: BrokerConfig, ready: int) -> int:
+def _run(config: BrokerConfig, ready: int, first_users: Sequence[FirstUser]) -> int:
     from kbroker.broker import run
 
     for handler in logging.getLogger().handlers:
         handler.addFilter(BrokerLogFilter(config.node_id))
     try:
-        return run(config, on_ready=lambda bootstrap: _write(ready, f"{bootstrap}\n"))
+        return run(config, on_ready=lambda bootstrap: _write(ready, f"{bootstrap}\n"), first_users=first_users)
     except KeyboardInterrupt:
         return 130
     except Exception as error:

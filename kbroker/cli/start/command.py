@@ -46,6 +46,14 @@ def start(
         int | None,
         option("N", "Run a cluster of N brokers on consecutive ports.", min=1, show_default="a single broker"),
     ] = None,
+    add_scram: Annotated[
+        list[str] | None,
+        option(
+            "--add-scram USER",
+            "Create a SCRAM user unless it exists: SCRAM-SHA-256=[name=NAME,password=PASSWORD], or @FILE with one in "
+            "each line; repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Run a broker until SIGTERM or SIGINT.
 
@@ -58,6 +66,7 @@ def start(
     from kbroker.cli.start.start import start as start_broker
 
     options = StartOptions(
-        config, data_dir, listen or [], advertise or [], properties or [], log_level, log_format, metrics, brokers
-    )
+        config, data_dir, listen or [], advertise or [], properties or [], log_level, log_format, metrics, brokers,
+        add_scram or [],
+    )  # fmt: skip
     raise typer.Exit(start_broker(options))

@@ -18,6 +18,7 @@ from kbroker.cli.start.broker_process import ForkedBroker, end_orphans, fork_bro
 from kbroker.cli.start.directories import broker_directory
 from kbroker.cli.start.options import print_ready
 from kbroker.config import BrokerConfig, Endpoint
+from kbroker.config.first_users import FirstUser
 from kbroker.config.sources.static_configs import StaticConfigs
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.coordination.interface import CoordinationError
@@ -37,7 +38,7 @@ STOP_S = 60.0
 SESSION_TIMEOUTS_MS = (1_000, 60_000)
 
 
-def run_local_cluster(properties: StaticConfigs, brokers: int) -> int:
+def run_local_cluster(properties: StaticConfigs, brokers: int, first_users: Sequence[FirstUser]) -> int:
     """Run brokers until SIGTERM, SIGINT or SIGHUP. Returns the exit status. Raises CliError, ConfigError, OSError."""
     # Absolute, because a broker may be started again from elsewhere, where it must not begin with an empty directory.
     directory = os.path.abspath(properties["log.dirs" if "log.dirs" in properties else "log.dir"].text)
@@ -63,7 +64,10 @@ def run_local_cluster(properties: StaticConfigs, brokers: int) -> int:
     gc.enable()
     parent_life = os.pipe()
     own_descriptors = [lock.fileno(), *(listener.fileno() for listener in listeners)]
-    processes = [fork_broker(config, parent_life, own_descriptors) for config in configs]
+    processes = [
+        fork_broker(config, parent_life, own_descriptors, () if index else first_users)
+        for index, config in enumerate(configs)
+    ]
     loop = new_event_loop()
     try:
         return loop.run_until_complete(LocalCluster(loop, directory, digest, processes, restart_files).run(listeners))

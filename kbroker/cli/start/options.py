@@ -7,6 +7,8 @@ This module is loaded before the first accepted connection: it imports only what
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kbroker.cli.common.errors import CliError, exception_text
 from kbroker.cli.common.values import parse_assignments, parse_host_port
@@ -16,6 +18,9 @@ from kbroker.config import ConfigError
 from kbroker.config.broker.listeners import PLAINTEXT, PROTOCOLS
 from kbroker.config.definitions.broker import BROKER_CONFIGS
 from kbroker.config.sources.static_configs import StaticConfig, StaticConfigs, from_environment, merge_sources
+
+if TYPE_CHECKING:
+    from kbroker.config.first_users import FirstUser
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA_DIR = "kbroker-data"
@@ -36,6 +41,7 @@ class StartOptions:
     log_format: str | None = None
     metrics: str | None = None
     brokers: int | None = None
+    add_scram: list[str] = field(default_factory=list)
 
 
 _ATTRIBUTES = {
@@ -48,6 +54,7 @@ _ATTRIBUTES = {
     "--log-format": "log_format",
     "--metrics": "metrics",
     "--brokers": "brokers",
+    "--add-scram": "add_scram",
 }
 
 
@@ -61,7 +68,7 @@ def parse_options(args: Sequence[str]) -> StartOptions | None:
         value = text if sign else next(remaining, None)
         if attribute is None or value is None:
             return None
-        if attribute in ("set", "listen", "advertise"):
+        if attribute in ("set", "listen", "advertise", "add_scram"):
             getattr(options, attribute).append(value)
         elif attribute == "brokers":
             if not value.isascii() or not value.isdigit():
@@ -70,6 +77,21 @@ def parse_options(args: Sequence[str]) -> StartOptions | None:
         else:
             setattr(options, attribute, value)
     return options
+
+
+def parse_first_users(specs: Sequence[str]) -> list["FirstUser"]:
+    """Parse the values of --add-scram: a user each, or @FILE with a user in each line. Raises CliError."""
+    if not specs:
+        return []
+    from kbroker.config.first_users import parse_first_user
+
+    lines: list[str] = []
+    try:
+        for spec in specs:
+            lines += Path(spec[1:]).read_text().splitlines() if spec.startswith("@") else [spec]
+        return [parse_first_user(line) for line in lines if line.strip()]
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        raise CliError(f"--add-scram: {exception_text(error)}") from None
 
 
 def load_properties(options: StartOptions, environment: Mapping[str, str]) -> tuple[StaticConfigs, list[str]]:

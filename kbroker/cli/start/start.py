@@ -14,6 +14,7 @@ from kbroker.cli.start.options import (
     failure_text,
     load_properties,
     origins_text,
+    parse_first_users,
     print_ready,
 )
 from kbroker.config import BrokerConfig, ConfigError
@@ -41,16 +42,17 @@ def start(options: StartOptions) -> int:
         handler.setFormatter(formatter("text"))
         logging.basicConfig(level=options.log_level.upper(), handlers=[handler])
         properties = _load_properties(options, handler)
+        first_users = parse_first_users(options.add_scram)
         if options.brokers is not None:
             from kbroker.cli.start.local_cluster import run_local_cluster
 
-            return run_local_cluster(properties, options.brokers)
+            return run_local_cluster(properties, options.brokers, first_users)
         config = _load_config(properties)
         check_single(config.log_dirs[0])
         handler.setFormatter(formatter(config.kbroker_log_format))
         from kbroker.broker import run
 
-        return run(config, on_ready=print_ready)
+        return run(config, on_ready=print_ready, first_users=first_users)
     except KeyboardInterrupt:
         return 130
     except CliError as error:

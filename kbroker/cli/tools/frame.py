@@ -71,6 +71,8 @@ def _find_fault(data: bytes, pos: int) -> str | None:
     return None if HEADER_SIZE <= size <= remaining else f"a batch of {size} bytes where {remaining} remain"
 
 
+# Passwords, and what a password could be guessed from. A captured frame may be sent to others.
+_SECRETS = ("auth_bytes", "salted_password")
 _MAX_BYTES_SHOWN = 64
 _API_KEY_FIELDS = ("request_api_key", "api_key")
 
@@ -147,6 +149,8 @@ class FrameText:
             name = field.path[-1]
             if isinstance(container, list):
                 container.append(_element_json(field))
+            elif field.kind == "bytes" and name in _SECRETS:
+                container[name] = None
             elif field.kind in ("bytes", "tag"):
                 container.update(bytes_to_json(name, field.value))
             elif field.kind == "records":
@@ -201,6 +205,8 @@ def _value_text(field: ParsedField) -> str:
             return uuid_text(value)
         case "records":
             return count_text(len(value), "byte")
+        case "bytes" if name in _SECRETS:
+            return f"{count_text(len(value), 'byte')}, not shown"
         case "bytes" | "tag":
             shown = value[:_MAX_BYTES_SHOWN].hex() + ("..." if len(value) > _MAX_BYTES_SHOWN else "")
             return f"{count_text(len(value), 'byte')} {shown}".rstrip()

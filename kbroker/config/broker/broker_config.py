@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kbroker.config.broker.consistency import validate_broker_configs
-from kbroker.config.broker.listeners import WILDCARDS, Endpoint, parse_listeners
+from kbroker.config.broker.listeners import PLAINTEXT, WILDCARDS, Endpoint, parse_listeners
+from kbroker.config.broker.security import NO_SECURITY, ListenerSecurity, listener_security
 from kbroker.config.config_def import ConfigKey, NoEffect, broker_defaults
 from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY, strip_listener_prefix
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
@@ -31,12 +32,14 @@ class BrokerConfig:
     `topic_defaults` are the configs of a topic without overrides, `group_defaults` those of a group.
     """
 
-    static_configs: ConfigTexts
-    dynamic_default_configs: ConfigTexts
-    dynamic_broker_configs: ConfigTexts
+    # Not in the representation: they have passwords.
+    static_configs: ConfigTexts = field(repr=False)
+    dynamic_default_configs: ConfigTexts = field(repr=False)
+    dynamic_broker_configs: ConfigTexts = field(repr=False)
     values: Mapping[str, Value] = field(repr=False, compare=False)
     topic_defaults: TopicConfig = field(repr=False)
     group_defaults: GroupConfig = field(repr=False, compare=False)
+    security: Mapping[str, ListenerSecurity] = field(repr=False)
     # Those that `group_config` has returned, by overrides.
     known_group_configs: dict[tuple[tuple[str, str], ...], GroupConfig] = field(repr=False, compare=False)
 
@@ -232,6 +235,10 @@ class BrokerConfig:
         assert isinstance(limit, int)
         return limit
 
+    def listener_security(self, listener: str) -> ListenerSecurity:
+        """Return how a listener protects its connections."""
+        return self.security.get(listener, NO_SECURITY)
+
     def get(self, name: str) -> Value:
         """Return the value of any broker config. Raises KeyError for an unknown name."""
         return self.values[name]
@@ -249,8 +256,8 @@ CLUSTER_DEFAULTS: Mapping[str, Value] = {
 
 _INPUTS = {"static_configs", "dynamic_default_configs", "dynamic_broker_configs", "values", "topic_defaults"}
 _COMPUTED = {
-    "group_defaults", "known_group_configs", "listeners", "advertised_listeners", "inter_broker_listener_name",
-    "log_dirs",
+    "group_defaults", "known_group_configs", "security", "listeners", "advertised_listeners",
+    "inter_broker_listener_name", "log_dirs",
 }  # fmt: skip
 _ATTRIBUTES = tuple(
     (f.name, f.name.replace("_", ".")) for f in fields(BrokerConfig) if f.name not in _INPUTS | _COMPUTED
@@ -269,7 +276,7 @@ def _ignored(name: str, error: ConfigError) -> str:
 def _no_protection(settings: Sequence[str]) -> ConfigError:
     """Return the error for security configs: their user relies on them, and the broker would serve everyone."""
     return ConfigError(
-        f"cannot set {', '.join(settings)}: {NoEffect.NO_PROTECTION}, so everyone who can connect may do everything"
+        f"cannot set {', '.join(settings)}: {NoEffect.NO_PROTECTION}, so every client that is served may do everything"
     )
 
 
@@ -292,6 +299,7 @@ def _build(
     if "broker" not in _strings(values["process.roles"]):
         raise ConfigError("process.roles must contain broker")
     listeners, advertised_listeners, inter_broker_listener_name = parse_listeners(values)
+    _check_inter_broker(values, listeners, inter_broker_listener_name)
     typed: dict[str, Any] = {attribute: values[name] for attribute, name in _ATTRIBUTES}
     config = cls(
         static_configs=static_configs,
@@ -300,6 +308,7 @@ def _build(
         values=values,
         topic_defaults=TopicConfig.from_values(broker_defaults(ALL_TOPIC_CONFIGS, values)),
         group_defaults=GroupConfig.of({}, values),
+        security=listener_security(values, listeners),
         known_group_configs={},
         listeners=listeners,
         advertised_listeners=advertised_listeners,
@@ -309,6 +318,17 @@ def _build(
     )
     validate_broker_configs(config.values)
     return config
+
+
+def _check_inter_broker(values: Mapping[str, Value], listeners: Sequence[Endpoint], name: str) -> None:
+    """Refuse a cluster whose brokers are to protect their connections to each other, which they do not do yet."""
+    protocol = next((listener.security_protocol for listener in listeners if listener.name == name), PLAINTEXT)
+    if values["zookeeper.connect"] and protocol != PLAINTEXT:
+        raise ConfigError(
+            f"the inter-broker listener {name} has the security protocol {protocol}, but kbroker does not encrypt "
+            "connections between brokers yet: name a listener with PLAINTEXT in inter.broker.listener.name, in a "
+            "network that only brokers can reach"
+        )
 
 
 def _with_both_ids(static_configs: ConfigTexts) -> ConfigTexts:

@@ -52,18 +52,19 @@ def parse_listeners(values: Mapping[str, Value]) -> tuple[tuple[Endpoint, ...], 
     advertised = None if values["advertised.listeners"] is None else endpoints("advertised.listeners")
     advertised = resolve_advertised_listeners(bound, advertised)
     names = [endpoint.name for endpoint in advertised]
-    return bound, advertised, _inter_broker_name(values["inter.broker.listener.name"], names, protocols)
+    return bound, advertised, _inter_broker_name(values, names, protocols)
 
 
-def _inter_broker_name(configured: Value, names: Sequence[str], protocols: Mapping[str, str]) -> str:
+def _inter_broker_name(values: Mapping[str, Value], names: Sequence[str], protocols: Mapping[str, str]) -> str:
     """Return the name of the listener whose endpoints brokers use. Raises ConfigError.
 
     As in Kafka, the default is the listener with the name of security.inter.broker.protocol. A single listener may have
     any name.
     """
+    configured, protocol = values["inter.broker.listener.name"], str(values["security.inter.broker.protocol"])
     if configured is None and len(names) == 1:
         return names[0]
-    name = PLAINTEXT if configured is None else str(configured).upper()
+    name = protocol if configured is None else str(configured).upper()
     if not name:
         raise ConfigError("The provided listener name is null or empty string")
     if name not in protocols:
@@ -137,14 +138,12 @@ def _security_protocols(text: str) -> dict[str, str]:
 
 
 def _with_protocol(endpoint: Endpoint, protocols: Mapping[str, str]) -> Endpoint:
-    """Raises ConfigError unless listener.security.protocol.map maps the listener to PLAINTEXT."""
+    """Raises ConfigError unless listener.security.protocol.map maps the listener to a protocol."""
     protocol = protocols.get(endpoint.name, "")
     if protocol not in PROTOCOLS:
         raise ConfigError(
             f"No security protocol defined for listener {endpoint.name}; listener.security.protocol.map must name one"
         )
-    if protocol != PLAINTEXT:
-        raise ConfigError(f"Listener {endpoint} has the security protocol {protocol}; only PLAINTEXT is supported")
     return endpoint._replace(security_protocol=protocol)
 
 

@@ -1,11 +1,11 @@
-"""All broker configs. Those of logs and replication are in log.py, those of groups that are not classic in group.py,
-and those without effect in no_effect.json.
+"""All broker configs. Those of logs and replication are in log.py, those of TLS and SASL in security.py, those of
+groups that are not classic in group.py, and those without effect in no_effect.json.
 """
 
 import re
 
 from kbroker.config.config_def import CLUSTER_WIDE, HIGH, LOW, MEDIUM, PER_BROKER, READ_ONLY, ConfigKey, config_def
-from kbroker.config.definitions import group, log
+from kbroker.config.definitions import group, log, security
 from kbroker.config.definitions.no_effect import keys_without_effect
 from kbroker.config.validators import (
     at_least,
@@ -195,7 +195,9 @@ _DYNAMIC_ONLY = (
 
 _PREFIXED_NAME = re.compile(r"listener\.name\.[^.]+\.(.+)")
 
-BROKER_CONFIGS = config_def((*KEYS, *ZOOKEEPER_KEYS, *log.KEYS, *group.BROKER_KEYS, *keys_without_effect("broker")))
+BROKER_CONFIGS = config_def(
+    (*KEYS, *ZOOKEEPER_KEYS, *log.KEYS, *security.KEYS, *group.BROKER_KEYS, *keys_without_effect("broker"))
+)
 
 # Kafka accepts these through IncrementalAlterConfigs only, and does not list them until they are set.
 DYNAMIC_ONLY = config_def((*_DYNAMIC_ONLY, *keys_without_effect("broker, dynamic only")))

@@ -41,6 +41,7 @@ class LoadedNodes:
         yield from map(znodes.topic_path, self.topics)
         yield from map(znodes.registration_path, self.registrations)
         yield from self.reassignment_plan.known_paths()
+        yield from map(znodes.user_path, self.image.scram_users)
         for resource_type in znodes.CONFIG_DIRECTORIES:
             for name in self.image.resources_with_overrides(resource_type):
                 yield znodes.config_path(ConfigResource(resource_type, name))
@@ -84,6 +85,10 @@ class LoadedNodes:
                     delta.features = features
             elif znodes.REASSIGNMENT_PLAN in (path, parent):
                 self.reassignment_plan.update(path, data)
+            elif parent == znodes.USERS:
+                user, credentials = znodes.user_name(path), {} if data is None else znodes.decode_user(path, data)
+                if credentials != self.image.scram_users.get(user, {}):
+                    delta.scram_users[user] = credentials
             elif parent in znodes.CONFIG_ROOTS:
                 overrides: dict[str, str] = {} if data is None else znodes.decode(path, data)
                 resource = znodes.config_resource(path)

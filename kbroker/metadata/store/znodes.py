@@ -20,6 +20,7 @@
     /kbroker/configs/DIRECTORY/NAME  {config: value}; DIRECTORY is topics, brokers, client-metrics or groups
     /kbroker/features                {"epoch", "levels": {feature: finalized level}}
     /kbroker/producer-ids            {"next": first id of the next block}
+    /kbroker/users/NAME              {SCRAM mechanism: [iterations, salt, stored key, server key]}, the bytes in hex
     /kbroker/deleted-topics/N        [topic id in hex]: the last topics that were deleted: recovery/deleted_topics.py
     /kbroker/reassignment-plan       the plan that moves partitions, see reassignments/stored_plan.py
 
@@ -52,6 +53,7 @@ from kbroker.metadata.image import (
     SeenMetadata,
     WriteHealth,
 )
+from protocol.scram import MECHANISMS, ScramCredential, ScramMechanism
 
 ROOT, CLUSTER_ID = interface.ROOT, interface.CLUSTER_ID
 BROKER_EPOCH = f"{ROOT}/broker-epoch"
@@ -67,6 +69,7 @@ PARTITIONS = f"{ROOT}/partitions"
 CONFIGS = f"{ROOT}/configs"
 FEATURES = f"{ROOT}/features"
 PRODUCER_IDS = f"{ROOT}/producer-ids"
+USERS = f"{ROOT}/users"
 REASSIGNMENT_PLAN = f"{ROOT}/reassignment-plan"
 
 CONFIG_DIRECTORIES: dict[int, str] = {
@@ -247,6 +250,34 @@ def decode_features(data: bytes) -> FinalizedFeatures:
         fields = decode(FEATURES, data)
         levels = {str(name): int(level) for name, level in fields["levels"].items()}
         return FinalizedFeatures(int(fields["epoch"]), levels)
+
+
+def user_path(name: str) -> str:
+    return f"{USERS}/{escape(name)}"
+
+
+def user_name(path: str) -> str:
+    """Return the user of a path; the inverse of user_path."""
+    return unquote(path.rpartition("/")[2])
+
+
+def encode_user(credentials: Mapping[ScramMechanism, ScramCredential]) -> bytes:
+    return encode(
+        {
+            mechanism.sasl_name: [each.iterations, each.salt.hex(), each.stored_key.hex(), each.server_key.hex()]
+            for mechanism, each in credentials.items()
+        }
+    )
+
+
+def decode_user(path: str, data: bytes) -> dict[ScramMechanism, ScramCredential]:
+    """Mechanisms that are unknown are those of a later version, and ignored."""
+    with decoding(path):
+        return {
+            MECHANISMS[name]: ScramCredential(int(iterations), *map(bytes.fromhex, keys))
+            for name, (iterations, *keys) in decode(path, data).items()
+            if name in MECHANISMS
+        }
 
 
 @dataclass(slots=True)

@@ -55,6 +55,7 @@ class InterBrokerConnection(FrameProtocol):
         self.peer = peer
         self.identity = identity
         self.producer_since: int | None = None
+        self.sasl: None = None
         self.client_software = UNKNOWN_SOFTWARE
         self.errors = server.errors
         self._server = server

@@ -137,6 +137,12 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
         "UnregisterBroker": {"broker_id": 999},
         "AlterReplicaLogDirs": {"dirs": [{"path": "/wire.nowhere", "topics": topics}]},
         "DescribeClientQuotas": {"components": [{"entity_type": "user", "match": "wire.nobody"}]},
+        "AlterUserScramCredentials": {
+            "deletions": [{"name": "bad", "mechanism": 1}],
+            "upsertions": [{"name": "", "mechanism": 1, "iterations": 1, "salt": b"s", "salted_password": b"p"}],
+        },
+        "SaslHandshake": {"mechanism": "PLAIN"},
+        "SaslAuthenticate": {"auth_bytes": b"token"},
         "DescribeUserScramCredentials": {"users": [{"name": "wire.nobody"}]},
         "ElectLeaders": {
             "topic_partitions": [{"topic": topic, "partitions": [0]}],

@@ -14,12 +14,15 @@ from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
 from kbroker.config.alter import AlterConfigOp, OpType, alter_broker, alter_client_metrics, alter_group, alter_topic
 from kbroker.config.config_def import NoEffect
+from kbroker.config.definitions import security
 from kbroker.config.definitions.broker import BROKER_CONFIGS
 from tests.unit.config.kafka_values import KAFKA, START, UNLISTED, Outcome, load, trials
 
 ACCEPTS, REJECTS = "accepts", "rejects"
 PROTECTION = "|".join(
-    re.escape(name) for name, key in BROKER_CONFIGS.items() if key.no_effect is NoEffect.NO_PROTECTION
+    re.escape(name)
+    for name, key in BROKER_CONFIGS.items()
+    if key.no_effect is NoEffect.NO_PROTECTION or key in security.KEYS
 )
 
 

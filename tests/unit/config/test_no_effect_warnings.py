@@ -7,7 +7,8 @@ import pytest
 
 import kbroker
 from kbroker.config.broker.broker_config import broker_config_key
-from kbroker.config.config_def import ConfigResourceType
+from kbroker.config.config_def import ConfigResourceType, NoEffect
+from kbroker.config.definitions import security
 from kbroker.config.definitions.broker import BROKER_CONFIGS, ZOOKEEPER_KEYS
 from kbroker.config.definitions.group import GROUP_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
@@ -28,6 +29,7 @@ READ_IN_CONFIG = {
     "max.connection.creation.rate",
     "max.connections",
     "process.roles",
+    *(key.name for key in security.KEYS),
     *(key.name for key in ZOOKEEPER_KEYS),
     # Consumers read them.
     *(key.name for key in RETRY_KEYS),
@@ -69,11 +71,9 @@ def test_the_broker_configs_behind_a_topic_config_take_effect_if_it_does(key):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("ssl.keystore.location", "kbroker has no TLS, SASL, authorization or delegation tokens yet"),
-        (
-            "listener.name.x.ssl.keystore.type",
-            "it is part of TLS, SASL or delegation tokens, which kbroker does not have yet",
-        ),
+        ("listener.name.x.ssl.keystore.location", None),
+        ("authorizer.class.name", NoEffect.NO_PROTECTION),
+        ("listener.name.x.ssl.provider", NoEffect.NO_SECURITY),
         ("listener.name.x.socket.send.buffer.bytes", "it applies to all listeners only"),
         ("listener.name.x.max.connections", None),
         ("socket.send.buffer.bytes", None),
@@ -98,8 +98,7 @@ def test_configs_without_effect_are_reported_unless_they_are_set_to_their_defaul
     assert no_effect_warnings(ConfigResourceType.BROKER, configs) == [
         "num.network.threads=9 is accepted, but has no effect: "
         "one event loop serves all requests, without a pool of threads",
-        "sasl.oauthbearer.scope=secret is accepted, but has no effect: "
-        "it is part of TLS, SASL or delegation tokens, which kbroker does not have yet",
+        f"sasl.oauthbearer.scope=secret is accepted, but has no effect: {NoEffect.NO_SECURITY}",
         "listener.name.x.max.connections.per.ip=5 is accepted, but has no effect: it applies to all listeners only",
     ]
     topic = ConfigResourceType.TOPIC

@@ -103,7 +103,7 @@ async def test_the_backlog_of_a_waiting_request_is_counted(m: Machine) -> None:
 @pytest.mark.parametrize(
     ("start", "reason"),
     [
-        (b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n", "frame too large"),
+        (b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n", "an HTTP request on a listener without TLS"),
         (bytes.fromhex("05030100c8010000c40303") + bytes(20), "API not served"),
         ((1000).to_bytes(4, "big") + encode_request_header(0, 1, 1, None), "version not served"),
         ((1000).to_bytes(4, "big") + encode_request_header(999, 1, 1, None), "API not served"),

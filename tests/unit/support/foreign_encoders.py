@@ -36,13 +36,17 @@ def kio_class(name: str, kind: str, version: int) -> Any:
 
 
 def kio_encode(message: Message, version: int) -> bytes | None:
-    """Encode a message with kio; returns None if kio does not have it."""
+    """Encode a message with kio; returns None if kio does not have it, or cannot represent a time."""
     cls = message.__class__
     foreign_class = kio_class(cls.__name__, message_info(cls).kind, version)
     if foreign_class is None:
         return None
     out = BytesIO()
-    entity_writer(foreign_class)(out, _to_kio(message, foreign_class))
+    try:
+        foreign = _to_kio(message, foreign_class)
+    except OverflowError:
+        return None
+    entity_writer(foreign_class)(out, foreign)
     return out.getvalue()
 
 
@@ -98,7 +102,7 @@ def _struct_class_or_none(annotation: Any) -> Any:
 @cache
 def kafka_python_class(name: str) -> Any:
     """Return the class of kafka-python for a message, or None."""
-    for room in ("admin", "consumer", "metadata", "producer"):
+    for room in ("admin", "consumer", "metadata", "producer", "sasl"):
         module = import_module(f"kafka.protocol.{room}")
         if isinstance(message_class := getattr(module, name, None), type):
             return message_class

@@ -1,4 +1,4 @@
-"""ACLs, quotas and SCRAM credentials of a broker that has none of them."""
+"""ACLs, quotas, SASL and SCRAM credentials of a broker without an authorizer, over a listener without SASL."""
 
 from typing import Any
 
@@ -113,3 +113,48 @@ def describe_user_scram_credentials(story: Story) -> None:
     request("one twice", "a", "a")
     request("one three times, and another one", "a", "b", "a", "a")
     request("a long name", "x" * 300)
+
+
+@of_api("AlterUserScramCredentials", "security")
+def alter_user_scram_credentials(story: Story) -> None:
+    def delete(step: str, *names: str, mechanism: int = 1) -> None:
+        story.request(step, deletions=[{"name": each, "mechanism": mechanism} for each in names], upsertions=[])
+
+    def change(step: str, name: str, *mechanisms: int, iterations: int = 4096) -> None:
+        rows = [
+            {"name": name, "mechanism": each, "iterations": iterations, "salt": b"salt", "salted_password": b"p" * size}
+            for each in mechanisms
+            for size in (64 if each == 2 else 32,)
+        ]
+        story.request(step, deletions=[], upsertions=rows)
+
+    delete("nothing")
+    delete("no such user", "scram-a")
+    change("a user", "scram-a", 1)
+    change("again", "scram-a", 1, iterations=16384)
+    change("another mechanism", "scram-a", 2)
+    change("two mechanisms at once", "scram-a", 1, 2)
+    change("an empty name", "", 1)
+    change("no such mechanism", "scram-a", 3)
+    change("mechanism 0", "scram-a", 0)
+    change("too few iterations", "scram-a", 1, iterations=4095)
+    change("too many iterations", "scram-a", 1, iterations=16385)
+    delete("twice", "scram-a", "scram-a")
+    delete("mechanism 9", "scram-a", mechanism=9)
+    delete("one mechanism", "scram-a")
+    delete("it again", "scram-a")
+    delete("the other one", "scram-a", mechanism=2)
+
+
+@of_api("SaslHandshake", "security")
+def sasl_handshake(story: Story) -> None:
+    """Over a listener without SASL."""
+    for mechanism in ("PLAIN", "SCRAM-SHA-256", "x", ""):
+        story.request(f"mechanism {mechanism}", mechanism=mechanism)
+
+
+@of_api("SaslAuthenticate", "security")
+def sasl_authenticate(story: Story) -> None:
+    """Over a listener without SASL."""
+    story.request("a token", auth_bytes=b"\0alice\0secret")
+    story.request("an empty token", auth_bytes=b"")

@@ -41,7 +41,10 @@ def test_several_listeners_have_names_and_no_security_protocol() -> None:
     assert [str(endpoint) for endpoint in config.advertised_listeners] == ["PLAINTEXT://b:9092", "HOST://[::1]:19092"]
     assert {endpoint.security_protocol for endpoint in config.listeners} == {"PLAINTEXT"}
     options.set = ["listener.security.protocol.map=PLAINTEXT:PLAINTEXT,HOST:SSL"]
-    with pytest.raises(ConfigError, match="HOST://:19092 has the security protocol SSL; only PLAINTEXT is supported"):
+    with pytest.raises(
+        ConfigError,
+        match=r"HOST://:19092 .* SSL, which needs a certificate: set listener\.name\.host\.ssl\.keystore\.location",
+    ):
         BrokerConfig.load(properties(options))
     with pytest.raises(ConfigError, match=r"inter\.broker\.listener\.name must be a listener name"):
         BrokerConfig.load(properties(StartOptions(listen=["A://h:1", "B://h:2"])))
@@ -119,13 +122,13 @@ def test_an_invalid_value_is_rejected_with_its_origin(
 def test_a_broker_that_would_be_open_does_not_start(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     """Its user relies on the protection."""
     file = tmp_path / "server.properties"
-    file.write_text("ssl.client.auth=required\nauthorizer.class.name=a.B\n")
+    file.write_text("sasl.login.class=c.D\nauthorizer.class.name=a.B\n")
     data = ("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
     command = [sys.executable, "-m", "kbroker", "start", "--config", str(file), *data, *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert result.returncode == 1
     assert result.stdout == ""
-    assert result.stderr.startswith("kbroker: cannot set ssl.client.auth to required, authorizer.class.name to a.B: ")
+    assert result.stderr.startswith("kbroker: cannot set sasl.login.class to c.D, authorizer.class.name to a.B: ")
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "data").exists()
 
@@ -148,7 +151,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
 def test_the_ready_line_is_the_only_standard_output(
     broker: Callable[[Run], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def run(config: BrokerConfig, *, on_ready: Callable[[str], None]) -> int:
+    def run(config: BrokerConfig, *, on_ready: Callable[[str], None], first_users: object) -> int:
         assert config.listeners[0].port == 19099
         on_ready("127.0.0.1:19099")
         return 0
@@ -183,7 +186,7 @@ def test_a_configuration_error_is_one_line(
 
 
 def test_a_failure_of_the_broker_is_one_line(broker: Callable[[Run], None], capsys: pytest.CaptureFixture[str]) -> None:
-    def run(config: BrokerConfig, *, on_ready: Callable[[str], None]) -> int:
+    def run(config: BrokerConfig, *, on_ready: Callable[[str], None], first_users: object) -> int:
         raise OSError(98, "Address already in use")
 
     broker(run)
@@ -209,7 +212,7 @@ def test_a_start_imports_neither_typer_nor_rich_nor_kafka_python() -> None:
 def test_log_format(form: str, tmp_path: Path) -> None:
     program = (
         "import sys; from kbroker import broker, cli; from kbroker.runtime.event_log import EventLogger;"
-        "broker.run = lambda config, on_ready: EventLogger('kbroker').warning('it runs', port=1) or 0;"
+        "broker.run = lambda config, on_ready, first_users: EventLogger('kbroker').warning('it runs', port=1) or 0;"
         "sys.exit(cli.main(['start', *sys.argv[1:]]))"
     )
     args = ["--log-format", form, "--metrics", "127.0.0.1:0", "--data-dir", str(tmp_path)]

@@ -92,7 +92,6 @@ def test_the_listener_of_brokers_must_be_known(inter_broker: str | None, reason:
         ("PLAINTEXT://::1:9092", None, "each entry must have the form NAME://host:port"),
         ("PLAINTEXT://h:65536", None, "port must be 0 to 65535"),
         ("PLAINTEXT://a:1,PLAINTEXT://b:2", None, "listeners has PLAINTEXT more than once"),
-        ("SSL://a:1", None, "only PLAINTEXT is supported"),
         ("INSIDE://a:1", None, "No security protocol defined for listener INSIDE"),
         ("", None, "must not be empty"),
         ("PLAINTEXT://0.0.0.0:1", None, "is on every interface; set advertised.listeners"),

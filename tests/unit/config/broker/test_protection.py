@@ -7,17 +7,17 @@ from kbroker.config import BrokerConfig, ConfigError
 from kbroker.config.alter import AlterConfigOp, OpType, alter_broker
 from kbroker.config.config_def import READ_ONLY, NoEffect
 from kbroker.config.definitions.broker import BROKER_CONFIGS
+from kbroker.config.definitions.security import KEYS
 from kbroker.config.sources.static_configs import from_environment
 from kbroker.config.values import INT, LONG, format_value
 from protocol.errors import ErrorCode
 
 PROTECTION = [key for key in BROKER_CONFIGS.values() if key.no_effect is NoEffect.NO_PROTECTION]
-VALUES = {"ssl.client.auth": "required", "security.inter.broker.protocol": "SASL_SSL"}
-REASON = f"{NoEffect.NO_PROTECTION}, so everyone who can connect may do everything"
+REASON = f"{NoEffect.NO_PROTECTION}, so every client that is served may do everything"
 
 
 def value_of(name: str) -> str:
-    return VALUES.get(name, "5" if BROKER_CONFIGS[name].type in (INT, LONG) else "x.Y")
+    return "5" if BROKER_CONFIGS[name].type in (INT, LONG) else "x.Y"
 
 
 def test_configs_of_every_protection_are_refused() -> None:
@@ -25,9 +25,13 @@ def test_configs_of_every_protection_are_refused() -> None:
     security = {name for name in BROKER_CONFIGS if name.startswith(("ssl.", "sasl.", "delegation.", "security."))}
     security |= {"authorizer.class.name", "connections.max.reauth.ms", "principal.builder.class"}
     security |= {"connection.failed.authentication.delay.ms", "early.start.listeners"}
-    assert {BROKER_CONFIGS[name].no_effect for name in security} == {NoEffect.NO_PROTECTION, NoEffect.NO_SECURITY}
+    others = {name for name in security if BROKER_CONFIGS[name].no_effect is None}
+    assert others == {key.name for key in KEYS}
+    assert {BROKER_CONFIGS[name].no_effect for name in security - others} == {
+        NoEffect.NO_PROTECTION,
+        NoEffect.NO_SECURITY,
+    }
     assert {key.name for key in PROTECTION} <= security
-    assert {"authorizer.class.name", "sasl.enabled.mechanisms", "ssl.client.auth"} <= {key.name for key in PROTECTION}
 
 
 @pytest.mark.parametrize("prefix", ["", "listener.name.plaintext.", "listener.name.plaintext.scram-sha-256."])
@@ -53,10 +57,10 @@ def test_an_empty_value_is_accepted(name: str) -> None:
 
 
 def test_the_error_names_each_config() -> None:
-    configs = {"ssl.client.auth": "requested", "num.partitions": "2", "authorizer.class.name": "a.B"}
+    configs = {"sasl.login.class": "c.D", "num.partitions": "2", "authorizer.class.name": "a.B"}
     with pytest.raises(ConfigError) as raised:
         BrokerConfig.load(configs)
-    assert str(raised.value) == f"cannot set ssl.client.auth to requested, authorizer.class.name to a.B: {REASON}"
+    assert str(raised.value) == f"cannot set sasl.login.class to c.D, authorizer.class.name to a.B: {REASON}"
 
 
 @pytest.mark.parametrize("name", ["super.users", "allow.everyone.if.no.acl.found"])

@@ -1,0 +1,54 @@
+"""The properties of Kafka's clients that say how to connect."""
+
+from collections.abc import Mapping
+
+from kbroker.client.security import ClientSecurity
+from kbroker.common import StoreSettings
+from kbroker.config.broker.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
+from kbroker.config.broker.listeners import PROTOCOLS
+from kbroker.config.broker.security import MECHANISMS, PLAIN, STORE_TYPES, TLS_VERSIONS
+from kbroker.config.values import ConfigError
+
+
+def parse_client_security(texts: Mapping[str, str]) -> ClientSecurity:
+    """Parse Kafka's client properties; those that are not about security are ignored. Raises ConfigError."""
+    protocol = texts.get("security.protocol", "PLAINTEXT").upper()
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"security.protocol is {protocol}; it must be one of {', '.join(PROTOCOLS)}")
+    mechanism = user = password = ""
+    if protocol.startswith("SASL"):
+        mechanism = texts.get("sasl.mechanism", "GSSAPI")
+        if mechanism not in MECHANISMS:
+            raise ConfigError(f"sasl.mechanism is {mechanism}; kbroker has {', '.join(MECHANISMS)}")
+        module = PLAIN_MODULE if mechanism == PLAIN else SCRAM_MODULE
+        options = parse_jaas("sasl.jaas.config", texts.get("sasl.jaas.config", ""), module)
+        user, password = options.get("username", ""), options.get("password", "")
+        if not user or not password:
+            raise ConfigError("sasl.jaas.config has no username or no password")
+    if not protocol.endswith("SSL"):
+        return ClientSecurity(mechanism=mechanism, user=user, password=password)
+    versions = [each for each in TLS_VERSIONS if each in texts.get("ssl.enabled.protocols", ",".join(TLS_VERSIONS))]
+    if not versions:
+        raise ConfigError(f"ssl.enabled.protocols has none of {', '.join(TLS_VERSIONS)}")
+    return ClientSecurity(
+        has_tls=True,
+        trust_store=_store(texts, "truststore", "certificates"),
+        key_store=_store(texts, "keystore", "certificate.chain"),
+        key_password=texts.get("ssl.key.password"),
+        checks_host=bool(texts.get("ssl.endpoint.identification.algorithm", "https")),
+        versions=(versions[0], versions[-1]),
+        mechanism=mechanism,
+        user=user,
+        password=password,
+    )
+
+
+def _store(texts: Mapping[str, str], kind: str, certificates: str) -> StoreSettings | None:
+    prefix = f"ssl.{kind}."
+    store = StoreSettings(
+        f"{prefix}location", texts.get(f"{prefix}type", "JKS").upper(), texts.get(f"{prefix}location"),
+        texts.get(f"{prefix}password"), texts.get(f"{prefix}key"), texts.get(f"{prefix}{certificates}"),
+    )  # fmt: skip
+    if store.is_set and store.type not in STORE_TYPES:
+        raise ConfigError(f"{prefix}type is {store.type}; kbroker has PEM and PKCS12")
+    return store if store.is_set else None

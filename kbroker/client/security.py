@@ -1,0 +1,83 @@
+"""How a client connects to a secured listener: TLS, and a SASL login with PLAIN or SCRAM."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import ssl
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+from kbroker.client.key_stores import load_keys, load_trusted, set_versions
+from kbroker.client.requests import check
+from kbroker.common import StoreSettings
+from protocol.messages.k17_sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from protocol.messages.k36_sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from protocol.schema.message import Message
+from protocol.scram import MECHANISMS, ClientExchange
+
+PLAIN = "PLAIN"
+# Sends a request and returns its response of this type.
+Exchange = Callable[[Message, type[Message]], Message]
+
+
+class ClientSecurity(NamedTuple):
+    """`trust_store`: None for the certificates of the system. `mechanism`: empty without SASL."""
+
+    has_tls: bool = False
+    trust_store: StoreSettings | None = None
+    key_store: StoreSettings | None = None
+    key_password: str | None = None
+    checks_host: bool = True
+    versions: tuple[str, str] = ("TLSv1.2", "TLSv1.3")
+    mechanism: str = ""
+    user: str = ""
+    password: str = ""
+
+    @property
+    def protocol(self) -> str:
+        """The name in Kafka's security.protocol."""
+        tls = "SSL" if self.has_tls else "PLAINTEXT"
+        return f"SASL_{tls}" if self.mechanism else tls
+
+    def secure(self, connected: socket.socket, host: str) -> socket.socket:
+        """Begin TLS if the security protocol has it. Raises KeyStoreError, OSError."""
+        return tls_context(self).wrap_socket(connected, server_hostname=host) if self.has_tls else connected
+
+
+NO_SECURITY = ClientSecurity()
+
+
+@cache
+def tls_context(security: ClientSecurity) -> ssl.SSLContext:
+    """Raises KeyStoreError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    set_versions(context, security.versions, ())
+    context.check_hostname = security.checks_host
+    if security.trust_store is None:
+        context.load_default_certs()
+    else:
+        load_trusted(context, security.trust_store)
+    if security.key_store is not None:
+        load_keys(context, security.key_store, security.key_password)
+    return context
+
+
+def log_in(security: ClientSecurity, exchange: Exchange) -> None:
+    """Log in over a new connection. Raises BrokerError, ScramError."""
+    handshake = exchange(SaslHandshakeRequest(mechanism=security.mechanism), SaslHandshakeResponse)
+    assert isinstance(handshake, SaslHandshakeResponse)
+    check(handshake.error_code, f"{security.mechanism}: the broker has {', '.join(handshake.mechanisms) or 'no SASL'}")
+
+    def send(token: bytes) -> bytes:
+        response = exchange(SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse)
+        assert isinstance(response, SaslAuthenticateResponse)
+        check(response.error_code, f"login as {security.user}", response.error_message)
+        return bytes(response.auth_bytes)
+
+    if security.mechanism == PLAIN:
+        send(f"\0{security.user}\0{security.password}".encode())
+        return
+    client = ClientExchange(MECHANISMS[security.mechanism], security.user, security.password, secrets.token_urlsafe(24))
+    client.verify(send(client.final(send(client.first))))

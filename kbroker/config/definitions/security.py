@@ -1,0 +1,55 @@
+"""Configs of TLS and SASL. Each may have a listener prefix, those of SASL also a mechanism: see broker/security.py."""
+
+from kbroker.config.config_def import LOW, MEDIUM, PER_BROKER, READ_ONLY, ConfigKey
+from kbroker.config.validators import at_least, list_of, one_of
+from kbroker.config.values import INT, LIST, LONG, PASSWORD, STRING
+
+# fmt: off
+KEYS = (
+    ConfigKey("connection.failed.authentication.delay.ms", INT, 100, at_least(0), LOW, READ_ONLY,
+        "Time after a failed login before the client gets the error and its connection is closed."),
+    ConfigKey("connections.max.reauth.ms", LONG, 0, None, MEDIUM, READ_ONLY,
+        "Time after which a SASL client must authenticate again (KIP-368); 0 means never. A connection that has not "
+        "done so is closed at its next request."),
+    ConfigKey("sasl.enabled.mechanisms", LIST, ("GSSAPI",), list_of(), MEDIUM, PER_BROKER,
+        "SASL mechanisms of clients: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. A listener with SASL needs at least one."),
+    ConfigKey("sasl.jaas.config", PASSWORD, None, None, MEDIUM, PER_BROKER,
+        "The users of PLAIN, with the prefix listener.name.<listener>.plain, as options user_NAME=PASSWORD of Kafka's "
+        "org.apache.kafka.common.security.plain.PlainLoginModule."),
+    ConfigKey("sasl.server.max.receive.size", INT, 524_288, at_least(1), MEDIUM, READ_ONLY,
+        "Maximum size of a request before and during a login, in bytes. In kbroker at most 64 KiB."),
+    ConfigKey("security.inter.broker.protocol", STRING, "PLAINTEXT",
+        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), MEDIUM, READ_ONLY,
+        "Name of the inter-broker listener, unless inter.broker.listener.name is set. In a cluster PLAINTEXT only."),
+    ConfigKey("ssl.cipher.suites", LIST, (), list_of(), MEDIUM, PER_BROKER,
+        "Allowed cipher suites, with their IANA names; empty for the defaults. Those of TLSv1.3 cannot be limited."),
+    ConfigKey("ssl.client.auth", STRING, "none", one_of("required", "requested", "none"), MEDIUM, PER_BROKER,
+        "Client certificates: required, requested (optional) or none."),
+    ConfigKey("ssl.enabled.protocols", LIST, ("TLSv1.2", "TLSv1.3"), list_of(), MEDIUM, PER_BROKER,
+        "Enabled TLS versions: TLSv1.2, TLSv1.3."),
+    ConfigKey("ssl.key.password", PASSWORD, None, None, MEDIUM, PER_BROKER,
+        "Password of the private key."),
+    ConfigKey("ssl.keystore.certificate.chain", PASSWORD, None, None, MEDIUM, PER_BROKER,
+        "Certificate chain in PEM format, with ssl.keystore.type=PEM and without ssl.keystore.location."),
+    ConfigKey("ssl.keystore.key", PASSWORD, None, None, MEDIUM, PER_BROKER,
+        "Private key in PEM format, with ssl.keystore.type=PEM and without ssl.keystore.location."),
+    ConfigKey("ssl.keystore.location", STRING, None, None, MEDIUM, PER_BROKER,
+        "File with the private key and its certificates. It is read again when it changes."),
+    ConfigKey("ssl.keystore.password", PASSWORD, None, None, MEDIUM, PER_BROKER,
+        "Password of a PKCS12 key store."),
+    ConfigKey("ssl.keystore.type", STRING, "JKS", None, MEDIUM, PER_BROKER,
+        "Format of the key store: PEM or PKCS12. As in Java, JKS may be a PKCS12 file; kbroker reads no other."),
+    ConfigKey("ssl.principal.mapping.rules", STRING, "DEFAULT", None, LOW, READ_ONLY,
+        "Rules that map the distinguished names of certificates to user names; the first match applies."),
+    ConfigKey("ssl.protocol", STRING, "TLSv1.3", None, MEDIUM, PER_BROKER,
+        "Highest TLS version; TLS means TLSv1.3."),
+    ConfigKey("ssl.truststore.certificates", PASSWORD, None, None, MEDIUM, PER_BROKER,
+        "Trusted certificates in PEM format, with ssl.truststore.type=PEM and without ssl.truststore.location."),
+    ConfigKey("ssl.truststore.location", STRING, None, None, MEDIUM, PER_BROKER,
+        "File with the certificates that client certificates are verified with. It is read again when it changes."),
+    ConfigKey("ssl.truststore.password", PASSWORD, None, None, MEDIUM, PER_BROKER,
+        "Password of a PKCS12 trust store."),
+    ConfigKey("ssl.truststore.type", STRING, "JKS", None, MEDIUM, PER_BROKER,
+        "Format of the trust store, as ssl.keystore.type."),
+)
+# fmt: on

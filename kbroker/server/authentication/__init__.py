@@ -1,0 +1,1 @@
+"""Connections before they serve requests: TLS and SASL."""

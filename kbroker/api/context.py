@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kbroker.common import ANONYMOUS, Buffer, KafkaError, Principal
 from kbroker.config import BrokerConfig
@@ -47,8 +47,6 @@ from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPar
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
-from kbroker.interbroker.controller_channel import ControllerChannel
-from kbroker.interbroker.peers import Peers
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.producer_id_manager import ProducerIdManager
@@ -64,6 +62,10 @@ from kbroker.telemetry.client_instances import ClientMetricsManager
 from protocol.fast.fetch import Records
 from protocol.messages.k17_sasl_handshake import SaslHandshakeResponse
 from protocol.messages.k36_sasl_authenticate import SaslAuthenticateResponse
+
+if TYPE_CHECKING:
+    from kbroker.interbroker.controller_channel import ControllerChannel
+    from kbroker.interbroker.peers import Peers
 
 Body = bytes | Sequence[Buffer | Records]
 Handle = Callable[["Services", "RequestContext", Any], Any]

@@ -11,18 +11,22 @@ one that it names. Both have proved that they belong to the cluster, and the con
 request.
 """
 
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from kbroker.api.context import Handle, RequestContext, Services, complete_response
 from kbroker.api.response_errors import has_error_code
-from kbroker.interbroker.controller_channel import ControllerChannel
 from protocol.errors import ErrorCode
 from protocol.messages.k56_alter_partition import AlterPartitionRequest
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest
 from protocol.messages.k73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from protocol.schema.message import Message
+
+if TYPE_CHECKING:
+    from kbroker.interbroker.controller_channel import ControllerChannel
 
 R = TypeVar("R", bound="Message")
 

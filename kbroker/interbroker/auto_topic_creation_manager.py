@@ -1,11 +1,13 @@
 """AutoTopicCreationManager: creates topics without a CreateTopics request of a client, as in Kafka."""
 
+from __future__ import annotations
+
 from asyncio import Task
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from kbroker.common import ANONYMOUS, KafkaError
 from kbroker.config import BrokerConfig
-from kbroker.interbroker.controller_channel import ControllerChannel
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
@@ -13,6 +15,9 @@ from kbroker.metadata.topics.topic_requests import NewTopic, new_internal_topic
 from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode, known_error
+
+if TYPE_CHECKING:
+    from kbroker.interbroker.controller_channel import ControllerChannel
 
 log = EventLogger("kbroker.interbroker")
 

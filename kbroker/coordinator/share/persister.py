@@ -3,10 +3,12 @@
 The calls of one iteration of the event loop share a request to each broker, if they are of one group and one API.
 """
 
+from __future__ import annotations
+
 from asyncio import Future
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.peer_requests import RequestQueues
@@ -15,7 +17,6 @@ from kbroker.coordinator.share.records import decode_batches, encode_batches
 from kbroker.coordinator.share.share_coordinator import ShareCoordinator
 from kbroker.coordinator.share.share_partition_state import PersistedState, SharePartitionKey, StateSummary, StateWrite
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
-from kbroker.interbroker.peers import Peers
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.topics.topic_names import SHARE_GROUP_STATE_TOPIC
 from kbroker.runtime.environment import Environment
@@ -36,6 +37,9 @@ from protocol.messages.k83_share_state import (
     WriteStatePartition,
 )
 from protocol.schema.message import Message, Struct
+
+if TYPE_CHECKING:
+    from kbroker.interbroker.peers import Peers
 
 T = TypeVar("T")
 

@@ -4,15 +4,16 @@ Produce and TxnOffsetCommit need this on the broker of the partition, which may 
 transaction coordinator. The requests of one iteration of the event loop share an AddPartitionsToTxn to each broker.
 """
 
+from __future__ import annotations
+
 from asyncio import Future
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.peer_requests import RequestQueues
 from kbroker.coordinator.runtime.write_event import complete, complete_or_fail
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
-from kbroker.interbroker.peers import Peers
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.topics.topic_names import TRANSACTION_STATE_TOPIC
 from kbroker.runtime.environment import Environment
@@ -23,6 +24,9 @@ from protocol.messages.k22_transactions import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+
+if TYPE_CHECKING:
+    from kbroker.interbroker.peers import Peers
 
 VERSION = 5
 # Partitions are added for clients of this version of transactions; older clients add them themselves.

@@ -6,9 +6,11 @@ The leader of a partition is this broker, or another one through WriteTxnMarkers
 event loop share a request to each broker.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
@@ -16,7 +18,6 @@ from kbroker.coordinator.internal_log import InternalLog
 from kbroker.coordinator.peer_requests import RequestQueues
 from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
 from kbroker.coordinator.transaction.transitions import transaction_marker
-from kbroker.interbroker.peers import Peers
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from kbroker.runtime.environment import Environment
@@ -29,6 +30,9 @@ from protocol.messages.k27_write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+
+if TYPE_CHECKING:
+    from kbroker.interbroker.peers import Peers
 
 log = EventLogger("kbroker.transactions")
 

@@ -1,10 +1,12 @@
 """Brings batches of closing partitions to their target partitions: each batch once, however often it is sent."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.config import BrokerConfig
-from kbroker.interbroker.peers import Peers
 from kbroker.metadata.image import MetadataImage
 from kbroker.queues.closing.forwarded_batches import position_of
 from kbroker.queues.waits import wait_until_committed
@@ -16,6 +18,9 @@ from kbroker.storage.producers.producer_state_manager import FIRST_FORWARDER_ID
 from protocol.errors import ErrorCode
 from protocol.messages.k10020_forward_records import ForwardRecordsRequest, ForwardRecordsResponse
 from protocol.records.batch import iter_headers
+
+if TYPE_CHECKING:
+    from kbroker.interbroker.peers import Peers
 
 # Of ForwardRecords.
 VERSION = 0

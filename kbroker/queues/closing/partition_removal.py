@@ -6,14 +6,15 @@ longer use them; a periodic check finds that out. Partitions that cannot forward
 configs, are removed at once if they are empty.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.config import BrokerConfig
-from kbroker.interbroker.peers import Peers
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image import Forwarding, MetadataImage, TopicImage
 from kbroker.metadata.topics.closing_checks import first_closing, is_closing_error
@@ -29,6 +30,9 @@ from protocol.messages.k02_list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+
+if TYPE_CHECKING:
+    from kbroker.interbroker.peers import Peers
 
 log = EventLogger("kbroker.closing")
 

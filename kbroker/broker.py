@@ -17,6 +17,7 @@ from kbroker.api.context import Services
 from kbroker.api.dispatch import Dispatch
 from kbroker.common import format_address
 from kbroker.config import BrokerConfig
+from kbroker.config.broker.security import NO_SECURITY
 from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.config.no_effect_warnings import no_effect_warnings
 from kbroker.config.values import ConfigError
@@ -50,7 +51,7 @@ from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from kbroker.runtime.system import new_event_loop, raise_descriptor_limit, system_environment
-from kbroker.server.socket_server import SocketServer
+from kbroker.server.socket_server import Listener, SocketServer
 from kbroker.share.dead_letters import DeadLetterWriter
 from kbroker.share.group_settings import ShareGroupSettings
 from kbroker.share.manager import SharePartitionManager
@@ -99,7 +100,7 @@ class Broker:
         self._open_session = open_session
         self._first_users = first_users
         self._cluster: ClusterParts | None = None
-        self._server = SocketServer(environment, config, Dispatch())
+        self._server = SocketServer(environment, config, Dispatch(), _listener_class(config))
         self._started: list[Callable[[], Awaitable[None]]] = []
 
     async def start(self) -> str:
@@ -410,6 +411,14 @@ class Broker:
                 await stop()
             except Exception as error:
                 log.failure("stopping failed", error)
+
+
+def _listener_class(config: BrokerConfig) -> type[Listener]:
+    if all(security == NO_SECURITY for security in config.security.values()):
+        return Listener
+    from kbroker.server.authentication.secured_listener import SecuredListener
+
+    return SecuredListener
 
 
 def run(config: BrokerConfig, *, on_ready: Callable[[str], None], first_users: Sequence[FirstUser] = ()) -> int:

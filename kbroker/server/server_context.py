@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from asyncio import Semaphore, sleep
+from asyncio import sleep
 from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kbroker.api.dispatch import Dispatch
-from kbroker.interbroker.frame_protocol import PeerFrameBuffers
 from kbroker.runtime.turns import Turns
-from kbroker.server.authentication.sasl_session import SaslSession
 from kbroker.server.error_reporter import ErrorReporter
 from kbroker.server.fair_scheduler import LAST_DATA_API_KEY, FairScheduler
 from kbroker.server.request_memory import RequestMemory
@@ -20,15 +18,10 @@ if TYPE_CHECKING:
     from asyncio import Future, Task
 
     from kbroker.api.context import Services
-    from kbroker.config.broker.security import SaslSettings
     from kbroker.runtime.environment import Environment
-    from protocol.scram import ScramCredential, ScramMechanism
 
 # Five pipelined batches of 64 KiB.
 RECEIVE_BUFFER_BYTES = 384 * 1024
-ENCRYPTED_BUFFER_BYTES = 256 * 1024
-# Steps of TLS handshakes that run at the same time, in threads that also read from the disk.
-HANDSHAKE_STEPS = 2
 # Used where received bytes must be copied and kept.
 SMALL_RECEIVE_BUFFER_BYTES = 8 * 1024
 # If one connection has more unsent bytes, none of its requests is handled.
@@ -87,24 +80,9 @@ class ServerContext(SharedContext):
         self.memory = RequestMemory(loop.call_soon, loop.call_later, clock.mono_ns)
         self.cached_responses = ResponseCache()
         self.call_soon = loop.call_soon
-        # Bytes of TLS connections before they are decrypted.
-        self.encrypted_view = memoryview(bytearray(ENCRYPTED_BUFFER_BYTES))
-        self.handshake_steps = Semaphore(HANDSHAKE_STEPS)
-        # Of clients that have not logged in.
-        self.login_buffers = PeerFrameBuffers()
-        self._random = environment.random
-        # The salts of unknown users follow from it.
-        self._salt_key = b""
+        self.random = environment.random
         # Bytes of responses that clients have not read yet.
         self.unsent_bytes = 0
-
-    def new_sasl_session(self, settings: SaslSettings) -> SaslSession:
-        self._salt_key = self._salt_key or self._random.randbytes(32)
-
-        def find_credential(user: str, mechanism: ScramMechanism) -> ScramCredential | None:
-            return self.services.metadata.scram_credential(user, mechanism)
-
-        return SaslSession(settings, find_credential, self._random.randbytes, self._salt_key)
 
     def count_unsent(self, change: int) -> None:
         """Count `change` more unsent bytes. The more there are, the smaller Fetch responses become."""

@@ -14,12 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.api.context import Identity
 from kbroker.api.dispatch import Dispatch
-from kbroker.common import ANONYMOUS, Principal
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.system import start_serving
-from kbroker.server.authentication.sasl_connection import Replacement, SaslConnection, Stranger
-from kbroker.server.authentication.tls_connection import TlsConnection
-from kbroker.server.authentication.tls_context import RELOAD_CHECK_S, TlsContext
 from kbroker.server.connection import Connection
 from kbroker.server.server_context import ServerContext
 
@@ -27,10 +23,11 @@ if TYPE_CHECKING:
     from kbroker.api.context import Services
     from kbroker.config import BrokerConfig, Endpoint
     from kbroker.runtime.environment import Environment
+    from kbroker.server.authentication.sasl_connection import Stranger
+
+    Accepted = Connection | Stranger
 
 log = EventLogger("kbroker.server")
-
-Accepted = Connection | Stranger
 
 IDLE_SWEEP_S = 10.0
 # The connections that may use the file descriptors that are reserved for files, so that an operator can connect.
@@ -56,13 +53,15 @@ class ConnectionRateLimiter:
 
 
 class Listener:
-    """A listener with its limits. `accepted`: connections since the start. `connections`: how many are open."""
+    """A listener of PLAINTEXT, with its limits.
+
+    `accepted`: connections since the start. `connections`: how many are open.
+    """
 
     def __init__(self, server: SocketServer, name: str, config: BrokerConfig) -> None:
         self.identity = Identity(name)
         self.accepted = 0
         self.connections = 0
-        self.tls = TlsContext()
         self.max_connections: int
         self._max_creation_rate: int
         self._rate_limiter = ConnectionRateLimiter()
@@ -77,28 +76,9 @@ class Listener:
         self.max_connections = config.listener_limit(self.name, "max.connections")
         self._max_creation_rate = config.listener_limit(self.name, "max.connection.creation.rate")
 
-        self.security = config.listener_security(self.name)
-        if self.security.tls is not None:
-            self.tls.configure(self.security.tls)
-
     def accept(self) -> asyncio.BufferedProtocol:
         """Return the protocol object of an accepted socket."""
-        server = self._server.context
-        if self.tls.context is not None:
-            return TlsConnection(server, self, self.tls.context, self._above_tls)
-        if self.security.sasl is not None:
-            return SaslConnection(server, self, server.new_sasl_session(self.security.sasl), None)
-        return Connection(server, self)
-
-    def _above_tls(self, former: Stranger, principal: Principal | None) -> asyncio.BufferedProtocol:
-        server = self._server.context
-        if self.security.sasl is not None:
-            return SaslConnection(server, self, server.new_sasl_session(self.security.sasl), former)
-        return Connection(server, Replacement(self, former, principal or ANONYMOUS))
-
-    def principal_of(self, certificate: bytes) -> Principal | None:
-        user = self.tls.user(certificate)
-        return None if user is None else Principal("User", user)
+        return Connection(self._server.context, self)
 
     def delay_s(self, now_s: float) -> float:
         """Return the delay of a connection that arrives now."""
@@ -123,19 +103,25 @@ class Listener:
 class SocketServer:
     """`listeners`: by name. `expired`: connections that were closed because they were idle."""
 
-    def __init__(self, environment: Environment, config: BrokerConfig, dispatch: Dispatch) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        config: BrokerConfig,
+        dispatch: Dispatch,
+        listener_class: type[Listener] = Listener,
+    ) -> None:
         self.context = ServerContext(environment, dispatch, config.socket_request_max_bytes)
         # In the order in which they were accepted.
         self.connections: dict[Accepted, None] = {}
         self.listeners: dict[str, Listener] = {}
         self.expired = 0
+        self._listener_class = listener_class
         self._loop = environment.loop
         self._descriptors = environment.descriptors
         self._connections_by_host: Counter[str] = Counter()
         self._rate_limiter = ConnectionRateLimiter()
         self._listening: list[asyncio.Server] = []
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._reload_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
         self.configure(config)
 
@@ -152,7 +138,7 @@ class SocketServer:
     async def bind(self, endpoint: Endpoint) -> int:
         """Bind a listener without accepting connections yet. Returns the port, which the system chooses for port 0."""
         config = self._config
-        listener = self.listeners[endpoint.name] = Listener(self, endpoint.name, config)
+        listener = self.listeners[endpoint.name] = self._listener_class(self, endpoint.name, config)
         backlog = (
             config.socket_listen_backlog_size
             if "socket.listen.backlog.size" in config.static_configs
@@ -190,13 +176,6 @@ class SocketServer:
         self.context.services = services
         for server in self._listening:
             await start_serving(server)
-        if any(listener.tls.context is not None for listener in self.listeners.values()):
-            self._reload_timer = self._loop.call_later(RELOAD_CHECK_S, self._reload_certificates)
-
-    def _reload_certificates(self) -> None:
-        for listener in self.listeners.values():
-            listener.tls.reload()
-        self._reload_timer = self._loop.call_later(RELOAD_CHECK_S, self._reload_certificates)
 
     async def stop(self) -> None:
         """Stop accepting, close the connections and cancel their requests. May be called again."""
@@ -204,9 +183,8 @@ class SocketServer:
         for server in self._listening:
             server.close()
         self._listening.clear()
-        for timer in (self._idle_timer, self._reload_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         for connection in list(self.connections):
             connection.close_quietly()
         await self.context.stop()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from kbroker.api.context import UNKNOWN_SOFTWARE, Identity, RequestContext
 from kbroker.api.dispatch import UnsupportedRequest
 from kbroker.common import Principal
-from kbroker.interbroker.frame_protocol import FrameProtocol
+from kbroker.interbroker.frame_protocol import FrameProtocol, PeerFrameBuffers
 from kbroker.server.connection import Connection, ConnectionListener
 from kbroker.server.error_reporter import api_name, closing_reason, foreign_protocol
 from protocol.apis import ApiKey
@@ -29,7 +29,14 @@ _SASL_APIS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
 class LoginListener(ConnectionListener, Protocol):
-    """The listener, which counts a connection from its beginning, whatever protocol object it has."""
+    """The listener, which counts a connection from its beginning, whatever protocol object it has.
+
+    `encrypted_view`: for bytes of TLS connections before they are decrypted. `login_buffers`: of all logins.
+    """
+
+    encrypted_view: memoryview
+    handshake_steps: asyncio.Semaphore
+    login_buffers: PeerFrameBuffers
 
     @property
     def name(self) -> str: ...
@@ -119,7 +126,7 @@ class SaslConnection(Stranger, FrameProtocol):
     ) -> None:
         """`former`: the TLS connection that this one continues."""
         Stranger.__init__(self, server, listener)
-        FrameProtocol.__init__(self, server.login_buffers, session.max_receive_bytes)
+        FrameProtocol.__init__(self, listener.login_buffers, session.max_receive_bytes)
         self.identity = listener.identity
         self.client_software = UNKNOWN_SOFTWARE
         self.producer_since: int | None = None

@@ -135,10 +135,10 @@ class TlsConnection(Stranger, asyncio.BufferedProtocol):
             self.protocol.connection_lost(exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.server.encrypted_view
+        return self.listener.encrypted_view
 
     def buffer_updated(self, nbytes: int) -> None:
-        view = self.server.encrypted_view[:nbytes]
+        view = self.listener.encrypted_view[:nbytes]
         if self.protocol is not None:
             self._incoming.write(view)
             self._read()
@@ -176,7 +176,7 @@ class TlsConnection(Stranger, asyncio.BufferedProtocol):
     async def _handshake(self) -> None:
         """Make the step for which the bytes have arrived."""
         error = None
-        async with self.server.handshake_steps:
+        async with self.listener.handshake_steps:
             if self.transport is None:
                 return
             try:

@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 
 log = EventLogger("kbroker.server")
 
-RELOAD_CHECK_S = 10.0
-
 
 class TlsContext:
-    """`context`: None for a listener without TLS."""
+    """`context`: that of new connections, once it is configured."""
+
+    context: ssl.SSLContext
 
     def __init__(self) -> None:
-        self.context: ssl.SSLContext | None = None
         self._settings: TlsSettings | None = None
         self._files: tuple[object, ...] = ()
         self._mapper: PrincipalMapper
@@ -36,7 +35,7 @@ class TlsContext:
         files = _files(settings)
         if settings == self._settings and files == self._files:
             return
-        is_first, self._settings, self._files = self.context is None, settings, files
+        is_first, self._settings, self._files = self._settings is None, settings, files
         try:
             mapper = PrincipalMapper(f"{settings.prefix}ssl.principal.mapping.rules", settings.principal_rules)
             self.context, self._mapper = server_context(*settings.context), mapper

@@ -7,8 +7,6 @@ asked to stop; simulations and tests create the same broker in another environme
 from __future__ import annotations
 
 import asyncio
-import gc
-import signal
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -50,7 +48,6 @@ from kbroker.replica.replication_throttle import leader_quota
 from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
-from kbroker.runtime.system import new_event_loop, raise_descriptor_limit, system_environment
 from kbroker.server.socket_server import Listener, SocketServer
 from kbroker.share.dead_letters import DeadLetterWriter
 from kbroker.share.group_settings import ShareGroupSettings
@@ -65,11 +62,6 @@ if TYPE_CHECKING:
 
 log = EventLogger("kbroker")
 
-# A garbage collection of the oldest generation visits every live object. So the objects created at startup are frozen,
-# and later collections are made rare. One of the middle generation visits some 8,000 objects, which takes 1.5 ms: of
-# 400,000, as large requests have, it would hold the event loop for 40 ms.
-# A lower first threshold would take 2 to 7 % more processor time for small requests.
-GC_THRESHOLDS = (4_000, 1, 4_000)
 # The interval at which a broker that was started on a full disk checks for free space, in seconds.
 RENEWAL_MS = 1_000
 
@@ -419,51 +411,3 @@ def _listener_class(config: BrokerConfig) -> type[Listener]:
     from kbroker.server.authentication.secured_listener import SecuredListener
 
     return SecuredListener
-
-
-def run(config: BrokerConfig, *, on_ready: Callable[[str], None], first_users: Sequence[FirstUser] = ()) -> int:
-    """Run a broker until SIGTERM, SIGINT or SIGHUP. Returns the exit status; raises errors of the startup."""
-    raise_descriptor_limit()
-    # Imported modules live until the process ends: no later collection has to scan them.
-    gc.freeze()
-    gc.enable()
-    loop = new_event_loop()
-    try:
-        return loop.run_until_complete(_serve(loop, config, on_ready, first_users))
-    finally:
-        loop.close()
-
-
-async def _serve(
-    loop: asyncio.AbstractEventLoop,
-    config: BrokerConfig,
-    on_ready: Callable[[str], None],
-    first_users: Sequence[FirstUser],
-) -> int:
-    broker = Broker(system_environment(loop), config, first_users=first_users)
-
-    def on_signal(number: signal.Signals) -> None:
-        if not broker.stopped.done():
-            log.info("stopping", signal=number.name)
-            broker.stopped.set_result(None)
-
-    for number in _stop_signals():
-        loop.add_signal_handler(number, on_signal, number)
-    try:
-        bootstrap = await broker.start()
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
-        log.info("serving", bootstrap=bootstrap, data=config.log_dirs[0])
-        on_ready(bootstrap)
-        failure = await broker.stopped
-    finally:
-        await broker.stop()
-    log.info("stopped")
-    return 0 if failure is None else 1
-
-
-def _stop_signals() -> list[signal.Signals]:
-    """Return the signals that stop the broker cleanly. As with a JVM, SIGHUP is included unless nohup started it."""
-    hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
-    return [signal.SIGTERM, signal.SIGINT, *hangup]

@@ -60,10 +60,11 @@ CLIENT_EXCEPTIONS = {
     "kbroker/cli/log/dump.py": {"coordination", "runtime", "storage"},
     "kbroker/cli/log/items.py": {"runtime", "storage"},
     "kbroker/cli/log/verify.py": {"coordination", "runtime", "storage"},
-    "kbroker/cli/start/broker_process.py": {"broker", "runtime", "storage"},
+    "kbroker/cli/start/broker_process.py": {"runtime", "storage"},
     "kbroker/cli/start/directories.py": {"storage"},
-    "kbroker/cli/start/local_cluster.py": {"broker", "coordination", "runtime", "storage"},
-    "kbroker/cli/start/start.py": {"broker", "runtime"},
+    "kbroker/cli/start/local_cluster.py": {"coordination", "runtime", "storage"},
+    "kbroker/cli/start/run.py": {"broker", "runtime"},
+    "kbroker/cli/start/start.py": {"runtime"},
     "kbroker/cli/tools/frame.py": {"storage"},
 }
 

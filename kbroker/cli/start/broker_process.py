@@ -93,7 +93,7 @@ def fork_broker(
 
 
 def _run(config: BrokerConfig, ready: int, first_users: Sequence[FirstUser]) -> int:
-    from kbroker.broker import run
+    from kbroker.cli.start.run import run
 
     for handler in logging.getLogger().handlers:
         handler.addFilter(BrokerLogFilter(config.node_id))

@@ -56,7 +56,7 @@ def run_local_cluster(properties: StaticConfigs, brokers: int, first_users: Sequ
     restart_files = [_write_restart_file(directory, node_id, each) for node_id, each in enumerate(settings, 1)]
     raise_descriptor_limit()
     # Imported once, before the processes are forked.
-    import kbroker.broker
+    import kbroker.cli.start.run
     import kbroker.coordination.zookeeper.open_session  # noqa: F401
 
     gc.collect()

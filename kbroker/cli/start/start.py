@@ -50,7 +50,7 @@ def start(options: StartOptions) -> int:
         config = _load_config(properties)
         check_single(config.log_dirs[0])
         handler.setFormatter(formatter(config.kbroker_log_format))
-        from kbroker.broker import run
+        from kbroker.cli.start.run import run
 
         return run(config, on_ready=print_ready, first_users=first_users)
     except KeyboardInterrupt:

@@ -380,7 +380,7 @@ def test_violations_of_the_rules_are_found(tmp_path: Path):
         "kbroker/replica/sleeping.py": "from asyncio import sleep",
         "kbroker/server/socket_server.py": "import asyncio\nimport kbroker.broker",
         "kbroker/broker.py": "import time, kbroker.server",
-        "kbroker/cli/start/start.py": "import os\nfrom kbroker.broker import run",
+        "kbroker/cli/start/run.py": "import os\nfrom kbroker.broker import run",
         "kbroker/cli/topics/app.py": "from kbroker import __version__\nfrom kbroker.metadata import controller",
         "kbroker/cli/groups/app.py": "from kbroker.broker import run",
         "kbroker/attic/old.py": "",

@@ -212,7 +212,6 @@ _ROWS = (
     Api(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, 0, family="k76_share_groups"),
     Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 1, 0, family="k88_streams_groups"),
     Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 1, 0, family="k88_streams_groups"),
-    Api(ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE, 0, 0, 0, family="k88_streams_groups"),
     Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, 0, family="k90_share_group_offsets"),
     Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),
     Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, 0, family="k90_share_group_offsets"),

@@ -5,9 +5,7 @@
   application in the background.
 - StreamsGroupDescribe (key 89), versions 0 and 1: the state, epochs, topology and members of groups. Version 1 adds the
   assignor. There is no plugin for descriptions of topologies (KIP-1331), so no group has one.
-- StreamsGroupTopologyDescriptionUpdate (key 93), version 0: refused, as by a Kafka without such a plugin. Members are
-  not asked for it.
-- The others get UNSUPPORTED_VERSION while the feature streams.version is below 1, or without `streams` in
+- Both get UNSUPPORTED_VERSION while the feature streams.version is below 1, or without `streams` in
   group.coordinator.rebalance.protocols.
 """
 
@@ -26,8 +24,6 @@ from protocol.messages.k88_streams_groups import (
     StreamsGroupDescribeResponse,
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
-    StreamsGroupTopologyDescriptionUpdateRequest,
-    StreamsGroupTopologyDescriptionUpdateResponse,
 )
 
 DESCRIPTION_NOT_STORED = 1
@@ -76,15 +72,7 @@ async def describe(
     return StreamsGroupDescribeResponse(groups=groups)
 
 
-def update_description(
-    services: Services, context: RequestContext, request: StreamsGroupTopologyDescriptionUpdateRequest
-) -> StreamsGroupTopologyDescriptionUpdateResponse:
-    message = "The broker has no streams group topology description plugin configured."
-    raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
-
-
 HANDLERS = {
     ApiKey.STREAMS_GROUP_HEARTBEAT: heartbeat,
     ApiKey.STREAMS_GROUP_DESCRIBE: describe,
-    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: update_description,
 }

@@ -45,7 +45,7 @@ class GroupConfig:
         values = broker_defaults(GROUP_CONFIGS, broker) | parse_configs(GROUP_CONFIGS, overrides, "group")
         for name in overrides:
             # The broker may have got other limits since the config was set.
-            minimum, maximum = _limits(name)
+            minimum, maximum = limits(name)
             if isinstance(value := values[name], int):
                 value = max(value, _number(broker.get(minimum, value)))
                 values[name] = min(value, _number(broker.get(maximum, value)))
@@ -60,7 +60,7 @@ def validate_group_configs(overrides: Mapping[str, str], broker: Mapping[str, Va
     """Validate a group's overrides: each one, against the broker's limits, and together. Raises ConfigError."""
     values = broker_defaults(GROUP_CONFIGS, broker) | parse_configs(GROUP_CONFIGS, overrides, "group")
     for name in overrides:
-        minimum, maximum = (broker.get(limit) for limit in _limits(name))
+        minimum, maximum = (broker.get(limit) for limit in limits(name))
         value = _number(values[name])
         if minimum is not None and not _number(minimum) <= value <= _number(maximum):
             raise ConfigError(f"{name} must be in the range {minimum} to {maximum} inclusive.")
@@ -78,7 +78,7 @@ def validate_group_configs(overrides: Mapping[str, str], broker: Mapping[str, Va
             raise ConfigError(f"{session} must be greater than {heartbeat}")
 
 
-def _limits(name: str) -> tuple[str, str]:
+def limits(name: str) -> tuple[str, str]:
     """Return the names of the broker configs that limit a group config. They may not exist."""
     kind, _, suffix = name.partition(".")
     return f"group.{kind}.min.{suffix}", f"group.{kind}.max.{suffix.removeprefix('num.')}"

@@ -158,27 +158,27 @@ class DescribedStreamsGroupMember(Struct):
 
 
 class TopologyDescriptionNode(Struct):
-    name: str = row("string", "0+")
-    node_type: int = row("int8", "0+")
-    source_topics: list[str] = row(["string"], "0+")
-    sink_topic: str | None = row("string", "0+", nullable="0+", default=None)
-    stores: list[str] = row(["string"], "0+")
-    successors: list[str] = row(["string"], "0+")
+    name: str = row("string", "1+")
+    node_type: int = row("int8", "1+")
+    source_topics: list[str] = row(["string"], "1+")
+    sink_topic: str | None = row("string", "1+", nullable="1+", default=None)
+    stores: list[str] = row(["string"], "1+")
+    successors: list[str] = row(["string"], "1+")
 
 
 class TopologyDescriptionSubtopology(Struct):
-    subtopology_id: str = row("string", "0+")
-    nodes: list[TopologyDescriptionNode] = row([TopologyDescriptionNode], "0+")
+    subtopology_id: str = row("string", "1+")
+    nodes: list[TopologyDescriptionNode] = row([TopologyDescriptionNode], "1+")
 
 
 class TopologyDescriptionGlobalStore(Struct):
-    source: TopologyDescriptionNode = row(TopologyDescriptionNode, "0+")
-    processor: TopologyDescriptionNode = row(TopologyDescriptionNode, "0+")
+    source: TopologyDescriptionNode = row(TopologyDescriptionNode, "1+")
+    processor: TopologyDescriptionNode = row(TopologyDescriptionNode, "1+")
 
 
 class TopologyDescription(Struct):
-    subtopologies: list[TopologyDescriptionSubtopology] = row([TopologyDescriptionSubtopology], "0+")
-    global_stores: list[TopologyDescriptionGlobalStore] = row([TopologyDescriptionGlobalStore], "0+")
+    subtopologies: list[TopologyDescriptionSubtopology] = row([TopologyDescriptionSubtopology], "1+")
+    global_stores: list[TopologyDescriptionGlobalStore] = row([TopologyDescriptionGlobalStore], "1+")
 
 
 class DescribedStreamsGroup(Struct):
@@ -199,16 +199,3 @@ class DescribedStreamsGroup(Struct):
 class StreamsGroupDescribeResponse(Message, key=89, kind="response", versions="0-1", flexible="0+", costly=True):
     throttle_time_ms: int = row("int32", "0+")
     groups: list[DescribedStreamsGroup] = row([DescribedStreamsGroup], "0+")
-
-
-class StreamsGroupTopologyDescriptionUpdateRequest(Message, key=93, kind="request", versions="0", flexible="0+"):
-    group_id: str = row("string", "0+")
-    member_id: str = row("string", "0+")
-    topology_epoch: int = row("int32", "0+")
-    topology_description: TopologyDescription = row(TopologyDescription, "0+")
-
-
-class StreamsGroupTopologyDescriptionUpdateResponse(Message, key=93, kind="response", versions="0", flexible="0+"):
-    throttle_time_ms: int = row("int32", "0+")
-    error_code: int = row("int16", "0+")
-    error_message: str | None = row("string", "0+", nullable="0+", default=None)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import kbroker
+from kbroker.config import group_config
 from kbroker.config.broker.broker_config import broker_config_key
 from kbroker.config.config_def import ConfigResourceType, NoEffect
 from kbroker.config.definitions import security
@@ -53,7 +54,7 @@ def test_configs_that_take_effect_are_read_somewhere():
     # So are those of group configs; their limits are read when a group config is set.
     read = [key for key in GROUP_CONFIGS.values() if key.name.replace(".", "_") in attributes]
     inherited |= {synonym.name for key in read for synonym in key.synonyms}
-    inherited |= {re.sub(r"^([a-z]+)", rf"group.\1.{limit}", key.name) for key in read for limit in ("min", "max")}
+    inherited |= {name for key in read for name in group_config.limits(key.name)}
     names = (
         {key.name for key in (*ALL_TOPIC_CONFIGS.values(), *BROKER_CONFIGS.values()) if key.no_effect is None}
         - READ_IN_CONFIG

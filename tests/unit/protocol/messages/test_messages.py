@@ -71,17 +71,16 @@ def test_kafka_python_encodes_the_same_bytes(cls: type[Message]) -> None:
 
 
 # UnregisterBroker, the groups of KIP-848, KIP-932 and KIP-1071, client telemetry.
-NOT_IN_KAFKA_PYTHON = (ApiKey.UNREGISTER_BROKER, 68, 69, 71, 72, *range(76, 80), *range(83, 94))
+NOT_IN_KAFKA_PYTHON = (ApiKey.UNREGISTER_BROKER, 68, 69, 71, 72, *range(76, 80), *range(83, 93))
 
 
 def test_foreign_encoders_have_every_request_and_response() -> None:
-    """kio has those between brokers too; kafka-python does not. None has StreamsGroupTopologyDescriptionUpdate yet."""
+    """kio has those between brokers too; kafka-python does not."""
     messages = [(cls, message_info(cls), version) for cls, version in all_versions()]
     unknown = [
         (cls.__name__, version)
         for cls, info, version in messages
         if info.key in APIS
-        and info.key != ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE
         and (
             kio_class(cls.__name__, info.kind, version) is None
             or not (kafka_python_class(cls.__name__) or info.key in NOT_IN_KAFKA_PYTHON)

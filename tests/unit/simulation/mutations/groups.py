@@ -92,8 +92,8 @@ def partitions_are_assigned_before_they_are_revoked(*_: Any) -> bool:
 @mutation(
     "calm",
     ["stale commit"],
-    broker(short(seconds=12.0, members=3, readers=1, producers=1, consumer_protocol=True), **CONSUMER_PROTOCOL),
-    first_seed=7,
+    broker(short(seconds=12.0, members=4, readers=1, producers=1, consumer_protocol=True), **CONSUMER_PROTOCOL),
+    first_seed=9,
 )
 @replaces(conversion, "assignment_by_id")
 def converted_members_own_nothing(*_: Any) -> dict[bytes, tuple[int, ...]]:

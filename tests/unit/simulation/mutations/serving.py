@@ -137,7 +137,7 @@ def next_deadline_has_no_timer(_: Any, purgatory: Purgatory) -> None:
 
 
 @mutation("durable", ["UnhandledError"], first_seed=2)
-@replaces(ResponseQueue, "_gather")
+@replaces(ResponseQueue, "_gather_complete")
 def responses_are_out_of_order(real: Any, queue: ResponseQueue) -> None:
     """A response is sent before the responses to earlier requests."""
     queue._contexts = deque(sorted(queue._contexts, key=lambda context: context.body is None))
@@ -147,7 +147,7 @@ def responses_are_out_of_order(real: Any, queue: ResponseQueue) -> None:
 # Requests in turns.
 
 
-@mutation("calm", ["lost write", "skipped records"], short(small_turns=True, producers=6), first_seed=14)
+@mutation("calm", ["lost write", "skipped records"], short(small_turns=True, producers=8), first_seed=1)
 @replaces(Connection, "_serve_large_request")
 def frame_of_turns_is_overwritten(_: Any, connection: Connection, context: Any, frame: memoryview, pos: int) -> None:
     """A request is decoded in turns from the buffer that receives the next one."""

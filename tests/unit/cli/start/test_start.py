@@ -141,9 +141,9 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
     """Return a function that replaces the `run` of the broker."""
 
     def replace(run: Run) -> None:
-        module = types.ModuleType("kbroker.broker")
+        module = types.ModuleType("kbroker.cli.start.run")
         module.run = run  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "kbroker.broker", module)
+        monkeypatch.setitem(sys.modules, "kbroker.cli.start.run", module)
 
     return replace
 

@@ -211,7 +211,8 @@ def test_a_start_imports_neither_typer_nor_rich_nor_kafka_python() -> None:
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_log_format(form: str, tmp_path: Path) -> None:
     program = (
-        "import sys; from kbroker import cli; from kbroker.cli.start import run; from kbroker.runtime.event_log import EventLogger;"
+        "import sys; from kbroker import cli; from kbroker.cli.start import run;"
+        "from kbroker.runtime.event_log import EventLogger;"
         "run.run = lambda config, on_ready, first_users: EventLogger('kbroker').warning('it runs', port=1) or 0;"
         "sys.exit(cli.main(['start', *sys.argv[1:]]))"
     )

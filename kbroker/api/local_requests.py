@@ -13,6 +13,7 @@ from kbroker.api.context import (
     complete_response,
 )
 from kbroker.api.dispatch import load_handler
+from kbroker.authorization.authorizer import Access
 from protocol.apis import ALL_APIS
 from protocol.schema.message import Message, message_info
 
@@ -31,12 +32,13 @@ _IGNORE_ERRORS = _IgnoreErrors()
 class DetachedConnection:
     """Stands for the connection of such a request."""
 
-    __slots__ = ("client_software", "identity", "peer", "producer_since", "sasl")
+    __slots__ = ("access", "client_software", "identity", "peer", "producer_since", "sasl")
 
     def __init__(self, peer: str, identity: Identity) -> None:
         self.producer_since: int | None = None
         self.sasl: None = None
         self.client_software = UNKNOWN_SOFTWARE
+        self.access: Access | None = None
         self.peer = peer
         self.identity = identity
 

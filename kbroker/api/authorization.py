@@ -141,7 +141,8 @@ def may(
 
     def refuse(request: Request, element: Any) -> KafkaError | None:
         access = request.access
-        name = topic_name(request.services, getattr(element, field) if field else element)
+        name = request.services.metadata.topic_name(getattr(element, field) if field else element)
+        # The handler reports unknown ids.
         if name is None or access.allows(operation, resource_type, name):
             return None
         if on_cluster is not None and allows_on_cluster(access, on_cluster):
@@ -169,14 +170,6 @@ def listed(elements: str, operation: Operation, resource_type: ResourceType, fie
 # Helpers.
 
 
-def topic_name(services: Services, key: str | bytes) -> str | None:
-    """Return the name of a topic by its name or id; None if there is none with this id, which the handler reports."""
-    if isinstance(key, str):
-        return key
-    topic = services.metadata.topics_by_id.get(key)
-    return None if topic is None else topic.name
-
-
 def after(response: Any, finish: Callable[[Any], T]) -> T | Awaitable[T]:
     """Return the result of `finish` for the complete response."""
     return _after(response, finish) if isinstance(response, Awaitable) else finish(response)
@@ -200,4 +193,5 @@ def _append(refused: list[Any], response: Any) -> Any:
 
 def _list_of(response: Any) -> str:
     """Return the name of the list in a response."""
-    return next(name for name, row in type(response).__rows__.items() if isinstance(row.type, list))
+    name: str = next(name for name, row in type(response).__rows__.items() if isinstance(row.type, list))
+    return name

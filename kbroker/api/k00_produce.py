@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Coroutine, Iterator
 from functools import partial
 from typing import Any
 
-from kbroker.api.authorization import Request, after, topic_name
+from kbroker.api.authorization import Request, after
 from kbroker.api.context import Handle, Overlap, RequestContext, Services
 from kbroker.api.dispatch import Codec
 from kbroker.api.response_errors import Description, partition_subject, report_errors
@@ -90,9 +90,10 @@ def authorize(checked: Request, handle: Handle) -> Any:
     ):
         return _acknowledge(context, acks, _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
     writable = access.writable_topics
-    allowed, refused = [], []
+    allowed: list[TopicRecords] = []
+    refused: list[TopicRecords] = []
     for topic in paced(topics) if context.in_turns else topics:
-        name = topic_name(services, topic[0])
+        name = services.metadata.topic_name(topic[0])
         may_write = name is None or name in writable or access.allows(Operation.WRITE, ResourceType.TOPIC, name)
         (allowed if may_write else refused).append(topic)
     if not refused:

@@ -7,6 +7,7 @@ of an error, because kafka-transactions asks for all topics.
 from functools import cache, partial
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
 from kbroker.metadata.topics.topic_names import topic_name_error
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
@@ -33,6 +34,19 @@ def handle(services: Services, context: RequestContext, request: DescribeProduce
         partitions = [describe(topic.name, name_error, index) for index in paced(topic.partition_indexes)]
         response.topics.append(TopicResponse(name=topic.name, partitions=partitions))
     return response
+
+
+def failed_response(
+    context: RequestContext, request: DescribeProducersRequest, error: KafkaError
+) -> DescribeProducersResponse:
+    topics = []
+    for topic in paced(request.topics):
+        results = [
+            PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
+            for index in paced(topic.partition_indexes)
+        ]
+        topics.append(TopicResponse(name=topic.name, partitions=results))
+    return DescribeProducersResponse(topics=topics)
 
 
 def _partition(services: Services, topic: str, name_error: str | None, index: int) -> PartitionResponse:

@@ -378,6 +378,13 @@ class MetadataImage:
             topic, partitions=source.partitions, removed_from=source.removed_from, removed_to=source.removed_to
         )
 
+    def topic_name(self, key: str | bytes) -> str | None:
+        """Return the name of a topic that a request names by its name or id; None for an unknown id."""
+        if isinstance(key, str):
+            return key
+        topic = self.topics_by_id.get(key)
+        return None if topic is None else topic.name
+
     def overrides(self, resource_type: int, name: str) -> dict[str, str]:
         """Return the config overrides of a resource, {} if it has none."""
         return self._overrides.get(ConfigResource(resource_type, name), {})

@@ -6,10 +6,12 @@
   each member.
 - Both get UNSUPPORTED_VERSION while the feature group.version is below 1, or without `consumer` in
   group.coordinator.rebalance.protocols.
+- With ACLs the first needs READ on the group and DESCRIBE on the topics that it names, the second DESCRIBE on the group
+  and on all topics that are assigned.
 """
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.k15_groups import describe_groups_of_kind
+from kbroker.api.k15_groups import assigned_topics, describe_groups_of_kind
 from kbroker.common import KafkaError, uuid_text
 from kbroker.coordinator.group.assignors.server_assignors import supported_assignors
 from kbroker.coordinator.group.consumer.consumer_groups import ConsumerGroups
@@ -47,7 +49,9 @@ async def heartbeat(
 async def describe(
     services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    groups = await describe_groups_of_kind(services, request, ConsumerGroups, DescribedConsumerGroup, _check_enabled)
+    groups = await describe_groups_of_kind(
+        services, context, request, ConsumerGroups, DescribedConsumerGroup, _check_enabled, assigned_topics
+    )
     return ConsumerGroupDescribeResponse(groups=groups)
 
 

@@ -65,7 +65,7 @@ class World:
 
         def are_known() -> bool:
             resources = self.call("DescribeAcls", **ANY_ACL)["resources"]
-            return sum(len(row["acls"]) for row in resources) == len(acls)
+            return sum(len(row["acls"]) for row in resources) >= len(acls)
 
         eventually(are_known, "the ACLs")
 
@@ -150,9 +150,8 @@ class Case:
         self.normalizer.keep_chosen(values)
         values = known_fields(self.api, values)
         try:
-            response: Response = kio_messages.plain(
-                self.world.client(self.user).request(self.api, self.version, **values)
-            )
+            client = self.world.client(self.user)
+            response: Response = _named(kio_messages.plain(client.request(self.api, self.version, **values)))
         except ConnectionClosedError:
             response = CLOSED
         self.steps[step] = self.normalizer.flat(response)
@@ -173,6 +172,14 @@ def known_fields(api: str, value: Any) -> Any:
     if isinstance(value, dict):
         return {name: known_fields(api, item) for name, item in value.items() if name in known}
     return [known_fields(api, item) for item in value] if isinstance(value, list) else value
+
+
+def _named(value: Any) -> Any:
+    """Return a response without the ids of topics that it names, since those of refused topics are all the same."""
+    if isinstance(value, dict):
+        is_named = "topic_name" in value
+        return {name: _named(item) for name, item in value.items() if not (is_named and name == "topic_id")}
+    return [_named(item) for item in value] if isinstance(value, list) else value
 
 
 class Row(NamedTuple):

@@ -1,4 +1,4 @@
-"""The users of the matrix, each with its ACLs. Resources of the matrix are called "in....", and some others "out...."."""
+"""The users of the matrix, with their ACLs. Resources of the matrix are called "in....", and some others "out...."."""
 
 from typing import Any, NamedTuple
 

@@ -17,6 +17,8 @@ CONSUMER, CONSUMER_OF_HIDDEN = "in.consumer", "in.consumer-hidden"
 SHARE, SHARE_OF_HIDDEN = "in.share", "in.share-hidden"
 STREAMS, STREAMS_OF_HIDDEN = "in.streams", "in.streams-hidden"
 NOT_SHARED = "in.not-shared"
+FETCHED = (EMPTY, HIDDEN)
+STATE = {"state_epoch": 0, "start_offset": 0}
 GROUPS = (GROUP, HIDDEN_GROUP, CONSUMER, SHARE, STREAMS)
 KINDS = ("consumer", "share", "streams")
 MEMBER = "member-of-group"
@@ -166,8 +168,8 @@ def offset_delete(case: Case) -> None:
     case.request("an unknown group", group_id="in.missing", topics=rows)
 
 
-def leave(case: Case, group: str, member_id: str) -> None:
-    case.world.try_call(case.api, group_id=group, member_id=member_id, member_epoch=-1)
+def leave(case: Case, group: str) -> None:
+    case.world.try_call(case.api, group_id=group, member_id=MEMBER, member_epoch=-1)
 
 
 @of_api("ConsumerGroupHeartbeat", "READ group", "DESCRIBE topic")
@@ -176,10 +178,10 @@ def consumer_group_heartbeat(case: Case) -> None:
     group, hidden = case.fresh("in.c"), case.fresh("out.c")
 
     def request(step: str, group: str, *topics: str, **more: Any) -> None:
-        fields = {"group_id": group, "member_id": "m", "member_epoch": 0, "rebalance_timeout": 30_000}
+        fields = {"group_id": group, "member_id": MEMBER, "member_epoch": 0, "rebalance_timeout": 30_000}
         response = case.request(step, **fields, topic_partitions=[], subscribed_topic_names=list(topics), **more)
-        if "NONE" in response["error_code"]:
-            leave(case, group, "m")
+        if response["error_code"] == "NONE":
+            leave(case, group)
 
     request("a topic", group, EMPTY)
     request("topics", group, KNOWN, MISSING)
@@ -187,7 +189,7 @@ def consumer_group_heartbeat(case: Case) -> None:
     request("a hidden topic that does not exist", group, "out.missing")
     request("no topic", group)
     request("a hidden group", hidden, KNOWN)
-    case.request("another heartbeat", group_id=group, member_id="m", member_epoch=1)
+    case.request("another heartbeat", group_id=group, member_id=MEMBER, member_epoch=1)
 
 
 @of_api("ConsumerGroupDescribe", "DESCRIBE group", "DESCRIBE topic")
@@ -205,10 +207,10 @@ def share_group_heartbeat(case: Case) -> None:
     group, hidden = case.fresh("in.s"), case.fresh("out.s")
 
     def request(step: str, group: str, *topics: str) -> None:
-        fields = {"group_id": group, "member_id": "m", "member_epoch": 0}
+        fields = {"group_id": group, "member_id": MEMBER, "member_epoch": 0}
         response = case.request(step, **fields, subscribed_topic_names=list(topics))
-        if "NONE" in response["error_code"]:
-            leave(case, group, "m")
+        if response["error_code"] == "NONE":
+            leave(case, group)
 
     request("topics", group, MISSING)
     request("a hidden topic", group, MISSING, HIDDEN)
@@ -235,7 +237,7 @@ def share_fetch_fields(case: Case, group: str, epoch: int, *topics: str, **more:
 
 @of_api("ShareFetch", "READ group", "READ topic")
 def share_fetch(case: Case) -> None:
-    case.request("topics", **share_fetch_fields(case, SHARE, 0, EMPTY, HIDDEN))
+    case.request("topics", **share_fetch_fields(case, SHARE, 0, *FETCHED))
     case.request("again", **share_fetch_fields(case, SHARE, 1))
     case.request("close", **share_fetch_fields(case, SHARE, -1))
     case.request("a hidden group", **share_fetch_fields(case, "out.share", 0, EMPTY))
@@ -250,7 +252,7 @@ def share_acknowledge(case: Case) -> None:
     fetch = partial(case.world.client(case.user).request, "ShareFetch", case.world.highest("ShareFetch"))
     batch = {"first_offset": 0, "last_offset": 0, "acknowledge_types": [1]}
     parts = [{"partition_index": 0, "acknowledgement_batches": [batch]}]
-    rows = [case.topic_fields(topic, partitions=parts) for topic in (EMPTY, HIDDEN)]
+    rows = [case.topic_fields(topic, partitions=parts) for topic in FETCHED]
     for group in (SHARE, "out.share"):
         fields = share_fetch_fields(case, group, 0, EMPTY)
         fetch(**known_fields("ShareFetch", fields))
@@ -263,7 +265,17 @@ def state(case: Case, **fields: Any) -> dict[str, Any]:
     return {"group_id": f"in.state-{case.api}", "topics": [row]}
 
 
-STATE = {"state_epoch": 0, "start_offset": 0}
+@preparation
+def share_partitions(world: World) -> None:
+    """Let brokers load the share partitions that are fetched."""
+    for group in (SHARE, "out.share"):
+        topics = [{"topic_id": world.topic_ids[name], "partitions": [{"partition": 0, **STATE}]} for name in FETCHED]
+        world.call_until_done("InitializeShareGroupState", group_id=group, topics=topics)
+        fetched = [{"topic_id": world.topic_ids[name], "partitions": [{"partition_index": 0}]} for name in FETCHED]
+        fields = {"group_id": group, "member_id": str(UUID(int=1)), "max_wait": 0, "max_bytes": 1000}
+        fields |= {"max_records": 0, "batch_size": 10, "min_bytes": 1}
+        world.call_until_done("ShareFetch", **fields, share_session_epoch=0, topics=fetched)
+        world.call_until_done("ShareFetch", **fields, share_session_epoch=-1, topics=[])
 
 
 @preparation
@@ -303,23 +315,22 @@ def read_share_group_state_summary(case: Case) -> None:
 
 @of_api("StreamsGroupHeartbeat", "READ group", "DESCRIBE topic", "CREATE topic")
 def streams_group_heartbeat(case: Case) -> None:
-    group, hidden = case.fresh("in.k"), case.fresh("out.k")
+    """Each in a new group, since a topology stays."""
 
-    def request(step: str, group: str, *topics: str, **more: Any) -> None:
-        fields = {"group_id": group, "member_id": "m", "member_epoch": 0, "rebalance_timeout": 30_000}
+    def request(step: str, prefix: str, *topics: str, **more: Any) -> None:
+        group = case.fresh(f"{prefix}{len(case.steps)}")
+        fields = {"group_id": group, "member_id": MEMBER, "member_epoch": 0, "rebalance_timeout": 30_000}
         described = topology(subtopology("s", *topics, **more))
         response = case.request(step, **fields, process_id="p", topology=described, **NO_TASKS)
-        if "NONE" in response["error_code"]:
-            leave(case, group, "m")
+        if response["error_code"] == "NONE":
+            leave(case, group)
 
-    request("topics", group, MISSING)
-    request("a hidden topic", group, MISSING, HIDDEN)
-    request("a hidden group", hidden, KNOWN)
-    changelog = {"name": f"{case.fresh('in.l')}-changelog", "partitions": 0, "replication_factor": 0,
-                 "topic_configs": []}  # fmt: skip
-    request("a changelog", group, KNOWN, state_changelog_topics=[changelog])
-    hidden_changelog = {**changelog, "name": "out.l-changelog"}
-    request("a hidden changelog", group, KNOWN, state_changelog_topics=[hidden_changelog])
+    request("topics", "in.k", MISSING)
+    request("a hidden topic", "in.k", MISSING, HIDDEN)
+    request("a hidden group", "out.k", KNOWN)
+    changelog = {"partitions": 0, "replication_factor": 0, "topic_configs": []}
+    for title, name in {"a changelog": "in.l", "a hidden changelog": "out.l"}.items():
+        request(title, "in.k", KNOWN, state_changelog_topics=[{**changelog, "name": case.fresh(name)}])
 
 
 @of_api("StreamsGroupDescribe", "DESCRIBE group", "DESCRIBE topic")
@@ -352,13 +363,9 @@ def alter_share_group_offsets(case: Case) -> None:
 @of_api("DeleteShareGroupOffsets", "DELETE group", "READ topic")
 def delete_share_group_offsets(case: Case) -> None:
     rows = [{"topic_name": topic} for topic in TOPICS]
+    shared = [{"topic_name": topic, "partitions": [{"partition_index": 0, "start_offset": 0}]} for topic in TOPICS[:2]]
+    case.world.call_until_done("AlterShareGroupOffsets", group_id=NOT_SHARED, topics=shared)
     case.request("topics", group_id=NOT_SHARED, topics=rows)
     case.request("a hidden topic", group_id=NOT_SHARED, topics=rows[1:2])
     case.request("a hidden group", group_id="out.share", topics=rows)
     case.request("a group with a member", group_id=SHARE, topics=rows)
-
-
-@preparation
-def shared_offsets(world: World) -> None:
-    rows = [{"topic_name": KNOWN, "partitions": [{"partition_index": 0, "start_offset": 0}]}]
-    world.call_until_done("AlterShareGroupOffsets", group_id=NOT_SHARED, topics=rows)

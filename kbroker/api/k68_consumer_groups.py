@@ -6,8 +6,8 @@
   each member.
 - Both get UNSUPPORTED_VERSION while the feature group.version is below 1, or without `consumer` in
   group.coordinator.rebalance.protocols.
-- With ACLs the first needs READ on the group and DESCRIBE on the topics that it names, the second DESCRIBE on the group
-  and on all topics that are assigned.
+- With ACLs the first needs READ on the group and DESCRIBE on the topics that it names, and regular expressions match only
+  topics with it; the second needs DESCRIBE on the group and on all topics that are assigned.
 """
 
 from kbroker.api.context import RequestContext, Services
@@ -42,7 +42,8 @@ async def heartbeat(
     _check_enabled(services)
     validate_request(request, context.version, supported_assignors(services.config.group_consumer_assignors))
     new_member_id = uuid_text(services.environment.random.randbytes(16))
-    beat = HeartbeatRequest(request, new_member_id, context.client_id or "", context.client_host)
+    client_id, access = context.client_id or "", context.access(services)
+    beat = HeartbeatRequest(request, new_member_id, client_id, context.client_host, access=access)
     return await services.groups.write(request.group_id, ConsumerGroups, lambda groups: groups.heartbeat(beat))
 
 

@@ -157,6 +157,15 @@ class Case:
         self.steps[step] = self.normalizer.flat(response)
         return response
 
+    def request_until(self, step: str, condition: Callable[[Response], bool], **values: Any) -> None:
+        """Like `request`, repeated until the response meets a condition. Only that response is recorded."""
+
+        def attempt() -> bool:
+            self.steps.pop(step, None)
+            return condition(self.request(step, **values))
+
+        eventually(attempt, f"{self.api}, {step}", 30, 0.05)
+
     def record_only(self, field: str, *items: str) -> None:
         """From now on record only these items of a list."""
         self.normalizer.recorded_items[field] = set(items)

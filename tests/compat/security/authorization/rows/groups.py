@@ -7,6 +7,7 @@ from uuid import UUID, uuid5
 
 from tests.compat.security.authorization.case import Case, World, known_fields, of_api, preparation
 from tests.compat.security.authorization.rows.topics import EMPTY, HIDDEN, KNOWN, MISSING, TOPICS
+from tests.compat.security.authorization.users import SUPER, only, without
 from tests.compat.support import eventually
 from tests.compat.wire.stories.streams_groups import NO_TASKS, subtopology, topology
 
@@ -190,6 +191,12 @@ def consumer_group_heartbeat(case: Case) -> None:
     request("no topic", group)
     request("a hidden group", hidden, KNOWN)
     case.request("another heartbeat", group_id=group, member_id=MEMBER, member_epoch=1)
+    if case.version >= 1 and case.user in (SUPER, only("READ group", "DESCRIBE topic"), without("DESCRIBE topic")):
+        group = case.fresh("in.r")
+        fields = {"group_id": group, "member_id": MEMBER, "member_epoch": 0, "rebalance_timeout": 30_000}
+        fields |= {"topic_partitions": [], "subscribed_topic_regex": r"(in|out)\.[te]"}
+        case.request_until("an expression", lambda response: "partitions'" in str(response), **fields)
+        leave(case, group)
 
 
 @of_api("ConsumerGroupDescribe", "DESCRIBE group", "DESCRIBE topic")

@@ -8,7 +8,7 @@ them. The rules of APIs between brokers, which clients cannot reach, are a secon
 from collections.abc import Mapping
 from types import ModuleType
 
-from kbroker.api.authorization import DEFAULT_TEXT, Rule, anybody, cluster, each, listed, may, one
+from kbroker.api.authorization import Rule, anybody, cluster, each, listed, may, one
 from kbroker.authorization.acl import Operation, ResourceType
 from protocol.apis import ALL_APIS, ApiKey
 
@@ -29,7 +29,7 @@ RULES: Mapping[ApiKey, Rule | None] = {
     ApiKey.LIST_OFFSETS: each("topics", may(DESCRIBE, TOPIC, "name")),
     ApiKey.DELETE_RECORDS: each("topics", may(DELETE, TOPIC, "name")),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: each("topics", may(DESCRIBE, TOPIC, "topic", on_cluster=CLUSTER_ACTION)),
-    ApiKey.DESCRIBE_PRODUCERS: each("topics", may(READ, TOPIC, "name", DEFAULT_TEXT)),
+    ApiKey.DESCRIBE_PRODUCERS: OWN,
     ApiKey.DELAYED_RECORDS: OWN,
     # Connections and brokers.
     ApiKey.API_VERSIONS: NONE,

@@ -49,6 +49,7 @@ from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPar
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
+from kbroker.interbroker.controller_channel import BROKER_PRINCIPAL
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.producer_id_manager import ProducerIdManager
@@ -257,6 +258,16 @@ class RequestContext:
         return self.connection.peer
 
     @property
+    def host(self) -> str:
+        """The client's address."""
+        return self.peer.rpartition(":")[0]
+
+    @property
+    def requester(self) -> tuple[Principal, str]:
+        """Whose request this is, and from which address: by these the controller decides what it may do."""
+        return (self.principal if self.peer_broker is None else BROKER_PRINCIPAL), self.host
+
+    @property
     def listener(self) -> str:
         """The name of the listener, whose addresses of brokers the response has."""
         return self.connection.identity.listener
@@ -290,7 +301,7 @@ class RequestContext:
             if identity.peer_broker is not None:
                 access = authorizer.broker_access
             else:
-                access = authorizer.access(identity.principal, self.peer.rpartition(":")[0])
+                access = authorizer.access(identity.principal, self.host)
             connection.access = access
         return access
 
@@ -306,7 +317,7 @@ class RequestContext:
     @property
     def client_host(self) -> str:
         """The client's address as Kafka prints it in group descriptions."""
-        return "/" + self.peer.rpartition(":")[0]
+        return f"/{self.host}"
 
 
 async def complete_response(handle: Handle, services: Services, context: RequestContext, request: Any) -> Any:

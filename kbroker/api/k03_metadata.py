@@ -95,17 +95,21 @@ def _requested_topics(
             if name not in metadata.topics and not topic_name_error(name) and builder.may_create(name)
         ]
         if missing:
-            return _create_missing_topics(services, builder, missing, names)
+            return _create_missing_topics(services, context, builder, missing, names)
     return builder.response([builder.topic_by_name(name) for name in paced(names)])
 
 
 async def _create_missing_topics(
-    services: Services, builder: "ResponseBuilder", missing: Collection[str], names: Iterable[str]
+    services: Services,
+    context: RequestContext,
+    builder: "ResponseBuilder",
+    missing: Collection[str],
+    names: Iterable[str],
 ) -> MetadataResponse:
     for name in missing:
         # As in Kafka, the error is only logged. The topic stays unknown, so clients retry.
         with suppress(KafkaError):
-            await services.auto_topic_creation.auto_create_topic(name)
+            await services.auto_topic_creation.auto_create_topic(name, context.requester)
         yield_if_due()
     if len(services.metadata.brokers) > 1:
         builder.created = frozenset(missing)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kbroker.common import KafkaError
 from protocol.errors import ErrorCode
@@ -64,6 +64,17 @@ class PermissionType(IntEnum):
     ALLOW = 3
 
 
+E = TypeVar("E", ResourceType, PatternType, Operation, PermissionType)
+
+
+def numbered(cls: type[E], number: int) -> E:
+    """Return the member with a number; UNKNOWN if none has it."""
+    try:
+        return cls(number)
+    except ValueError:
+        return cls.UNKNOWN
+
+
 _O = Operation
 # The operations that apply to a type of resource, whose bits responses have as "authorized operations".
 SUPPORTED_OPERATIONS = {
@@ -112,6 +123,21 @@ class Acl(NamedTuple):
     operation: Operation
     permission: PermissionType
 
+    def __str__(self) -> str:
+        pattern = "" if self.pattern_type is PatternType.LITERAL else f"{self.pattern_type.name} "
+        return (
+            f"{self.permission.name} {self.operation.name} on {pattern}{self.resource_type.name} {self.name} to "
+            f"{self.principal} from {self.host}"
+        )
+
+    @property
+    def is_for_filters(self) -> bool:
+        """Whether it has an element that only filters may have. Kafka has no such object, and fails differently."""
+        return (
+            ResourceType.ANY in (self.resource_type, self.operation, self.permission)
+            or self.pattern_type in (PatternType.ANY, PatternType.MATCH)
+        )  # fmt: skip
+
     def applies_to(self, operation: Operation, host: str) -> bool:
         """Return whether this ACL of the principal and the resource decides about an operation from a host."""
         if self.host != WILDCARD and canonical_host(self.host) != host:
@@ -137,6 +163,15 @@ class AclFilter(NamedTuple):
     operation: Operation = Operation.ANY
     permission: PermissionType = PermissionType.ANY
 
+    @property
+    def error(self) -> KafkaError | None:
+        """Why ACLs cannot be deleted by this filter; it matches none."""
+        if self.resource_type is ResourceType.UNKNOWN or self.pattern_type is PatternType.UNKNOWN:
+            return _invalid("Unknown patternFilter.")
+        if self.operation is Operation.UNKNOWN or self.permission is PermissionType.UNKNOWN:
+            return _invalid("Unknown entryFilter.")
+        return None
+
     def matches(self, acl: Acl) -> bool:
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
@@ -160,7 +195,7 @@ class AclFilter(NamedTuple):
 
 
 def check_acl(acl: Acl) -> KafkaError | None:
-    """Return why an ACL cannot be created, None if it can."""
+    """Return why an ACL cannot be created, None if it can. Errors are those of Apache Kafka 4.4, in its order."""
     if acl.resource_type is ResourceType.CLUSTER and acl.name != CLUSTER_NAME:
         return _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
     if not acl.name:
@@ -173,6 +208,13 @@ def check_acl(acl: Acl) -> KafkaError | None:
         return _invalid(f"Invalid operation {acl.operation.name}")
     if acl.permission not in (PermissionType.DENY, PermissionType.ALLOW):
         return _invalid(f"Invalid permissionType {acl.permission.name}")
+    if ":" not in acl.principal:
+        return _invalid(
+            f"Could not parse principal from `{acl.principal}` (no colon is present separating the principal type from "
+            "the principal name)"
+        )
+    if not acl.host:
+        return _invalid("Host pattern cannot be null or empty")
     return None
 
 

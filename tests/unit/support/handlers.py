@@ -159,6 +159,8 @@ class Handlers:
             metadata=member.image,
             controller=member.controller,
             controller_channel=None,
+            peers=None,
+            authorizer=None,
             auto_topic_creation=AutoTopicCreationManager(
                 environment, member.image, member.controller, None, lambda: config
             ),

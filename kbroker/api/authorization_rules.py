@@ -36,7 +36,7 @@ RULES: Mapping[ApiKey, Rule | None] = {
     ApiKey.LIST_OFFSETS: each("topics", may(DESCRIBE, TOPIC, "name")),
     ApiKey.DELETE_RECORDS: each("topics", may(DELETE, TOPIC, "name")),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: each("topics", may(DESCRIBE, TOPIC, "topic", on_cluster=CLUSTER_ACTION)),
-    ApiKey.DESCRIBE_PRODUCERS: each("topics", may(READ, TOPIC, "name", DEFAULT_TEXT)),
+    ApiKey.DESCRIBE_PRODUCERS: OWN,
     ApiKey.DELAYED_RECORDS: OWN,
     # Connections and brokers.
     ApiKey.API_VERSIONS: NONE,

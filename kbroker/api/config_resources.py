@@ -242,14 +242,17 @@ def authorize_alteration(checked: Request, handle: Handle) -> Any:
 
 
 def _refuse_alteration(request: Request, resource: Any) -> KafkaError | None:
+    replaces = request.context.api_key == ApiKey.ALTER_CONFIGS
+    if replaces and resource.resource_type == ConfigResourceType.BROKER_LOGGER:
+        return None  # the handler refuses it
     error = refuse_resource(request, resource, Operation.ALTER_CONFIGS)
+    if error is not None and resource.resource_type in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER):
+        return refusal(ResourceType.CLUSTER)
     if error is None and resource.resource_type == ConfigResourceType.TOPIC:
         # Whoever alters the filter of a view chooses what can be read of its source.
         topic = request.services.metadata.topics.get(resource.resource_name)
         sources = {config.value for config in paced(resource.configs) if config.name == VIEW_OF and config.value}
-        is_altered = request.context.api_key == ApiKey.ALTER_CONFIGS or any(
-            config.name in VIEW_CONFIGS for config in paced(resource.configs)
-        )
+        is_altered = replaces or any(config.name in VIEW_CONFIGS for config in paced(resource.configs))
         if topic is not None and topic.view_of and is_altered:
             sources.add(topic.view_of)
         if not all(request.access.allows(Operation.READ, ResourceType.TOPIC, source) for source in sources):

@@ -6,8 +6,8 @@
   each member.
 - Both get UNSUPPORTED_VERSION while the feature group.version is below 1, or without `consumer` in
   group.coordinator.rebalance.protocols.
-- With ACLs the first needs READ on the group and DESCRIBE on the topics that it names, and regular expressions match only
-  topics with it; the second needs DESCRIBE on the group and on all topics that are assigned.
+- With ACLs the first needs READ on the group and DESCRIBE on the topics that it names (regular expressions match only
+  such topics), the second DESCRIBE on the group and on all topics that are assigned.
 """
 
 from kbroker.api.context import RequestContext, Services

@@ -84,6 +84,10 @@ def _page(
     """Return a page of these topics, at most `limit` partitions, starting with `first_partition` of the first topic."""
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     for name in paced(names):
+        if limit == 0:
+            return DescribeTopicPartitionsResponse(
+                topics=topics, next_cursor=Cursor(topic_name=name, partition_index=0)
+            )
         topic = image.topics.get(name)
         if topic is None:
             is_valid = topic_name_error(name) is None
@@ -91,10 +95,6 @@ def _page(
             topics.append(_missing_topic(code, name))
             first_partition = 0
             continue
-        if limit == 0:
-            return DescribeTopicPartitionsResponse(
-                topics=topics, next_cursor=Cursor(topic_name=name, partition_index=0)
-            )
         topic = image.resolve(topic)
         end = min(first_partition + limit, len(topic.partitions))
         topics.append(_topic(image, listener, topic, first_partition, end))

@@ -160,7 +160,6 @@ class Handlers:
             controller=member.controller,
             controller_channel=None,
             peers=None,
-            authorizer=None,
             auto_topic_creation=AutoTopicCreationManager(
                 environment, member.image, member.controller, None, lambda: config
             ),

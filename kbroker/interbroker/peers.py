@@ -1,15 +1,16 @@
 """Requests to other brokers (Kafka: NetworkClient), over one connection for each peer and channel."""
 
 import asyncio
+import ssl
 from asyncio import CancelledError, Future, Task
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from kbroker.common import Buffer, format_address
 from kbroker.interbroker.frame_protocol import PeerFrameBuffers
 from kbroker.interbroker.handshake import NONCE_BYTES, BrokerIdentity, HandshakeError, InitiatorHandshake
-from kbroker.interbroker.peer_connection import PeerConnection, PeerStats, PeerUnavailable
+from kbroker.interbroker.peer_connection import PeerConnection, PeerStats, PeerUnavailable, tls_failure
 from kbroker.metadata.image import BrokerRegistration, MetadataImage
 from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
@@ -53,14 +54,26 @@ class _Link:
     next_attempt_s: float = 0.0
 
 
+# Returns the TLS context of connections to a broker, and the host that its certificate must have; None without TLS.
+# Raises HandshakeError.
+FindTls = Callable[[BrokerRegistration], tuple[ssl.SSLContext, str] | None]
+
+
 class Peers:
     """`identity` may change: a new broker epoch takes effect with the next request."""
 
-    def __init__(self, environment: Environment, identity: BrokerIdentity, image: MetadataImage) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        identity: BrokerIdentity,
+        image: MetadataImage,
+        find_tls: FindTls = lambda peer: None,
+    ) -> None:
         self._environment = environment
         self._loop = environment.loop
         self._identity = identity
         self._image = image
+        self._find_tls = find_tls
         self.stats = PeerStats()
         self._buffers = PeerFrameBuffers()
         self._links: dict[tuple[int, Channel], _Link] = {}
@@ -170,11 +183,21 @@ class Peers:
             if link.connection is connection:
                 link.connection = None
 
+        # This side opens few connections, so the loop's own TLS does: nobody else can make it keep many.
+        context, host = self._find_tls(peer) or (None, None)
         connection = PeerConnection(self._loop, self._buffers, handshake, on_end, self.stats)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await self._loop.create_connection(lambda: connection, peer.inter_broker_host, peer.inter_broker_port)
+                await self._loop.create_connection(
+                    lambda: connection,
+                    peer.inter_broker_host,
+                    peer.inter_broker_port,
+                    ssl=context,
+                    server_hostname=host,
+                )
                 await connection.ready
+        except ssl.SSLError as error:
+            raise tls_failure(error) from error
         except TimeoutError:
             reason = "connecting has timed out" if connection.transport is None else "The peer does not respond."
             connection.close(reason)

@@ -44,7 +44,8 @@ class BrokerRegistration(NamedTuple):
     `host` and `port` are those of the first of the `endpoints`, which are for clients; brokers of a version without
     endpoints know only these. Those of the inter-broker listener are for other brokers; a lone broker has no such
     listener. `directory_id`: the id of its log directory (KIP-858), as meta.properties has it. `write_health`: see
-    replication/partition_requests.py. `features`: what the broker supports.
+    replication/partition_requests.py. `features`: what the broker supports. `inter_broker_listener`: the listener whose
+    security protocol and certificates the inter-broker listener has; empty in a version without TLS between brokers.
     """
 
     id: int
@@ -59,6 +60,7 @@ class BrokerRegistration(NamedTuple):
     write_health: WriteHealth = WriteHealth.OK
     endpoints: tuple[BrokerEndpoint, ...] = ()
     features: tuple[BrokerFeature, ...] = FORMER_FEATURES
+    inter_broker_listener: str = ""
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
         """Return the endpoint of a listener, None if the broker has no listener of this name.

@@ -164,7 +164,8 @@ ZOOKEEPER_KEYS = (
         "Kafka 3's. Time without a connection after which the broker loses its session: others take over, "
         "and it joins again. ZooKeeper adapts it to its own limits."),
     ConfigKey("zookeeper.set.acl", BOOLEAN, False, None, HIGH, READ_ONLY,
-        "Kafka 3's. Whether nodes in ZooKeeper can be read and written only with kbroker.zookeeper.digest."),
+        "Kafka 3's. Whether nodes in ZooKeeper can be read and written only with kbroker.zookeeper.digest, also those "
+        "that existed before."),
     ConfigKey("zookeeper.ssl.client.enable", BOOLEAN, False, None, MEDIUM, READ_ONLY,
         "Kafka 3's. Whether connections to ZooKeeper use TLS."),
     ConfigKey("zookeeper.ssl.endpoint.identification.algorithm", STRING, "HTTPS", one_of_ignoring_case("", "HTTPS"),

@@ -1,4 +1,4 @@
-"""A cluster whose brokers have the listeners PLAINTEXT and SASL_SSL, one or both, each with a certificate of its own."""
+"""A cluster whose brokers have the listeners PLAINTEXT or SASL_SSL or both, and each its own certificate."""
 
 from __future__ import annotations
 
@@ -71,10 +71,8 @@ class SecuredCluster(Cluster):
         broker.listeners, broker.inter_broker = listeners, inter_broker
 
     def address(self, protocol: str) -> str:
-        addresses = (
-            broker.addresses[protocol] for broker in self.brokers.values() if isinstance(broker, SecuredBroker)
-        )
-        return ",".join(addresses)
+        brokers = (broker for broker in self.brokers.values() if isinstance(broker, SecuredBroker))
+        return ",".join(broker.addresses[protocol] for broker in brokers)
 
     def librdkafka(self, protocol: str) -> dict[str, Any]:
         settings: dict[str, Any] = {"bootstrap.servers": self.address(protocol), "log_level": 0}

@@ -41,7 +41,8 @@ class Channel(IntEnum):
 class _Link:
     """The connection of a channel to one process of a peer.
 
-    `own_epoch`: this broker's epoch in the handshake. `attempt`: connecting, while that is in progress.
+    `own_epoch`: this broker's epoch in the handshake. `attempt`: connecting, while that is in progress. `failure`: why
+    the last handshake has failed, empty if it has not, or if it is expected to succeed later.
     """
 
     peer: BrokerRegistration
@@ -50,6 +51,7 @@ class _Link:
     connection: PeerConnection | None = None
     attempt: Future[PeerConnection] | None = None
     failures: int = 0
+    failure: str = ""
     # The loop's time before which no new attempt begins.
     next_attempt_s: float = 0.0
 
@@ -161,7 +163,7 @@ class Peers:
                 # The link was closed meanwhile.
                 connection.close("The broker epoch has changed.")
                 return
-            link.connection, link.failures = connection, 0
+            link.connection, link.failures, link.failure = connection, 0, ""
             attempt.set_result(connection)
             return
         link.attempt = None
@@ -215,6 +217,9 @@ class Peers:
         backoff_s = min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2**link.failures)
         link.next_attempt_s = self._loop.time() + backoff_s * self._environment.random.uniform(0.8, 1.2)
         link.failures += 1
+        link.failure = ""
+        if isinstance(error, HandshakeError) and not error.is_transient:
+            link.failure = ": ".join((error.reason, *map(str, error.detail.values())))
         if link.failures > 1:
             # The first failure was logged. The next message is that of another process of the peer.
             return
@@ -225,6 +230,10 @@ class Peers:
             report("handshake failed", broker=peer.id, peer=address, reason=error.reason, **error.detail)
         else:
             log.info("broker unreachable", broker=peer.id, peer=address, reason=str(error) or type(error).__name__)
+
+    def failed_handshakes(self) -> dict[int, str]:
+        """Return the brokers that run, but to which this one cannot connect, with the reasons."""
+        return {broker_id: link.failure for (broker_id, _), link in self._links.items() if link.failure}
 
     # The end.
 

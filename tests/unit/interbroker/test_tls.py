@@ -225,6 +225,7 @@ async def test_a_refused_certificate_is_reported_and_is_no_silence(
             assert f"broker={other.id}" in lines[-1]
             assert 'reason="TLS handshake failed"' in lines[-1]
             assert reason in lines[-1]
+            assert reason in broker.peers.failed_handshakes()[other.id]
             assert other.received == []
 
 

@@ -107,9 +107,9 @@ def served_certificate(address: str, ca: Path) -> str:
     """Return the serial number of the certificate that a new connection gets."""
     context = ssl.create_default_context(cafile=str(ca))
     host, port = address.split(":")
-    with socket.create_connection((host, int(port)), DEADLINE_S) as plain:
-        with context.wrap_socket(plain, server_hostname=host) as encrypted:
-            return str((encrypted.getpeercert() or {})["serialNumber"])
+    plain = socket.create_connection((host, int(port)), DEADLINE_S)
+    with context.wrap_socket(plain, server_hostname=host) as encrypted:
+        return str((encrypted.getpeercert() or {})["serialNumber"])
 
 
 def test_brokers_replicate_over_tls(cluster: SecuredCluster) -> None:

@@ -71,6 +71,14 @@ class BrokerRegistration(NamedTuple):
             return BrokerEndpoint(listener, self.host, self.port)
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
 
+    @property
+    def inter_broker_endpoint(self) -> BrokerEndpoint | None:
+        """The listener for clients with the security protocol and the certificate of the inter-broker listener.
+
+        None in a version without TLS between brokers.
+        """
+        return self.endpoint(self.inter_broker_listener) if self.inter_broker_listener else None
+
 
 class SeenMetadata(NamedTuple):
     """The newest metadata that a broker has seen, also before it was restarted (metadata/recovery).

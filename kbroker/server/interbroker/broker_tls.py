@@ -39,10 +39,10 @@ class BrokerTls:
 
         Raises HandshakeError.
         """
-        name = peer.inter_broker_listener
-        endpoint = peer.endpoint(name)
-        if not name or endpoint is None:
+        endpoint = peer.inter_broker_endpoint
+        if endpoint is None:
             return None
+        name = endpoint.listener
         try:
             contexts = self._find(name)
         except ConfigError as error:

@@ -3,14 +3,14 @@
 The fields with tags came later.
 """
 
-from protocol.schema.message import Message, row
+from protocol.schema.message import Message, Struct, row
 
 
 class DescribeBrokerRequest(Message, key=10003, kind="request", versions="0", flexible="0+"):
     pass
 
 
-class FailedHandshake(Message):
+class FailedHandshake(Struct):
     broker_id: int = row("int32", "0+")
     reason: str = row("string", "0+")
 

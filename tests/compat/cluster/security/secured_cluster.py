@@ -17,6 +17,8 @@ from tests.compat.support import BrokerProcess, eventually
 from tests.unit.support.certificates import CertificateAuthority
 
 PLAINTEXT, SASL_SSL = "PLAINTEXT", "SASL_SSL"
+# No broker is killed, so no session needs to expire: a busy machine must not end one.
+PATIENT = {"zookeeper.session.timeout.ms": "30000", "replica.lag.time.max.ms": "30000"}
 USER, PASSWORD = "alice", "secret"
 
 
@@ -62,7 +64,7 @@ class SecuredCluster(Cluster):
         directory.mkdir(parents=True, exist_ok=True)
         key_store = self.authority.sign(f"broker{node_id}")
         own = {"node.id": str(node_id), "broker.rack": f"rack-{node_id}", "zookeeper.connect": self.connect}
-        return SecuredBroker(directory, {**SETTINGS, **own}, key_store, self.authority.ca)
+        return SecuredBroker(directory, {**SETTINGS, **PATIENT, **own}, key_store, self.authority.ca)
 
     def change(self, node_id: int, listeners: tuple[str, ...], inter_broker: str) -> None:
         """Set the listeners of the next start."""
@@ -92,15 +94,24 @@ class SecuredCluster(Cluster):
         """Wait until a client of this protocol sees all replicas in sync."""
         admin = AdminClient(self.librdkafka(protocol))
 
+        seen: list[object] = []
+
         def is_in_sync() -> bool:
+            seen.clear()
             try:
                 metadata = admin.list_topics(topic, timeout=5)
-            except KafkaException:
+            except KafkaException as error:
+                seen.append(error)
                 return False
             partitions = metadata.topics[topic].partitions.values()
+            seen.extend([*metadata.brokers, *((partition.id, partition.isrs) for partition in partitions)])
             return len(metadata.brokers) == 3 and all(len(partition.isrs) == 3 for partition in partitions)
 
-        eventually(is_in_sync, "all replicas are in sync", interval=0.1)
+        try:
+            eventually(is_in_sync, "all replicas are in sync", interval=0.1)
+        except AssertionError as error:
+            logs = (broker.all_errors for broker in self.brokers.values())
+            raise AssertionError("\n".join([f"{error}: {seen}", *(log[-3000:] for log in logs)])) from error
 
     def logged(self, text: str) -> list[str]:
         """Return the lines of all brokers' logs with a text."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.config.values import ConfigError
 from kbroker.interbroker.handshake import HandshakeError
+from kbroker.runtime.event_log import EventLogger
 
 if TYPE_CHECKING:
     import ssl
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
     from kbroker.metadata.image import BrokerRegistration
     from kbroker.server.authentication.tls_context import TlsContext
+
+
+log = EventLogger("kbroker.interbroker")
 
 
 class BrokerTls:
@@ -51,6 +55,9 @@ class BrokerTls:
             return contexts.client, endpoint.host
         if endpoint.security_protocol.endswith("SSL"):
             raise HandshakeError("this broker lacks the inter-broker listener of the other", listener=name)
+        own = self._config().inter_broker_listener_name
+        if self._config().listener_security(own).tls is not None:
+            log.warning("the connection to a broker is not encrypted", broker=peer.id, its_listener=name, own=own)
         return None
 
     def _find(self, listener: str) -> TlsContext | None:
@@ -62,8 +69,8 @@ class BrokerTls:
 
         contexts = self._contexts.get(listener)
         if contexts is None:
-            own = next(endpoint for endpoint in config.advertised_listeners if endpoint.name == listener)
-            contexts = TlsContext(own.host)
+            endpoints = (*config.advertised_listeners, *config.listeners)
+            contexts = TlsContext(next(endpoint.host for endpoint in endpoints if endpoint.name == listener))
         contexts.configure(settings)
         self._contexts[listener] = contexts
         return contexts

@@ -164,6 +164,7 @@ async def test_inter_broker_listeners_may_differ_while_they_are_changed(
     async with two_brokers(ca, former) as (one, two):
         await two.heartbeat(1)
         assert one.is_encrypted == [False]
+        assert "the connection to a broker is not encrypted" in caplog.text
         if not lacks:
             await one.heartbeat(2)
             assert two.is_encrypted == [True]

@@ -69,7 +69,7 @@ CONSUMER_PROTOCOL = {
         only(member_out_of_reach, pause_s=1.0, seconds=30.0, members=2, readers=1, producers=1, consumer_protocol=True),
         **CONSUMER_PROTOCOL,
     ),
-    first_seed=1,
+    first_seed=6,
     slow=True,
 )
 def stale_consumer_protocol_member_commits(patch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@
   requests are refused with INVALID_REQUEST.
 - A large request is handled in turns. Meanwhile its session is busy: no other request can use it.
 - A response to a request without a session is sent again to the same request, while the partition is unchanged.
+- While its client exceeds the quota of consumers, a request gets a response without partitions (KIP-219).
 """
 
 from collections.abc import Iterator
@@ -45,7 +46,12 @@ def handle(services: Services, context: RequestContext, request: FetchRequest) -
     if request.replica_id >= 0 and identity.peer_broker != (request.replica_id, request.replica_epoch):
         context.connection.close("Fetch of a follower from another broker", context, replica=request.replica_id)
         return FetchResponse(ErrorCode.INVALID_REQUEST, 0, [])
-    return services.fetching.fetch(request, uses_topic_ids, identity.listener, context.in_turns)
+    charge = context.charge
+    if charge is None or charge.fetch_bytes is None:
+        return services.fetching.fetch(request, uses_topic_ids, identity.listener, context.in_turns)
+    request.max_bytes = min(request.max_bytes, charge.fetch_bytes)
+    is_throttled = charge.fetch_bytes == 0
+    return services.fetching.fetch(request, uses_topic_ids, identity.listener, context.in_turns, is_throttled)
 
 
 def find_response(services: Services, key: bytes) -> list[Buffer] | None:

@@ -3,11 +3,12 @@
 - Each topic is created independently: an invalid one does not prevent the others.
 - Version 5 adds the effective configs and the numbers of partitions and replicas to the response, version 7 the topic
   id. With validate_only the response is the same, and no topic is created.
+- From version 6 on topics beyond the quota of the client get THROTTLING_QUOTA_EXCEEDED (KIP-599).
 - The response is sent when this broker has opened the logs. timeout_ms is ignored: this takes no longer than a write to
   the coordination service.
 """
 
-from kbroker.api.context import RequestContext, Services
+from kbroker.api.context import RequestContext, Services, mutation_quota
 from kbroker.common import KafkaError
 from kbroker.config.describe import describe_topic
 from kbroker.metadata.topics.topic_control_manager import CreateTopicResult
@@ -27,13 +28,18 @@ FORWARDED = True
 RUNS_IN_TURNS = True
 
 FIRST_WITH_CONFIGS = 5
+FIRST_WITH_STRICT_QUOTA = 6
 
 
 async def handle(services: Services, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     topics = [_new_topic(topic) for topic in paced(request.topics)]
-    results = await services.controller.topics.create_topics(topics, request.validate_only)
+    quota = mutation_quota(services, context, FIRST_WITH_STRICT_QUOTA)
+    results = await services.controller.topics.create_topics(topics, request.validate_only, quota)
     release(topics)
-    return CreateTopicsResponse(topics=[_result(services, context.version, result) for result in drained(results)])
+    return CreateTopicsResponse(
+        throttle_time_ms=quota.throttle_ms,
+        topics=[_result(services, context.version, result) for result in drained(results)],
+    )
 
 
 def failed_response(context: RequestContext, request: CreateTopicsRequest, error: KafkaError) -> CreateTopicsResponse:

@@ -2,11 +2,12 @@
 
 - Version 6 identifies topics by name or by id; its response has both.
 - A topic that is named more than once is not deleted.
+- From version 5 on topics beyond the quota of the client get THROTTLING_QUOTA_EXCEEDED (KIP-599).
 - The response is sent when the topics are deleted from the metadata, and from this broker's data directory. timeout_ms
   is ignored: this takes no longer than a write to the coordination service.
 """
 
-from kbroker.api.context import RequestContext, Services
+from kbroker.api.context import RequestContext, Services, mutation_quota
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.topic_requests import TopicDeletion, TopicNameOrId
 from kbroker.runtime.turns import drained, paced, release
@@ -14,6 +15,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.k20_delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 
 FORWARDED = True
+FIRST_WITH_STRICT_QUOTA = 5
 FIRST_WITH_TOPIC_IDS = 6
 
 
@@ -21,9 +23,11 @@ async def handle(services: Services, context: RequestContext, request: DeleteTop
     if not services.config.delete_topic_enable:
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
     requested = _requested(context.version, request)
-    deletions = await services.controller.topics.delete_topics(requested)
+    quota = mutation_quota(services, context, FIRST_WITH_STRICT_QUOTA)
+    deletions = await services.controller.topics.delete_topics(requested, quota)
     release(requested)
-    return DeleteTopicsResponse(responses=[_result(deletion) for deletion in drained(deletions)])
+    results = [_result(deletion) for deletion in drained(deletions)]
+    return DeleteTopicsResponse(throttle_time_ms=quota.throttle_ms, responses=results)
 
 
 def failed_response(context: RequestContext, request: DeleteTopicsRequest, error: KafkaError) -> DeleteTopicsResponse:

@@ -42,6 +42,7 @@ class LoadedNodes:
         yield from map(znodes.registration_path, self.registrations)
         yield from self.reassignment_plan.known_paths()
         yield from map(znodes.user_path, self.image.scram_users)
+        yield from map(znodes.quotas_path, self.image.client_quotas)
         for resource_type in znodes.CONFIG_DIRECTORIES:
             for name in self.image.resources_with_overrides(resource_type):
                 yield znodes.config_path(ConfigResource(resource_type, name))
@@ -89,6 +90,10 @@ class LoadedNodes:
                 user, credentials = znodes.user_name(path), {} if data is None else znodes.decode_user(path, data)
                 if credentials != self.image.scram_users.get(user, {}):
                     delta.scram_users[user] = credentials
+            elif parent == znodes.QUOTAS:
+                entity, quotas = znodes.quota_entity(path), {} if data is None else znodes.decode_quotas(path, data)
+                if quotas != self.image.client_quotas.get(entity, {}):
+                    delta.client_quotas[entity] = quotas
             elif parent in znodes.CONFIG_ROOTS:
                 overrides: dict[str, str] = {} if data is None else znodes.decode(path, data)
                 resource = znodes.config_resource(path)

@@ -113,13 +113,20 @@ class FetchManager:
         self._large_batch = Lock()
 
     def fetch(
-        self, request: FetchRequest, uses_topic_ids: bool, listener: str, in_turns: bool = False
+        self,
+        request: FetchRequest,
+        uses_topic_ids: bool,
+        listener: str,
+        in_turns: bool = False,
+        is_throttled: bool = False,
     ) -> FetchResponse | DelayedFetch:
         """Read the requested records. The response is delayed if there are too few, or if they are only on disk.
 
         `listener`: the one over which the request came. With `in_turns` the session is busy, except while the request
-        waits for records.
+        waits for records. With `is_throttled` nothing is read: a session only gets its new positions.
         """
+        if is_throttled and not request.session_id:
+            return FetchResponse(0, 0, [])
         try:
             session = self._find_session(request, uses_topic_ids)
         except KafkaError as error:
@@ -131,6 +138,8 @@ class FetchManager:
             if session.size_bytes != session.counted_bytes or not session.partitions:
                 session = self._count_session(session)
             session.listener = listener
+            if is_throttled:
+                return self._respond(session, FetchReads())
             if request.replica_id >= 0:
                 record_positions(session, request, self.replicas, self.environment.clock.mono_ms())
             reads = read_partitions(session, request, max_bytes, self.replicas, self.throttle)

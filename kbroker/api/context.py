@@ -38,6 +38,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from kbroker.authorization.acl import ALL_OPERATIONS, Operation, ResourceType
 from kbroker.authorization.authorizer import Access, Authorizer
 from kbroker.common import ANONYMOUS, Buffer, KafkaError, Principal
 from kbroker.config import BrokerConfig
@@ -303,6 +304,15 @@ class RequestContext:
                 access = authorizer.access(identity.principal, self.host)
             connection.access = access
         return access
+
+    def authorized_operations(self, services: Services, resource_type: ResourceType, name: str) -> int:
+        """Return what the client may do with a resource, as a bit set for a response; 0 if it may not describe it."""
+        access = self.access(services)
+        if access is None:
+            return ALL_OPERATIONS[resource_type]
+        if not access.allows(Operation.DESCRIBE, resource_type, name):
+            return 0
+        return access.operations(resource_type, name)
 
     @property
     def client_host(self) -> str:

@@ -33,7 +33,7 @@ async def handle(services: Services, context: RequestContext, request: EnvelopeR
         return EnvelopeResponse(error_code=ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE)
     if not is_forwarded(header.api_key):
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
-    handler = handler_of(header.api_key, header.version)
+    handler = handler_of(header.api_key, header.version, authorizes=services.authorizer is not None)
     if handler is None:
         return EnvelopeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     if not services.controller.is_elected:

@@ -97,6 +97,11 @@ def operation_bits(operations: Iterable[Operation]) -> int:
     return sum(1 << operation for operation in operations)
 
 
+ALL_OPERATIONS = {each: operation_bits(operations) for each, operations in SUPPORTED_OPERATIONS.items()}
+# The value of a field for such a bit set that was not asked for.
+OPERATIONS_NOT_REQUESTED = -(2**31)
+
+
 @lru_cache(1024)
 def canonical_host(host: str) -> str:
     """Return one form of an address: Java writes IPv6 addresses in full, and a listener for both versions maps IPv4."""

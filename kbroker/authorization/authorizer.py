@@ -23,8 +23,8 @@ class Access:
     topics is checked, look there first.
     """
 
-    __slots__ = ("_any", "_authorizer", "_host", "_is_super_user", "_principal", "number", "readable_topics", "rules",
-                 "writable_topics")  # fmt: skip
+    __slots__ = ("_any", "_authorizer", "_client", "_host", "_is_super_user", "_principal", "number",
+                 "readable_topics", "rules", "writable_topics")  # fmt: skip
 
     def __init__(
         self, authorizer: Authorizer, number: int, principal: Principal, host: str, is_super_user: bool
@@ -34,7 +34,7 @@ class Access:
         self.readable_topics: set[str] = set()
         self.writable_topics: set[str] = set()
         self._authorizer = authorizer
-        self._principal = str(principal)
+        self._client, self._principal = principal, str(principal)
         self._host = canonical_host(host)
         self._is_super_user = is_super_user
         self._any: dict[tuple[Operation, ResourceType], bool] = {}
@@ -56,6 +56,11 @@ class Access:
         if is_allowed and names is not None:
             self._authorizer.hold(self, names, name)
         return is_allowed
+
+    def current(self) -> Access:
+        """Return the rights of the same client under the rules that are in force now."""
+        authorizer = self._authorizer
+        return self if self.rules is authorizer.rules else authorizer.access(self._client, self._host)
 
     def allows_any(self, operation: Operation, resource_type: ResourceType) -> bool:
         """Return whether the operation is allowed on at least one resource (Kafka: authorizeByResourceType)."""

@@ -14,7 +14,7 @@ from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.server.direct_send import Part
 from kbroker.server.file_response import FileResponseWriter
 from kbroker.server.large_request import encode_response
-from kbroker.server.throttle_time import read_throttle_ms, with_throttle_ms
+from kbroker.quotas.throttle_time import read_throttle_ms, with_throttle_ms
 from kbroker.storage.log.segment import BULK_BYTES, FileSlice
 
 if TYPE_CHECKING:

@@ -108,7 +108,7 @@ class FakeServer:
         self.write_high_water = 1000
         self.max_gathered_bytes = 300
         self.max_request_bytes = MAX_FRAME
-        self.services = None
+        self.services = SimpleNamespace(authorizer=None)
         self.identity = Identity("PLAINTEXT")
         self.client_quotas: dict[QuotaEntity, Quotas] = {}
         self.quotas = ClientQuotaManager(self.client_quotas, QuotaWindows())

@@ -6,6 +6,7 @@ from struct import Struct
 from kbroker.common import Buffer
 from protocol.fast.fetch import Records
 
+# As in api/context.py, which is above.
 Body = bytes | Sequence[Buffer | Records]
 
 _INT32 = Struct(">i")

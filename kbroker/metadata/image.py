@@ -15,6 +15,7 @@ from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.config.queue_configs import VIEW_OF
 from kbroker.metadata.features import FORMER_FEATURES, FORMER_FINALIZED, BrokerFeature, FinalizedFeatures
 from kbroker.metadata.topics.topic_names import collision_key
+from kbroker.quotas.entities import QuotaEntity, Quotas
 from protocol.scram import ScramCredential, ScramMechanism
 
 
@@ -45,7 +46,8 @@ class BrokerRegistration(NamedTuple):
     `host` and `port` are those of the first of the `endpoints`, which are for clients; brokers of a version without
     endpoints know only these. Those of the inter-broker listener are for other brokers; a lone broker has no such
     listener. `directory_id`: the id of its log directory (KIP-858), as meta.properties has it. `write_health`: see
-    replication/partition_requests.py. `features`: what the broker supports.
+    replication/partition_requests.py. `features`: what the broker supports. `inter_broker_listener`: the listener whose
+    security protocol and certificates the inter-broker listener has; empty in a version without TLS between brokers.
     """
 
     id: int
@@ -60,6 +62,7 @@ class BrokerRegistration(NamedTuple):
     write_health: WriteHealth = WriteHealth.OK
     endpoints: tuple[BrokerEndpoint, ...] = ()
     features: tuple[BrokerFeature, ...] = FORMER_FEATURES
+    inter_broker_listener: str = ""
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
         """Return the endpoint of a listener, None if the broker has no listener of this name.
@@ -69,6 +72,14 @@ class BrokerRegistration(NamedTuple):
         if not self.endpoints:
             return BrokerEndpoint(listener, self.host, self.port)
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
+
+    @property
+    def inter_broker_endpoint(self) -> BrokerEndpoint | None:
+        """The listener for clients with the security protocol and the certificate of the inter-broker listener.
+
+        None in a version without TLS between brokers.
+        """
+        return self.endpoint(self.inter_broker_listener) if self.inter_broker_listener else None
 
 
 class SeenMetadata(NamedTuple):
@@ -248,8 +259,9 @@ class MetadataDelta:
     must handle deletions first. A topic in `missing` has no nodes any more, but nothing proves that it was deleted:
     nothing of it may be removed for good. `partitions` has every new, changed or removed partition, including those of
     created, deleted and missing topics. `configs` has the new overrides of each changed resource, {} if they were
-    removed, `scram_users` the new credentials of each changed user, and `rules` all ACLs if any has changed. A broker
-    that has left `MetadataImage.brokers` or `fenced_brokers` has None in the field of the same name.
+    removed, `scram_users` the new credentials of each changed user, `client_quotas` the new quotas of each changed
+    entity, and `rules` all ACLs if any has changed. A broker that has left `MetadataImage.brokers` or `fenced_brokers`
+    has None in the field of the same name.
     """
 
     deleted: list[TopicImage] = field(default_factory=list)
@@ -264,12 +276,13 @@ class MetadataDelta:
     features: FinalizedFeatures | None = None
     scram_users: dict[str, Mapping[ScramMechanism, ScramCredential]] = field(default_factory=dict)
     rules: RuleSet | None = None
+    client_quotas: dict[QuotaEntity, Quotas] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(
             self.deleted or self.missing or self.created or self.updated or self.configs or self.brokers
             or self.fenced_brokers or self.controller_id is not None or self.features is not None or self.scram_users
-            or self.rules is not None
+            or self.client_quotas or self.rules is not None
         )  # fmt: skip
 
 
@@ -281,7 +294,8 @@ class MetadataImage:
     """The topics, brokers, config overrides and features of the cluster.
 
     `brokers` are those that the controller has unfenced: only they can lead partitions, and clients see only them.
-    `scram_users`: the credentials of each user that has any. `rules`: the ACLs.
+    `scram_users`: the credentials of each user that has any. `client_quotas`: the quotas of each entity that has any.
+    `rules`: the ACLs.
     """
 
     def __init__(self) -> None:
@@ -298,6 +312,7 @@ class MetadataImage:
         self.names_by_collision_key: dict[str, str] = {}
         self.scram_users: dict[str, Mapping[ScramMechanism, ScramCredential]] = {}
         self.rules = RuleSet()
+        self.client_quotas: dict[QuotaEntity, Quotas] = {}
         # The names of the views of each source topic.
         self.views: dict[str, set[str]] = {}
         # By name and by id of each topic with retired partitions: the image version in which the last of them retired.
@@ -354,6 +369,11 @@ class MetadataImage:
                 self.scram_users[user] = credentials
             else:
                 self.scram_users.pop(user, None)
+        for entity, quotas in delta.client_quotas.items():
+            if quotas:
+                self.client_quotas[entity] = quotas
+            else:
+                self.client_quotas.pop(entity, None)
 
     def _note_retired(self, old: TopicImage | None, new: TopicImage) -> None:
         if not new.partitions or not is_retired(new.partitions[-1]):

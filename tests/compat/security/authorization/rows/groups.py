@@ -270,7 +270,7 @@ def share_acknowledge(case: Case) -> None:
     parts = [{"partition_index": 0, "acknowledgement_batches": [batch]}]
     rows = [case.topic_fields(topic, partitions=parts) for topic in FETCHED]
     for group in (SHARE, "out.share"):
-        fields = share_fetch_fields(case, group, 0, EMPTY)
+        fields = share_fetch_fields(case, group, 0, *FETCHED)
         fetch(**known_fields("ShareFetch", fields))
         case.request(group, **fields | {"share_session_epoch": 1, "topics": rows})
         fetch(**known_fields("ShareFetch", fields | {"share_session_epoch": -1, "topics": []}))
@@ -288,10 +288,14 @@ def share_partitions(world: World) -> None:
         topics = [{"topic_id": world.topic_ids[name], "partitions": [{"partition": 0, **STATE}]} for name in FETCHED]
         world.call_until_done("InitializeShareGroupState", group_id=group, topics=topics)
         fetched = [{"topic_id": world.topic_ids[name], "partitions": [{"partition_index": 0}]} for name in FETCHED]
-        fields = {"group_id": group, "member_id": str(UUID(int=1)), "max_wait": 0, "max_bytes": 1000}
-        fields |= {"max_records": 0, "batch_size": 10, "min_bytes": 1}
-        world.call_until_done("ShareFetch", **fields, share_session_epoch=0, topics=fetched)
-        world.call_until_done("ShareFetch", **fields, share_session_epoch=-1, topics=[])
+        fields = {"group_id": group, "member_id": str(UUID(int=1)), "max_wait": 500, "max_bytes": 1000}
+        fields |= {"max_records": 10, "batch_size": 10, "min_bytes": 1, "share_session_epoch": 0, "topics": fetched}
+
+        def are_loaded(fields: dict[str, Any] = fields) -> bool:
+            return str(world.call_until_done("ShareFetch", **fields)).count("partition_index") == len(FETCHED)
+
+        eventually(are_loaded, f"the share partitions of {group}", 30, 0.02)
+        world.call_until_done("ShareFetch", **fields | {"share_session_epoch": -1, "topics": []})
 
 
 @preparation

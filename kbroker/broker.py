@@ -55,7 +55,7 @@ from kbroker.share.manager import SharePartitionManager
 from kbroker.telemetry.client_instances import ClientMetricsManager
 
 if TYPE_CHECKING:
-    from kbroker.config.first_users import FirstUser
+    from kbroker.config.broker.security import FirstUser
     from kbroker.exporter.exporter import Exporter
     from kbroker.metadata.recovery.log_recovery_manager import LogsByBroker
     from kbroker.server.interbroker.cluster_parts import ClusterParts

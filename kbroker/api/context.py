@@ -60,8 +60,7 @@ from kbroker.runtime.metrics import RequestStats
 from kbroker.share.manager import SharePartitionManager
 from kbroker.telemetry.client_instances import ClientMetricsManager
 from protocol.fast.fetch import Records
-from protocol.messages.k17_sasl_handshake import SaslHandshakeResponse
-from protocol.messages.k36_sasl_authenticate import SaslAuthenticateResponse
+from protocol.messages.k17_sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 if TYPE_CHECKING:
     from kbroker.interbroker.controller_channel import ControllerChannel

@@ -12,8 +12,12 @@ from typing import NamedTuple
 from kbroker.client.key_stores import load_keys, load_trusted, set_versions
 from kbroker.client.requests import check
 from kbroker.common import StoreSettings
-from protocol.messages.k17_sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from protocol.messages.k36_sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from protocol.messages.k17_sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from protocol.schema.message import Message
 from protocol.scram import MECHANISMS, ClientExchange
 

@@ -4,6 +4,7 @@ The value of a config for a listener is that with the prefix `listener.name.<lis
 `listener.name.<listener>.`, else that without a prefix, as in Kafka. What would not protect a listener is refused.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,9 +13,11 @@ from kbroker.config.broker.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
 from kbroker.config.broker.listeners import PLAINTEXT, Endpoint
 from kbroker.config.definitions.broker import BROKER_CONFIGS, strip_listener_prefix
 from kbroker.config.values import ConfigError, Value
+from protocol.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism
+from protocol.scram import MECHANISMS as SCRAM_MECHANISMS
 
 PLAIN = "PLAIN"
-MECHANISMS = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS = (PLAIN, *SCRAM_MECHANISMS)
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 JAAS = "sasl.jaas.config"
 # JKS may also be a PKCS12 file.
@@ -25,6 +28,9 @@ MAX_RECEIVE_BYTES = 64 * 1024
 _TLS = "ssl."
 _SASL = ("sasl.enabled.mechanisms", JAAS, "connections.max.reauth.ms")
 _PREFIX = "listener.name."
+# A user of --add-scram.
+_USER = re.compile(r"([A-Z0-9-]+)=\[(.*)\]", re.DOTALL)
+_USER_FIELDS = re.compile(r'(name|password|iterations)=("[^"]*"|[^,"]*)(?:,|$)')
 
 
 class TlsSettings(NamedTuple):
@@ -208,3 +214,29 @@ def _sasl(own: _Values, listener: Endpoint) -> SaslSettings:
         min(MAX_RECEIVE_BYTES, own.number("sasl.server.max.receive.size")),
         own.number("connection.failed.authentication.delay.ms"),
     )
+
+
+class FirstUser(NamedTuple):
+    """A SCRAM user that exists before the first start, as in Kafka's `kafka-storage format --add-scram`."""
+
+    name: str
+    mechanism: ScramMechanism
+    password: str
+    iterations: int
+
+
+def parse_first_user(text: str) -> FirstUser:
+    """Parse `SCRAM-SHA-256=[name=alice,password=alice-secret,iterations=8192]`.
+
+    Raises ConfigError, whose message has no password.
+    """
+    match = _USER.fullmatch(text.strip())
+    fields = {name: value.strip('"') for name, value in _USER_FIELDS.findall(match[2])} if match is not None else {}
+    mechanism = SCRAM_MECHANISMS.get(match[1]) if match is not None else None
+    iterations = fields.get("iterations", str(MIN_ITERATIONS))
+    is_complete = match is not None and _USER_FIELDS.sub("", match[2]) == ""
+    if mechanism is None or not is_complete or not fields.get("name") or not fields.get("password"):
+        raise ConfigError("a SCRAM user must have the form SCRAM-SHA-256=[name=NAME,password=PASSWORD]")
+    if not iterations.isdecimal() or not MIN_ITERATIONS <= int(iterations) <= MAX_ITERATIONS:
+        raise ConfigError(f"the iterations of a SCRAM user must be {MIN_ITERATIONS} to {MAX_ITERATIONS}")
+    return FirstUser(fields["name"], mechanism, fields["password"], int(iterations))

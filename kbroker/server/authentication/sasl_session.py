@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import Principal
 from kbroker.config.broker.security import PLAIN
 from protocol.errors import ErrorCode
-from protocol.messages.k17_sasl_handshake import SaslHandshakeResponse
-from protocol.messages.k36_sasl_authenticate import SaslAuthenticateResponse
+from protocol.messages.k17_sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 from protocol.scram import (
     MECHANISMS,
     MIN_ITERATIONS,

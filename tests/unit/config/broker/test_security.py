@@ -4,7 +4,7 @@ import pytest
 
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.config.broker.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
-from kbroker.config.first_users import FirstUser, parse_first_user
+from kbroker.config.broker.security import FirstUser, parse_first_user
 from protocol.scram import ScramMechanism
 
 PLAIN_USERS = f'{PLAIN_MODULE} required username="x" password="y" user_alice="se\\"cret;" user_bob=plain;'

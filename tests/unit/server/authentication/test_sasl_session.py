@@ -8,7 +8,7 @@ from kbroker.common import Principal
 from kbroker.config.broker.security import SaslSettings
 from kbroker.server.authentication.sasl_session import SaslSession
 from protocol.errors import ErrorCode
-from protocol.messages.k36_sasl_authenticate import SaslAuthenticateResponse
+from protocol.messages.k17_sasl import SaslAuthenticateResponse
 from protocol.scram import ClientExchange, ScramCredential, ScramMechanism, credential, salted_password
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256

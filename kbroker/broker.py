@@ -7,6 +7,7 @@ asked to stop; simulations and tests create the same broker in another environme
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -295,6 +296,7 @@ class Broker:
             peers=peers,
             controller_channel=channel,
             started_ms=self.environment.clock.now_ms(),
+            salt_key=hmac.digest(member.secret, b"salts of unknown users", "sha256"),
         )
 
     def _add_listeners(self, member: ClusterMember, assigned: AssignedPartitions) -> None:
@@ -304,6 +306,8 @@ class Broker:
         def change_roles(delta: MetadataDelta) -> None:
             if delta.configs:
                 self._change_configs(member, assigned, delta)
+            if delta.scram_users:
+                self._server.close_revoked()
             assigned.on_roles_changed(delta)
             if not assigned.has_roles and member.is_unfenced:
                 if not member.has_new_epochs:

@@ -76,7 +76,7 @@ class Services:
 
     `marker_writer` writes to the partitions of this broker. `share_states` are those that this broker coordinates.
     `peers` and `controller_channel` are None if this broker is not a member of a cluster, but the only broker.
-    `started_ms`: the wall clock when the broker started.
+    `started_ms`: the wall clock when the broker started. `salt_key`: the salts of unknown SCRAM users follow from it.
     """
 
     node_id: int
@@ -101,6 +101,7 @@ class Services:
     peers: Peers | None = None
     controller_channel: ControllerChannel | None = None
     started_ms: int = 0
+    salt_key: bytes = b""
 
 
 class Identity(NamedTuple):
@@ -144,7 +145,12 @@ class SaslLogin(Protocol):
 
     def handshake(self, mechanism: str, now_ms: int) -> SaslHandshakeResponse: ...
 
-    def authenticate(self, token: bytes, now_ms: int) -> SaslAuthenticateResponse: ...
+    def authenticate(
+        self, token: bytes, now_ms: int
+    ) -> SaslAuthenticateResponse | Awaitable[SaslAuthenticateResponse]: ...
+
+    @property
+    def is_revoked(self) -> bool: ...
 
 
 class RequestConnection(Protocol):

@@ -6,6 +6,8 @@
   has the time until the client must log in again (KIP-368). After an error the connection is closed.
 """
 
+from collections.abc import Awaitable
+
 from kbroker.api.context import RequestContext, Services
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
@@ -26,7 +28,7 @@ def handshake(services: Services, context: RequestContext, request: SaslHandshak
 
 def authenticate(
     services: Services, context: RequestContext, request: SaslAuthenticateRequest
-) -> SaslAuthenticateResponse:
+) -> SaslAuthenticateResponse | Awaitable[SaslAuthenticateResponse]:
     session = context.connection.sasl
     if session is None or not session.expects_token:
         return SaslAuthenticateResponse(

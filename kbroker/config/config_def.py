@@ -44,8 +44,8 @@ class NoEffect(StrEnum):
 
     NO_QUOTAS = "kbroker has no client quotas yet"
     JAVA_CLASS = "kbroker does not load Java classes"
-    NO_PROTECTION = "kbroker has no authorization, delegation tokens, Kerberos or OAUTHBEARER yet"
-    NO_SECURITY = "it is part of Java's TLS, of Kerberos, OAUTHBEARER or delegation tokens, which kbroker does not have"
+    NO_PROTECTION = "kbroker has no authorization, delegation tokens or Kerberos yet"
+    NO_SECURITY = "it is part of Java's TLS or OAUTHBEARER, Kerberos or delegation tokens, which kbroker does not have"
     NO_TIERED_STORAGE = "kbroker has no tiered storage"
     ONE_SHARE_ASSIGNOR = "share groups have one assignor, simple"
     NO_TWO_PHASE_COMMIT = "no client can request it: that version of InitProducerId is not stable yet (KIP-939)"

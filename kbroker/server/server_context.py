@@ -80,6 +80,7 @@ class ServerContext(SharedContext):
         self.memory = RequestMemory(loop.call_soon, loop.call_later, clock.mono_ns)
         self.cached_responses = ResponseCache()
         self.call_soon = loop.call_soon
+        self.environment = environment
         self.random = environment.random
         # Bytes of responses that clients have not read yet.
         self.unsent_bytes = 0

@@ -76,7 +76,7 @@ def delete_user(
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete a user, or the password for one mechanism. Open connections stay open."""
+    """Delete a user, or the password for one mechanism. The connections that have used it end."""
     with admin_client(bootstrap) as client:
         response = client.request(DescribeUserScramCredentialsRequest(users=None), DescribeUserScramCredentialsResponse)
     found = [info.mechanism for each in response.results if each.user == user for info in each.credential_infos]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 from urllib.error import HTTPError
@@ -39,23 +40,24 @@ def read_url(url: str, data: bytes | None = None, headers: Mapping[str, str] | N
 
     It follows no redirect and uses no proxy: nothing but the configured address is read.
     """
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        with Path(unquote(parts.path)).open("rb") as file:
-            return _bounded(file.read(MAX_BYTES + 1))
-    opener = OpenerDirector()
-    for handler in (HTTPHandler(), HTTPSHandler(), HTTPErrorProcessor(), HTTPDefaultErrorHandler()):
-        opener.add_handler(handler)
     try:
-        with opener.open(Request(url, data, dict(headers or {})), timeout=TIMEOUT_S) as response:
+        parts = urlsplit(url)
+        if parts.scheme == "file":
+            with Path(unquote(parts.path)).open("rb") as file:
+                return _bounded(file.read(MAX_BYTES + 1))
+        opener = OpenerDirector()
+        for handler in (HTTPHandler(), HTTPSHandler(), HTTPErrorProcessor(), HTTPDefaultErrorHandler()):
+            opener.add_handler(handler)
+        response = opener.open(Request(url, data, dict(headers or {})), timeout=TIMEOUT_S)
+        if response is None:
+            raise OSError("the scheme is none of file, http and https")
+        with response:
             return _bounded(response.read(MAX_BYTES + 1))
     except HTTPError as error:
         # The body may repeat secrets.
         raise OSError(f"the response is {error.code} {error.reason}") from None
-    except OSError as error:
-        raise OSError(str(getattr(error, "reason", error))) from None
-    except (TypeError, ValueError) as error:
-        raise OSError(str(error)) from None
+    except (HTTPException, ValueError) as error:
+        raise OSError(f"{type(error).__name__}: {error}") from None
 
 
 def _bounded(content: bytes) -> bytes:

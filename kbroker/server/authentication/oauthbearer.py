@@ -159,7 +159,7 @@ def check_claims(claims: dict[str, Any], settings: TokenSettings, now_ms: int) -
     subject = claims.get(settings.sub_claim)
     if not isinstance(subject, str) or not subject.strip():
         raise InvalidToken("it has no subject")
-    return VerifiedToken(subject.strip(), max(0, int(expires_s * 1000) - now_ms))
+    return VerifiedToken(subject.strip(), max(0, int(expires_s) * 1000 - now_ms))
 
 
 def _time(claims: dict[str, Any], name: str) -> float:

@@ -7,7 +7,7 @@ at most once in sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms.
 
 from __future__ import annotations
 
-from asyncio import Lock
+from asyncio import Lock, Semaphore
 from typing import TYPE_CHECKING
 
 from kbroker.client.oauth import read_url
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 log = EventLogger("kbroker.server")
 
+# Tokens that are verified at the same time, in threads that also read from the disk.
+VERIFICATIONS = 2
+
 
 class TokenKeys:
     def __init__(self, settings: TokenSettings, environment: Environment) -> None:
@@ -28,6 +31,7 @@ class TokenKeys:
         self.settings = settings
         self._environment = environment
         self._lock = Lock()
+        self._verifications = Semaphore(VERIFICATIONS)
         self._failures = 0
         try:
             self._keys = parse_keys(read_url(settings.jwks_url))
@@ -37,16 +41,21 @@ class TokenKeys:
 
     async def verify(self, token: str) -> VerifiedToken:
         """Raises InvalidToken."""
-        settings, environment = self.settings, self._environment
-        if environment.clock.mono_ms() - self._read_ms >= settings.refresh_ms:
+        settings = self.settings
+        if self._environment.clock.mono_ms() - self._read_ms >= settings.refresh_ms:
             backoff_ms = min(settings.retry_backoff_ms << min(self._failures, 20), settings.retry_backoff_max_ms)
             await self._read_again(backoff_ms if self._failures else 0)
         try:
-            return await environment.offload(verify, token, self._keys, settings, environment.clock.now_ms())
+            return await self._verify(token)
         except UnknownKey:
             if not await self._read_again(settings.retry_backoff_max_ms):
                 raise
-            return await environment.offload(verify, token, self._keys, settings, environment.clock.now_ms())
+            return await self._verify(token)
+
+    async def _verify(self, token: str) -> VerifiedToken:
+        async with self._verifications:
+            now_ms = self._environment.clock.now_ms()
+            return await self._environment.offload(verify, token, self._keys, self.settings, now_ms)
 
     async def _read_again(self, interval_ms: int) -> bool:
         """Read the keys unless that was tried in the last `interval_ms`. Returns whether they were read.

@@ -100,7 +100,7 @@ def test_redirects_are_not_followed(provider: Provider) -> None:
         read_url(provider.url)
     assert len(provider.requests) == 1
     for url in ("ftp://127.0.0.1/x", "data:,x", "http://[", "http://127.0.0.1:1/"):
-        with pytest.raises(OSError, match="scheme is none|Invalid IPv6|refused"):
+        with pytest.raises(OSError, match=r"scheme is none|Invalid IPv6|refused"):
             read_url(url)
 
 

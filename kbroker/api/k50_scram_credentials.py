@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.response_errors import failed_response as describe_failed
 from kbroker.common import KafkaError
 from kbroker.metadata.scram_control_manager import CredentialChange
 from kbroker.runtime.turns import paced
@@ -27,7 +26,6 @@ from protocol.messages.k50_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
-from protocol.schema.message import Message
 
 FORWARDED = {ApiKey.ALTER_USER_SCRAM_CREDENTIALS}
 # A small request may have a large response.
@@ -73,9 +71,14 @@ def failed_response(
     context: RequestContext,
     request: AlterUserScramCredentialsRequest | DescribeUserScramCredentialsRequest,
     error: KafkaError,
-) -> Message:
+) -> DescribeUserScramCredentialsResponse | AlterUserScramCredentialsResponse:
     if isinstance(request, DescribeUserScramCredentialsRequest):
-        return describe_failed(DescribeUserScramCredentialsResponse, context, request, error)
+        # As in Kafka, without the names.
+        unnamed = [
+            DescribeUserScramCredentialsResult(error_code=error.code, error_message=error.message)
+            for _ in paced(request.users or ())
+        ]
+        return DescribeUserScramCredentialsResponse(error_code=error.code, error_message=error.message, results=unnamed)
     users = dict.fromkeys(change.user for change in _changes(request))
     return AlterUserScramCredentialsResponse(results=[_altered(user, error) for user in users])
 

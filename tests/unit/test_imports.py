@@ -17,6 +17,7 @@ ROOT = Path(kbroker.__file__).parent.parent
 LAYERS = (
     "protocol",
     "common",
+    "authorization",
     "client",
     "runtime",
     "config",
@@ -47,6 +48,7 @@ CLIENTS = {
 # `kbroker tools frame` shows record batches in the same way. Plans of moves are made by pure functions of
 # kbroker.metadata, which the brokers can use too.
 CLIENT_EXCEPTIONS = {
+    "kbroker/cli/acls.py": {"authorization"},
     "kbroker/cli/cluster/brokers.py": {"metadata"},
     "kbroker/cli/cluster/cluster_state.py": {"metadata"},
     "kbroker/cli/cluster/plan_report.py": {"metadata"},
@@ -117,6 +119,7 @@ RUNNING_LOOP = {"asyncio": {"Future", "Lock", "sleep"}}
 # Decisions over plain state: no event loop, disk or clock, not even as a parameter.
 # A directory stands for all files in it.
 PURE = (
+    "kbroker/authorization/",
     "kbroker/client/requests.py",
     "kbroker/config/",
     "kbroker/coordinator/group/assignors/",

@@ -5,8 +5,14 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kbroker.config.broker.consistency import validate_broker_configs
-from kbroker.config.broker.listeners import PLAINTEXT, WILDCARDS, Endpoint, parse_listeners
-from kbroker.config.broker.security import NO_SECURITY, ListenerSecurity, listener_security
+from kbroker.config.broker.listeners import WILDCARDS, Endpoint, parse_listeners
+from kbroker.config.broker.security import (
+    NO_SECURITY,
+    AuthorizerSettings,
+    ListenerSecurity,
+    authorizer_settings,
+    listener_security,
+)
 from kbroker.config.config_def import ConfigKey, NoEffect, broker_defaults
 from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY, strip_listener_prefix
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
@@ -40,6 +46,7 @@ class BrokerConfig:
     topic_defaults: TopicConfig = field(repr=False)
     group_defaults: GroupConfig = field(repr=False, compare=False)
     security: Mapping[str, ListenerSecurity] = field(repr=False)
+    authorizer: AuthorizerSettings | None
     # Those that `group_config` has returned, by overrides.
     known_group_configs: dict[tuple[tuple[str, str], ...], GroupConfig] = field(repr=False, compare=False)
 
@@ -256,7 +263,7 @@ CLUSTER_DEFAULTS: Mapping[str, Value] = {
 
 _INPUTS = {"static_configs", "dynamic_default_configs", "dynamic_broker_configs", "values", "topic_defaults"}
 _COMPUTED = {
-    "group_defaults", "known_group_configs", "security", "listeners", "advertised_listeners",
+    "group_defaults", "known_group_configs", "security", "authorizer", "listeners", "advertised_listeners",
     "inter_broker_listener_name", "log_dirs",
 }  # fmt: skip
 _ATTRIBUTES = tuple(
@@ -265,8 +272,6 @@ _ATTRIBUTES = tuple(
 _DEFAULTS: Mapping[str, Value] = {name: key.default for name, key in BROKER_CONFIGS.items()}
 # Values of security configs that ask for no protection.
 _NOTHING = ("", ())
-# Those of Apache Kafka's authorizer, which are no broker configs.
-_AUTHORIZER_CONFIGS = ("allow.everyone.if.no.acl.found", "super.users")
 
 
 def _ignored(name: str, error: ConfigError) -> str:
@@ -299,7 +304,6 @@ def _build(
     if "broker" not in _strings(values["process.roles"]):
         raise ConfigError("process.roles must contain broker")
     listeners, advertised_listeners, inter_broker_listener_name = parse_listeners(values)
-    _check_inter_broker(values, listeners, inter_broker_listener_name)
     typed: dict[str, Any] = {attribute: values[name] for attribute, name in _ATTRIBUTES}
     config = cls(
         static_configs=static_configs,
@@ -309,6 +313,7 @@ def _build(
         topic_defaults=TopicConfig.from_values(broker_defaults(ALL_TOPIC_CONFIGS, values)),
         group_defaults=GroupConfig.of({}, values),
         security=listener_security(values, listeners),
+        authorizer=authorizer_settings(values),
         known_group_configs={},
         listeners=listeners,
         advertised_listeners=advertised_listeners,
@@ -318,17 +323,6 @@ def _build(
     )
     validate_broker_configs(config.values)
     return config
-
-
-def _check_inter_broker(values: Mapping[str, Value], listeners: Sequence[Endpoint], name: str) -> None:
-    """Refuse a cluster whose brokers are to protect their connections to each other, which they do not do yet."""
-    protocol = next((listener.security_protocol for listener in listeners if listener.name == name), PLAINTEXT)
-    if values["zookeeper.connect"] and protocol != PLAINTEXT:
-        raise ConfigError(
-            f"the inter-broker listener {name} has the security protocol {protocol}, but kbroker does not encrypt "
-            "connections between brokers yet: name a listener with PLAINTEXT in inter.broker.listener.name, in a "
-            "network that only brokers can reach"
-        )
 
 
 def _with_both_ids(static_configs: ConfigTexts) -> ConfigTexts:
@@ -352,8 +346,6 @@ def _strings(value: Value) -> tuple[str, ...]:
 def broker_config_key(name: str) -> ConfigKey:
     """Return the definition of a broker config, whose name may have a listener prefix. Raises ConfigError."""
     key = BROKER_CONFIGS.get(name) or DYNAMIC_ONLY.get(name) or BROKER_CONFIGS.get(strip_listener_prefix(name))
-    if name in _AUTHORIZER_CONFIGS:
-        raise _no_protection([name])
     if key is None:
         import difflib  # imported here to keep the startup fast
 

@@ -1,4 +1,4 @@
-"""How listeners protect their connections: TLS, SASL mechanisms, the users of PLAIN, the tokens of OAUTHBEARER.
+"""How listeners protect their connections: TLS, SASL, the users of PLAIN, tokens; and what the authorizer needs.
 
 The value of a config for a listener is that with the prefix `listener.name.<listener>.<mechanism>.`, else that with
 `listener.name.<listener>.`, else that without a prefix, as in Kafka. What would not protect a listener is refused.
@@ -8,10 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker.common import StoreSettings
+from kbroker.common import Principal, StoreSettings
 from kbroker.config.broker.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE, parse_jaas
 from kbroker.config.broker.listeners import PLAINTEXT, Endpoint
 from kbroker.config.definitions.broker import BROKER_CONFIGS, strip_listener_prefix
+from kbroker.config.definitions.security import AUTHORIZER_KEYS, STANDARD_AUTHORIZER
 from kbroker.config.values import ConfigError, Value
 from protocol.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism
 from protocol.scram import MECHANISMS as SCRAM_MECHANISMS
@@ -42,7 +43,10 @@ _USER_FIELDS = re.compile(r'(name|password|iterations)=("[^"]*"|[^,"]*)(?:,|$)')
 
 
 class TlsSettings(NamedTuple):
-    """`versions`: the lowest and the highest. `prefix`: that of the listener, for error messages."""
+    """`versions`: the lowest and the highest. `prefix`: that of the listener, for error messages.
+
+    `checks_host`: whether a broker checks the host in the certificate of another one.
+    """
 
     prefix: str
     key_store: StoreSettings
@@ -52,12 +56,23 @@ class TlsSettings(NamedTuple):
     versions: tuple[str, str]
     cipher_suites: tuple[str, ...]
     principal_rules: str
+    checks_host: bool
 
     @property
     def context(self) -> tuple[StoreSettings, str | None, StoreSettings, str, tuple[str, str], tuple[str, ...]]:
         """The parameters of server_context in kbroker/client/key_stores.py."""
         return (
             self.key_store, self.key_password, self.trust_store, self.client_auth, self.versions, self.cipher_suites
+        )  # fmt: skip
+
+    @property
+    def client_context(
+        self,
+    ) -> tuple[StoreSettings, str | None, StoreSettings | None, bool, tuple[str, str], tuple[str, ...]]:
+        """The parameters of client_context there. As in Kafka, the system's certificates are trusted by default."""
+        trust_store = self.trust_store if self.trust_store.is_set else None
+        return (
+            self.key_store, self.key_password, trust_store, self.checks_host, self.versions, self.cipher_suites
         )  # fmt: skip
 
 
@@ -96,6 +111,35 @@ class ListenerSecurity(NamedTuple):
 
 
 NO_SECURITY = ListenerSecurity(None, None)
+
+
+class AuthorizerSettings(NamedTuple):
+    super_users: tuple[Principal, ...]
+    allows_everyone_if_no_acl: bool
+
+
+def authorizer_settings(values: Mapping[str, Value]) -> AuthorizerSettings | None:
+    """Return the settings of the authorizer; None without one. Raises ConfigError."""
+    defaults = {key.name: key.default for key in AUTHORIZER_KEYS}
+    for name, value in values.items():
+        base = strip_listener_prefix(name)
+        if base != name and base in defaults:
+            raise ConfigError(f"cannot set {name}: the authorizer is the same for all listeners, set {base}")
+        if base in defaults and value != defaults[base] and not values["authorizer.class.name"]:
+            raise ConfigError(f"cannot set {name} without authorizer.class.name: every client may do everything")
+    class_name = values["authorizer.class.name"]
+    if not class_name:
+        return None
+    if class_name != STANDARD_AUTHORIZER:
+        raise ConfigError(f"authorizer.class.name is {class_name}; kbroker has {STANDARD_AUTHORIZER}")
+    texts = [text.strip() for text in str(values["super.users"]).split(";")]
+    super_users = []
+    for text in filter(None, texts):
+        type, colon, name = text.partition(":")
+        if not colon:
+            raise ConfigError(f"super.users has {text}, which is no principal: write User:{text}")
+        super_users.append(Principal(type, name))
+    return AuthorizerSettings(tuple(super_users), bool(values["allow.everyone.if.no.acl.found"]))
 
 
 class _Values:
@@ -210,9 +254,14 @@ def _tls(own: _Values, listener: Endpoint) -> TlsSettings:
     versions = [each for each in TLS_VERSIONS if each in enabled and (highest == "TLS" or each <= highest)]
     if not versions:
         raise ConfigError(f"{name} has no version up to {own.name('ssl.protocol')}, {highest}")
+    identification = own.text("ssl.endpoint.identification.algorithm") or ""
+    if identification.lower() not in ("", "https"):
+        raise ConfigError(
+            f"{own.name('ssl.endpoint.identification.algorithm')} is {identification}; kbroker has https, or empty"
+        )
     return TlsSettings(
         own.prefix, key_store, own.text("ssl.key.password"), trust_store, client_auth, (versions[0], versions[-1]),
-        own.texts("ssl.cipher.suites"), own.text("ssl.principal.mapping.rules") or "DEFAULT",
+        own.texts("ssl.cipher.suites"), own.text("ssl.principal.mapping.rules") or "DEFAULT", bool(identification),
     )  # fmt: skip
 
 

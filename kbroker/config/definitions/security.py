@@ -1,8 +1,13 @@
-"""Configs of TLS and SASL. Each may have a listener prefix, those of SASL also a mechanism: see broker/security.py."""
+"""Configs of TLS and SASL, which may have a listener prefix, those of SASL also a mechanism; and of the authorizer.
+
+See broker/security.py.
+"""
 
 from kbroker.config.config_def import HIGH, LOW, MEDIUM, PER_BROKER, READ_ONLY, ConfigKey
 from kbroker.config.validators import at_least, list_of, one_of
 from kbroker.config.values import BOOLEAN, CLASS, INT, LIST, LONG, PASSWORD, STRING
+
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 # fmt: off
 KEYS = (
@@ -48,13 +53,15 @@ KEYS = (
         "Maximum size of a request before and during a login, in bytes. In kbroker at most 64 KiB."),
     ConfigKey("security.inter.broker.protocol", STRING, "PLAINTEXT",
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), MEDIUM, READ_ONLY,
-        "Name of the inter-broker listener, unless inter.broker.listener.name is set. In a cluster PLAINTEXT only."),
+        "Name of the inter-broker listener, unless inter.broker.listener.name is set."),
     ConfigKey("ssl.cipher.suites", LIST, (), list_of(), MEDIUM, PER_BROKER,
         "Allowed cipher suites, with their IANA names; empty for the defaults. Those of TLSv1.3 cannot be limited."),
     ConfigKey("ssl.client.auth", STRING, "none", one_of("required", "requested", "none"), MEDIUM, PER_BROKER,
         "Client certificates: required, requested (optional) or none."),
     ConfigKey("ssl.enabled.protocols", LIST, ("TLSv1.2", "TLSv1.3"), list_of(), MEDIUM, PER_BROKER,
         "Enabled TLS versions: TLSv1.2, TLSv1.3."),
+    ConfigKey("ssl.endpoint.identification.algorithm", STRING, "https", None, LOW, PER_BROKER,
+        "https: a broker checks the host name in the certificate of another broker. Empty disables the check."),
     ConfigKey("ssl.key.password", PASSWORD, None, None, MEDIUM, PER_BROKER,
         "Password of the private key."),
     ConfigKey("ssl.keystore.certificate.chain", PASSWORD, None, None, MEDIUM, PER_BROKER,
@@ -74,10 +81,19 @@ KEYS = (
     ConfigKey("ssl.truststore.certificates", PASSWORD, None, None, MEDIUM, PER_BROKER,
         "Trusted certificates in PEM format, with ssl.truststore.type=PEM and without ssl.truststore.location."),
     ConfigKey("ssl.truststore.location", STRING, None, None, MEDIUM, PER_BROKER,
-        "File with the certificates that client certificates are verified with. It is read again when it changes."),
+        "File with the CA certificates for those of clients and of other brokers. It is read again when it changes."),
     ConfigKey("ssl.truststore.password", PASSWORD, None, None, MEDIUM, PER_BROKER,
         "Password of a PKCS12 trust store."),
     ConfigKey("ssl.truststore.type", STRING, "JKS", None, MEDIUM, PER_BROKER,
         "Format of the trust store, as ssl.keystore.type."),
+)
+
+AUTHORIZER_KEYS = (
+    ConfigKey("allow.everyone.if.no.acl.found", BOOLEAN, False, None, MEDIUM, READ_ONLY,
+        "Of Kafka's authorizer. Whether everyone may use a resource that no ACL covers."),
+    ConfigKey("authorizer.class.name", STRING, "", None, LOW, READ_ONLY,
+        f"{STANDARD_AUTHORIZER}: ACLs decide what clients may do. Empty: clients may do everything."),
+    ConfigKey("super.users", STRING, "", None, HIGH, READ_ONLY,
+        "Of Kafka's authorizer. Principals that may do everything, such as User:admin, separated by semicolons."),
 )
 # fmt: on

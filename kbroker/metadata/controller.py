@@ -13,6 +13,7 @@ from kbroker.config import BrokerConfig
 from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.coordination.interface import Coordination, Op, Set
 from kbroker.metadata.acl_control_manager import AclControlManager
+from kbroker.metadata.client_quota_control_manager import ClientQuotaControlManager
 from kbroker.metadata.control_manager import ControllerContext, ControlManager, MetadataWriter, PartitionOutcome
 from kbroker.metadata.features import WITHOUT_EFFECT, FeatureUpdate, update_features
 from kbroker.metadata.metadata_loader import MetadataLoader
@@ -66,6 +67,7 @@ class Controller(ControlManager):
         self.recovery = LogRecoveryManager(context)
         self.scram = ScramControlManager(context)
         self.acls = AclControlManager(context)
+        self.quotas = ClientQuotaControlManager(context)
 
     def use_reports(self, read_logs: ReadReplicaLogs, read_disks: ReadDisks | None = None) -> None:
         """Ask brokers for their logs and disks with these functions, from now on. Called before the first election."""

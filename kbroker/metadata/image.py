@@ -15,6 +15,7 @@ from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.config.queue_configs import VIEW_OF
 from kbroker.metadata.features import FORMER_FEATURES, FORMER_FINALIZED, BrokerFeature, FinalizedFeatures
 from kbroker.metadata.topics.topic_names import collision_key
+from kbroker.quotas.entities import QuotaEntity, Quotas
 from protocol.scram import ScramCredential, ScramMechanism
 
 
@@ -258,8 +259,9 @@ class MetadataDelta:
     must handle deletions first. A topic in `missing` has no nodes any more, but nothing proves that it was deleted:
     nothing of it may be removed for good. `partitions` has every new, changed or removed partition, including those of
     created, deleted and missing topics. `configs` has the new overrides of each changed resource, {} if they were
-    removed, `scram_users` the new credentials of each changed user, and `rules` all ACLs if any has changed. A broker
-    that has left `MetadataImage.brokers` or `fenced_brokers` has None in the field of the same name.
+    removed, `scram_users` the new credentials of each changed user, `client_quotas` the new quotas of each changed
+    entity, and `rules` all ACLs if any has changed. A broker that has left `MetadataImage.brokers` or `fenced_brokers`
+    has None in the field of the same name.
     """
 
     deleted: list[TopicImage] = field(default_factory=list)
@@ -274,12 +276,13 @@ class MetadataDelta:
     features: FinalizedFeatures | None = None
     scram_users: dict[str, Mapping[ScramMechanism, ScramCredential]] = field(default_factory=dict)
     rules: RuleSet | None = None
+    client_quotas: dict[QuotaEntity, Quotas] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(
             self.deleted or self.missing or self.created or self.updated or self.configs or self.brokers
             or self.fenced_brokers or self.controller_id is not None or self.features is not None or self.scram_users
-            or self.rules is not None
+            or self.client_quotas or self.rules is not None
         )  # fmt: skip
 
 
@@ -291,7 +294,8 @@ class MetadataImage:
     """The topics, brokers, config overrides and features of the cluster.
 
     `brokers` are those that the controller has unfenced: only they can lead partitions, and clients see only them.
-    `scram_users`: the credentials of each user that has any. `rules`: the ACLs.
+    `scram_users`: the credentials of each user that has any. `client_quotas`: the quotas of each entity that has any.
+    `rules`: the ACLs.
     """
 
     def __init__(self) -> None:
@@ -308,6 +312,7 @@ class MetadataImage:
         self.names_by_collision_key: dict[str, str] = {}
         self.scram_users: dict[str, Mapping[ScramMechanism, ScramCredential]] = {}
         self.rules = RuleSet()
+        self.client_quotas: dict[QuotaEntity, Quotas] = {}
         # The names of the views of each source topic.
         self.views: dict[str, set[str]] = {}
         # By name and by id of each topic with retired partitions: the image version in which the last of them retired.
@@ -364,6 +369,11 @@ class MetadataImage:
                 self.scram_users[user] = credentials
             else:
                 self.scram_users.pop(user, None)
+        for entity, quotas in delta.client_quotas.items():
+            if quotas:
+                self.client_quotas[entity] = quotas
+            else:
+                self.client_quotas.pop(entity, None)
 
     def _note_retired(self, old: TopicImage | None, new: TopicImage) -> None:
         if not new.partitions or not is_retired(new.partitions[-1]):

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.scram_control_manager import CredentialChange
+from kbroker.metadata.security.scram_control_manager import CredentialChange
 from kbroker.runtime.turns import paced
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode

@@ -66,6 +66,7 @@ from protocol.messages.k36_sasl_authenticate import SaslAuthenticateResponse
 if TYPE_CHECKING:
     from kbroker.interbroker.controller_channel import ControllerChannel
     from kbroker.interbroker.peers import Peers
+    from kbroker.runtime.audit_log import AuditLog
 
 Body = bytes | Sequence[Buffer | Records]
 Handle = Callable[["Services", "RequestContext", Any], Any]
@@ -77,7 +78,7 @@ class Services:
 
     `marker_writer` writes to the partitions of this broker. `share_states` are those that this broker coordinates.
     `peers` and `controller_channel` are None if this broker is not a member of a cluster, but the only broker.
-    `started_ms`: the wall clock when the broker started.
+    `audit`: None without kbroker.audit.log. `started_ms`: the wall clock when the broker started.
     """
 
     node_id: int
@@ -101,6 +102,7 @@ class Services:
     client_metrics: ClientMetricsManager
     peers: Peers | None = None
     controller_channel: ControllerChannel | None = None
+    audit: AuditLog | None = None
     started_ms: int = 0
 
 

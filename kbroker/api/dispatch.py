@@ -6,6 +6,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from kbroker.api.audit import auditing
 from kbroker.api.context import ApiHandler, Body, Handle, Overlap, RequestContext, Services
 from kbroker.api.forwarding import forwarding
 from kbroker.api.response_errors import error_reporter, failed_response, no_failed_response
@@ -111,7 +112,7 @@ def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHand
 
 
 def _handle_function(key: ApiKey, module: ModuleType, forwards: bool) -> Handle:
-    handle: Handle = module.HANDLERS[key] if ALL_APIS[key].family else module.handle
+    handle = auditing(key, module.HANDLERS[key] if ALL_APIS[key].family else module.handle)
     return forwarding(handle, getattr(module, "forward", None)) if forwards else handle
 
 

@@ -99,7 +99,9 @@ class Stranger:
     def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None:
         """Close the connection and log the reason."""
         if self.transport is not None:
-            self.errors.report_close(self.peer, None, context, reason, {"listener": self.listener.name, **detail})
+            detail["listener"] = self.listener.name
+            self.errors.report_close(self.peer, None, context, reason, detail)
+            record_failed_login(self.server, self.host, reason, detail)
             self.close_quietly()
 
     def close_quietly(self) -> None:
@@ -237,6 +239,12 @@ class SaslConnection(Stranger, FrameProtocol):
             feed(self._client, bytes(view))
 
 
+def record_failed_login(server: ServerContext, host: str, reason: str, detail: dict[str, object]) -> None:
+    """Record in the audit log that the broker closes a connection whose client it does not know."""
+    if server.services.audit is not None:
+        server.services.audit.record("login failed", host=host, reason=reason, **detail)
+
+
 def feed(protocol: asyncio.BufferedProtocol, data: bytes) -> None:
     """Give bytes that have been received already to the protocol that continues the connection."""
     while data:
@@ -276,4 +284,6 @@ class AuthenticatedConnection(Connection):
                 self._server.call_later(session.failure_delay_ms / 1000, self._close_failed)
 
     def _close_failed(self) -> None:
-        self.close("authentication failed", principal=str(self.sasl.principal), error=self.sasl.failure)
+        reason, principal, error = "authentication failed", str(self.sasl.principal), self.sasl.failure
+        record_failed_login(self._server, self.host, reason, {"principal": principal, "error": error})
+        self.close(reason, principal=principal, error=error)

@@ -158,6 +158,7 @@ class Handlers:
             metadata=member.image,
             controller=member.controller,
             controller_channel=None,
+            audit=None,
             auto_topic_creation=AutoTopicCreationManager(
                 environment, member.image, member.controller, None, lambda: config
             ),

@@ -35,6 +35,9 @@ OWN = {
     }
     | {key.name for key in RETRY_KEYS},
     "broker": {
+        "kbroker.audit.log",
+        "kbroker.audit.log.files",
+        "kbroker.audit.log.max.bytes",
         "kbroker.inter.broker.listener",
         "kbroker.log.format",
         "kbroker.metrics.listener",

@@ -54,6 +54,14 @@ def start(
             "each line; repeatable.",
         ),
     ] = None,
+    secure: Annotated[
+        bool,
+        option(
+            "--secure",
+            "Create certificates, an administrator and files for clients in the directory `secure` of the data "
+            "directory, unless they exist; clients need TLS and a login.",
+        ),
+    ] = False,
 ) -> None:
     """Run a broker until SIGTERM or SIGINT.
 
@@ -67,6 +75,6 @@ def start(
 
     options = StartOptions(
         config, data_dir, listen or [], advertise or [], properties or [], log_level, log_format, metrics, brokers,
-        add_scram or [],
+        add_scram or [], secure,
     )  # fmt: skip
     raise typer.Exit(start_broker(options))

@@ -21,6 +21,7 @@ from kbroker.config import BrokerConfig
 from kbroker.config.broker.jaas import SCRAM_MODULE
 from kbroker.config.first_users import FirstUser
 from kbroker.config.sources.static_configs import StaticConfig, StaticConfigs
+from kbroker.pipeline.security import kafka_options
 from protocol.scram import MECHANISMS, MIN_ITERATIONS
 
 try:
@@ -200,6 +201,7 @@ def _write_client_files(directory: Path, bootstrap: str, password: str) -> Path:
     _write(directory / "librdkafka.conf", _lines(librdkafka))
     _write(directory / "confluent-kafka.json", json.dumps(librdkafka, indent=2))
     _write(directory / "kafka-python.json", json.dumps(python, indent=2))
+    _write(directory / "spark.json", json.dumps(kafka_options(bootstrap, str(properties)), indent=2))
     return directory
 
 

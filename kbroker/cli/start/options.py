@@ -113,7 +113,7 @@ def load_properties(options: StartOptions, environment: Mapping[str, str]) -> tu
     properties = merge_sources(
         from_file,
         from_environment(environment),
-        _assigned(options.set, warnings),
+        _assigned(options.set),
         _dedicated(options),
     )
     properties.setdefault("listeners", StaticConfig(f"{options.protocol}://{DEFAULT_LISTEN}", DEFAULT_ORIGIN))
@@ -151,25 +151,29 @@ def _dedicated(options: StartOptions) -> StaticConfigs:
     return properties
 
 
-def _assigned(assignments: Sequence[str], warnings: list[str]) -> StaticConfigs:
-    """Return the properties of --set. A password may be @FILE; a literal one is in the list of processes."""
+def _assigned(assignments: Sequence[str]) -> StaticConfigs:
+    """Return the properties of --set. A password may be @FILE: literal ones are in the list of processes."""
     properties = {}
     for name, text in parse_assignments(assignments).items():
-        key = BROKER_CONFIGS.get(strip_listener_prefix(name))
-        if key is not None and key.type is PASSWORD:
-            if text.startswith("@"):
-                text = _read_text(text[1:], f"--set {name}")
-            else:
-                warnings.append(f"--set {name} shows a secret in the list of processes: use --set {name}=@FILE")
+        if _is_password(name) and text.startswith("@"):
+            try:
+                text = Path(text[1:]).read_text().removesuffix("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                raise CliError(f"--set {name}: {exception_text(error)}") from None
         properties[name] = StaticConfig(text, "--set")
     return properties
 
 
-def _read_text(path: str, option: str) -> str:
-    try:
-        return Path(path).read_text().removesuffix("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"{option}: {exception_text(error)}") from None
+def exposed_secrets(options: StartOptions) -> list[str]:
+    """Return the options whose secrets are in the list of processes, in the form that avoids it."""
+    names = [name for name, text in parse_assignments(options.set).items() if _is_password(name) and text[:1] != "@"]
+    users = ["--add-scram @FILE"] if any(not spec.startswith("@") for spec in options.add_scram) else []
+    return [f"--set {name}=@FILE" for name in names] + users
+
+
+def _is_password(name: str) -> bool:
+    key = BROKER_CONFIGS.get(strip_listener_prefix(name))
+    return key is not None and key.type is PASSWORD
 
 
 def _listener(text: str, option: str, protocol: str) -> str:

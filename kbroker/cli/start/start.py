@@ -11,6 +11,7 @@ from kbroker.cli.common.errors import CliError, print_error, usage_error
 from kbroker.cli.start.options import (
     StartOptions,
     check_single,
+    exposed_secrets,
     failure_text,
     load_properties,
     origins_text,
@@ -84,6 +85,8 @@ def _load_properties(options: StartOptions, handler: "Handler") -> StaticConfigs
         handler.setFormatter(formatter(properties["kbroker.log.format"].text))
     for warning in warnings:
         EventLogger("kbroker").warning("config ignored", reason=warning)
+    for better in exposed_secrets(options):
+        EventLogger("kbroker").warning("a secret is in the list of processes", better=better)
     return properties
 
 

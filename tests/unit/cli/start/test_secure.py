@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.start.options import StartOptions, load_properties, parse_options
+from kbroker.cli.start.options import StartOptions, exposed_secrets, load_properties, parse_options
 from kbroker.config import BrokerConfig
 
 pytest.importorskip("cryptography", reason="not run: --secure needs cryptography (extra `secure`)")
@@ -120,11 +120,11 @@ def test_what_would_weaken_it_is_refused(tmp_path: Path, arguments: list[str], m
 def test_a_secret_in_the_list_of_processes_is_reported_and_may_be_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("store secret\n")
     name = "listener.name.tls.ssl.keystore.password"
-    properties, warnings = load_properties(StartOptions(set=[f"{name}=literal"]), {})
-    assert properties[name].text == "literal"
-    assert re.fullmatch(rf"--set {name} shows a secret .*: use --set {name}=@FILE", warnings[0])
-    assert "literal" not in warnings[0]
-    properties, warnings = load_properties(StartOptions(set=[f"{name}=@{tmp_path}/password"]), {})
-    assert (properties[name].text, warnings) == ("store secret", [])
+    literal = StartOptions(set=[f"{name}=literal", "node.id=3"], add_scram=["SCRAM-SHA-256=[name=a,password=b]"])
+    assert load_properties(literal, {})[0][name].text == "literal"
+    assert exposed_secrets(literal) == [f"--set {name}=@FILE", "--add-scram @FILE"]
+    in_files = StartOptions(set=[f"{name}=@{tmp_path}/password"], add_scram=["@users"])
+    assert load_properties(in_files, {})[0][name].text == "store secret"
+    assert exposed_secrets(in_files) == []
     with pytest.raises(CliError, match=f"--set {name}: /missing: No such file"):
         load_properties(StartOptions(set=[f"{name}=@/missing"]), {})

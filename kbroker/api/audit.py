@@ -1,4 +1,4 @@
-"""What the audit log says of requests: who was denied, and who changed what (kbroker/runtime/audit_log.py).
+"""What the audit log says of changes: who has changed what. Denials are found in responses (response_errors.py).
 
 `auditing` wraps the handlers of APIs that change something, where they are handled: a forwarded request on the
 controller, with the client's principal and address. CHANGES says what such a request has changed; configs have their
@@ -8,23 +8,15 @@ names only, since values may be secret.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from enum import Enum
 from typing import Any
 
-from kbroker.api.context import Handle, RequestContext, Services
+from kbroker.api.context import Handle, RequestContext, Services, sender
 from kbroker.common import uuid_text
 from kbroker.config.config_def import ConfigResourceType
-from protocol.apis import ALL_APIS, ApiKey
+from protocol.apis import ApiKey
 
 # The changed thing and what has changed, of each change without an error.
 Changes = Callable[[Any, Any], Iterator[tuple[str, str]]]
-
-
-def denied(services: Services, context: RequestContext, operation: Enum, resource_type: Enum, name: str) -> None:
-    """Record that a principal was denied an operation on a resource."""
-    if services.audit is not None:
-        resource = f"{resource_type.name}:{name}"
-        services.audit.record("denied", **_sender(context), operation=operation.name, resource=resource)
 
 
 def auditing(key: ApiKey, handle: Handle) -> Handle:
@@ -58,16 +50,7 @@ def _record(services: Services, context: RequestContext, request: Any, response:
     if getattr(request, "validate_only", False) or getattr(response, "error_code", 0):
         return
     for resource, change in changes(request, response):
-        services.audit.record("changed", **_sender(context), resource=resource, change=change or None)
-
-
-def _sender(context: RequestContext) -> dict[str, object]:
-    return {
-        "principal": str(context.principal),
-        "host": context.peer.rpartition(":")[0],
-        "client": context.client_id,
-        "api": ALL_APIS[context.api_key].name,
-    }
+        services.audit.record("changed", **sender(context), resource=resource, change=change or None)
 
 
 def _has_changed(element: Any) -> bool:

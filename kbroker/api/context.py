@@ -59,6 +59,7 @@ from kbroker.runtime.environment import Environment
 from kbroker.runtime.metrics import RequestStats
 from kbroker.share.manager import SharePartitionManager
 from kbroker.telemetry.client_instances import ClientMetricsManager
+from protocol.apis import ALL_APIS, ApiKey
 from protocol.fast.fetch import Records
 from protocol.messages.k17_sasl_handshake import SaslHandshakeResponse
 from protocol.messages.k36_sasl_authenticate import SaslAuthenticateResponse
@@ -131,6 +132,10 @@ class ErrorListener(Protocol):
     def report_error(
         self, context: RequestContext, code: int, count: int, message: str | None, subject: dict[str, object]
     ) -> None: ...
+
+    def report_denied(self, context: RequestContext, code: int, subject: dict[str, object]) -> None:
+        """Record in the audit log that a client lacks a right. Called for each element with such a code."""
+        ...
 
 
 # Of a client that has not said it.
@@ -285,3 +290,9 @@ async def complete_response(handle: Handle, services: Services, context: Request
         return await response if isinstance(response, Awaitable) else response
     except KafkaError as error:
         return context.handler.fail(context, request, error)
+
+
+def sender(context: RequestContext) -> dict[str, object]:
+    """Return the fields of the audit log that say who has sent a request."""
+    host, api = context.peer.rpartition(":")[0], ALL_APIS[ApiKey(context.api_key)].name
+    return {"principal": str(context.principal), "host": host, "client": context.client_id, "api": api}

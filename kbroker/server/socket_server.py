@@ -174,6 +174,7 @@ class SocketServer:
     async def serve(self, services: Services) -> None:
         """Accept connections on every bound address. Raises OSError."""
         self.context.services = services
+        self.context.errors.audit = services.audit
         for server in self._listening:
             await start_serving(server)
 

@@ -15,7 +15,7 @@ from kbroker.api.dispatch import UnsupportedRequest
 from kbroker.common import Principal
 from kbroker.interbroker.frame_protocol import FrameProtocol, PeerFrameBuffers
 from kbroker.server.connection import Connection, ConnectionListener
-from kbroker.server.error_reporter import api_name, closing_reason, foreign_protocol
+from kbroker.server.error_reporter import ErrorReporter, api_name, closing_reason, foreign_protocol
 from protocol.apis import ApiKey
 from protocol.framing import ParsedRequestHeader, decode_request_header, encode_response_header
 
@@ -101,7 +101,7 @@ class Stranger:
         if self.transport is not None:
             detail["listener"] = self.listener.name
             self.errors.report_close(self.peer, None, context, reason, detail)
-            record_failed_login(self.server, self.host, reason, detail)
+            record_failed_login(self.errors, self.host, reason, detail)
             self.close_quietly()
 
     def close_quietly(self) -> None:
@@ -239,10 +239,10 @@ class SaslConnection(Stranger, FrameProtocol):
             feed(self._client, bytes(view))
 
 
-def record_failed_login(server: ServerContext, host: str, reason: str, detail: dict[str, object]) -> None:
+def record_failed_login(errors: ErrorReporter, host: str, reason: str, detail: dict[str, object]) -> None:
     """Record in the audit log that the broker closes a connection whose client it does not know."""
-    if server.services.audit is not None:
-        server.services.audit.record("login failed", host=host, reason=reason, **detail)
+    if errors.audit is not None:
+        errors.audit.record("login failed", host=host, reason=reason, **detail)
 
 
 def feed(protocol: asyncio.BufferedProtocol, data: bytes) -> None:
@@ -285,5 +285,5 @@ class AuthenticatedConnection(Connection):
 
     def _close_failed(self) -> None:
         reason, principal, error = "authentication failed", str(self.sasl.principal), self.sasl.failure
-        record_failed_login(self._server, self.host, reason, {"principal": principal, "error": error})
+        record_failed_login(self._server.errors, self.host, reason, {"principal": principal, "error": error})
         self.close(reason, principal=principal, error=error)

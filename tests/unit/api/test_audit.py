@@ -1,9 +1,7 @@
 """The audit log says what a request has changed, and who has sent it."""
 
-from kbroker.api.audit import CHANGES, denied
-from kbroker.api.context import Identity, RequestContext
+from kbroker.api.audit import CHANGES
 from kbroker.api.dispatch import is_forwarded
-from kbroker.api.local_requests import DetachedConnection, handler_of
 from kbroker.config.config_def import ConfigResourceType
 from protocol.apis import ALL_APIS, ApiKey
 from protocol.messages.k19_create_topics import CreatableTopic
@@ -94,16 +92,6 @@ async def test_users_without_their_keys():
     deletions = [ScramCredentialDeletion(name=name, mechanism=2) for name in ("alice", "bob")]
     await handlers.request(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, deletions=deletions)
     assert recorder.changes() == [("AlterUserScramCredentials", "USER:alice", "SCRAM credentials deleted")]
-
-
-@async_test
-async def test_a_denial():
-    handlers, recorder = await start()
-    handler = handler_of(ApiKey.METADATA, 12)
-    assert handler is not None
-    context = RequestContext(DetachedConnection("127.0.0.1:5", Identity("PLAINTEXT")), handler, 12, 0, "client", 0)
-    denied(handlers.services, context, ApiKey.PRODUCE, ConfigResourceType.TOPIC, "a")
-    assert recorder.events == [{"event": "denied", "api": "Metadata", "operation": "PRODUCE", "resource": "TOPIC:a"}]
 
 
 def test_every_api_that_changes_the_cluster_is_recorded():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.api.context import Services
 from kbroker.api.dispatch import Dispatch
+from kbroker.authorization.authorizer import Authorizer
 from kbroker.common import format_address
 from kbroker.config import BrokerConfig
 from kbroker.config.broker.security import NO_SECURITY
@@ -31,7 +32,7 @@ from kbroker.coordinator.transaction.transaction_markers import TransactionMarke
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.coordination_sessions import BrokerMembership, CoordinationSessions, OpenSession
-from kbroker.metadata.image import BrokerEndpoint, BrokerRegistration, MetadataDelta
+from kbroker.metadata.image import BrokerEndpoint, BrokerRegistration, MetadataDelta, MetadataImage
 from kbroker.metadata.recovery.seen_metadata_file import SeenMetadataFile
 from kbroker.queues.closing.forwarding import ForwardingSender
 from kbroker.queues.closing.partition_removal import PartitionRemoval
@@ -312,12 +313,13 @@ class Broker:
             client_metrics=ClientMetricsManager(self.environment, member.image),
             peers=peers,
             controller_channel=channel,
+            authorizer=_authorizer(self.config, member.image),
             started_ms=self.environment.clock.now_ms(),
         )
 
     def _add_listeners(self, member: ClusterMember, assigned: AssignedPartitions) -> None:
         """Follow the metadata. Roles begin when the controller unfences this broker, and end with the session."""
-        maintenance = self.services.replicas.maintenance
+        maintenance, authorizer = self.services.replicas.maintenance, self.services.authorizer
 
         def change_roles(delta: MetadataDelta) -> None:
             if delta.configs:
@@ -328,6 +330,12 @@ class Broker:
                     maintenance.suspend_all_appends(self.services.replicas.partitions.values())
                 assigned.assign_roles()
 
+        def change_rules(delta: MetadataDelta) -> None:
+            if delta.rules is not None and authorizer is not None:
+                authorizer.use(delta.rules)
+
+        # First, so that no listener completes a request by former rules.
+        member.add_roles_listener(change_rules)
         member.add_roles_listener(change_roles)
         member.add_roles_listener(self.services.groups.on_delta)
         member.add_roles_listener(self.services.transactions.on_delta)
@@ -421,6 +429,11 @@ class Broker:
                 await stop()
             except Exception as error:
                 log.failure("stopping failed", error)
+
+
+def _authorizer(config: BrokerConfig, image: MetadataImage) -> Authorizer | None:
+    settings = config.authorizer
+    return None if settings is None else Authorizer(image.rules, *settings)
 
 
 def _listener_class(config: BrokerConfig) -> type[Listener]:

@@ -38,6 +38,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from kbroker.authorization.acl import ALL_OPERATIONS, Operation, ResourceType
+from kbroker.authorization.authorizer import Access, Authorizer
 from kbroker.common import ANONYMOUS, Buffer, KafkaError, Principal
 from kbroker.config import BrokerConfig
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
@@ -47,6 +49,7 @@ from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPar
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
+from kbroker.interbroker.controller_channel import BROKER_PRINCIPAL
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.producer_id_manager import ProducerIdManager
@@ -79,7 +82,8 @@ class Services:
 
     `marker_writer` writes to the partitions of this broker. `share_states` are those that this broker coordinates.
     `peers` and `controller_channel` are None if this broker is not a member of a cluster, but the only broker.
-    `audit`: None without kbroker.audit.log. `started_ms`: the wall clock when the broker started.
+    `authorizer`: None if clients may do everything. `audit`: None without kbroker.audit.log. `started_ms`: the wall
+    clock when the broker started.
     """
 
     node_id: int
@@ -103,6 +107,7 @@ class Services:
     client_metrics: ClientMetricsManager
     peers: Peers | None = None
     controller_channel: ControllerChannel | None = None
+    authorizer: Authorizer | None = None
     audit: AuditLog | None = None
     started_ms: int = 0
 
@@ -159,13 +164,15 @@ class RequestConnection(Protocol):
     """The part of a request's connection that handlers use.
 
     `peer`: the client's "host:port". `producer_since`: see queues/closing/retired_partitions.py. `client_software`: the
-    name and the version of the client's library, from its ApiVersions request (KIP-511).
+    name and the version of the client's library, from its ApiVersions request (KIP-511). `access`: the rights of its
+    identity as last looked up, see `RequestContext.access`.
     """
 
     peer: str
     identity: Identity
     client_software: tuple[str, str]
     producer_since: int | None
+    access: Access | None
 
     @property
     def sasl(self) -> SaslLogin | None:
@@ -259,6 +266,16 @@ class RequestContext:
         return self.connection.peer
 
     @property
+    def host(self) -> str:
+        """The client's address."""
+        return self.peer.rpartition(":")[0]
+
+    @property
+    def requester(self) -> tuple[Principal, str]:
+        """Whose request this is, and from which address: by these the controller decides what it may do."""
+        return (self.principal if self.peer_broker is None else BROKER_PRINCIPAL), self.host
+
+    @property
     def listener(self) -> str:
         """The name of the listener, whose addresses of brokers the response has."""
         return self.connection.identity.listener
@@ -277,10 +294,38 @@ class RequestContext:
         """(broker id, broker epoch) of the broker that has forwarded this request of a client."""
         return self.connection.identity.forwarded_by
 
+    def access(self, services: Services) -> Access | None:
+        """Return what the request may do; None if there is no authorizer, and everything is allowed.
+
+        The rules may change while a request waits: then `access.rules is not services.authorizer.rules`.
+        """
+        authorizer = services.authorizer
+        if authorizer is None:
+            return None
+        connection = self.connection
+        access = connection.access
+        if access is None or access.rules is not authorizer.rules:
+            identity = connection.identity
+            if identity.peer_broker is not None:
+                access = authorizer.broker_access
+            else:
+                access = authorizer.access(identity.principal, self.host)
+            connection.access = access
+        return access
+
+    def authorized_operations(self, services: Services, resource_type: ResourceType, name: str) -> int:
+        """Return what the client may do with a resource, as a bit set for a response; 0 if it may not describe it."""
+        access = self.access(services)
+        if access is None:
+            return ALL_OPERATIONS[resource_type]
+        if not access.allows(Operation.DESCRIBE, resource_type, name):
+            return 0
+        return access.operations(resource_type, name)
+
     @property
     def client_host(self) -> str:
         """The client's address as Kafka prints it in group descriptions."""
-        return "/" + self.peer.rpartition(":")[0]
+        return f"/{self.host}"
 
 
 async def complete_response(handle: Handle, services: Services, context: RequestContext, request: Any) -> Any:

@@ -31,6 +31,12 @@ def handle(
     return DescribeClientQuotasResponse()
 
 
+def failed_response(
+    context: RequestContext, request: DescribeClientQuotasRequest, error: KafkaError
+) -> DescribeClientQuotasResponse:
+    return DescribeClientQuotasResponse(error_code=error.code, error_message=error.message, entries=None)
+
+
 def validate_filter(components: Sequence[ComponentData]) -> None:
     """Raise KafkaError for the first invalid component, or for a combination that no quota can have."""
     types: set[str] = set()

@@ -47,14 +47,16 @@ async def heartbeat(
         request.group_id, StreamsGroups, lambda kind: kind.heartbeat(request, client_id, client_host)
     )
     if beat.missing_topics:
-        _create_topics(services, beat)
+        _create_topics(services, context, beat)
     return beat.response
 
 
-def _create_topics(services: Services, beat: StreamsHeartbeat) -> None:
+def _create_topics(services: Services, context: RequestContext, beat: StreamsHeartbeat) -> None:
     """Begin to create the missing internal topics. The response has the reasons why that has failed before."""
     new_topics = [topic.new_topic for topic in beat.missing_topics]
-    failures = services.auto_topic_creation.begin_creation(new_topics, 2 * beat.response.heartbeat_interval_ms)
+    failures = services.auto_topic_creation.begin_creation(
+        new_topics, 2 * beat.response.heartbeat_interval_ms, context.requester
+    )
     for status in beat.response.status or ():
         if failures and status.status_code == Status.MISSING_INTERNAL_TOPICS:
             reasons = ", ".join(f"{name} ({reason})" for name, reason in failures.items())

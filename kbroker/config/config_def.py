@@ -44,7 +44,7 @@ class NoEffect(StrEnum):
 
     NO_QUOTAS = "kbroker has no client quotas yet"
     JAVA_CLASS = "kbroker does not load Java classes"
-    NO_PROTECTION = "kbroker has no authorization, delegation tokens, Kerberos or OAUTHBEARER yet"
+    NO_PROTECTION = "kbroker has no delegation tokens, Kerberos or OAUTHBEARER yet"
     NO_SECURITY = "it is part of Java's TLS, of Kerberos, OAUTHBEARER or delegation tokens, which kbroker does not have"
     NO_TIERED_STORAGE = "kbroker has no tiered storage"
     ONE_SHARE_ASSIGNOR = "share groups have one assignor, simple"

@@ -12,6 +12,7 @@ from kbroker.common import KafkaError, TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.coordination.interface import Coordination, Op, Set
+from kbroker.metadata.acl_control_manager import AclControlManager
 from kbroker.metadata.control_manager import ControllerContext, ControlManager, MetadataWriter, PartitionOutcome
 from kbroker.metadata.features import WITHOUT_EFFECT, FeatureUpdate, update_features
 from kbroker.metadata.metadata_loader import MetadataLoader
@@ -64,6 +65,7 @@ class Controller(ControlManager):
         self.self_healing = SelfHealingManager(context, self.plans)
         self.recovery = LogRecoveryManager(context)
         self.scram = ScramControlManager(context)
+        self.acls = AclControlManager(context)
 
     def use_reports(self, read_logs: ReadReplicaLogs, read_disks: ReadDisks | None = None) -> None:
         """Ask brokers for their logs and disks with these functions, from now on. Called before the first election."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
 
+from kbroker.authorization.rule_set import RuleSet
 from kbroker.common import NO_LEADER, TopicPartition
 from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.config.queue_configs import VIEW_OF
@@ -247,8 +248,8 @@ class MetadataDelta:
     must handle deletions first. A topic in `missing` has no nodes any more, but nothing proves that it was deleted:
     nothing of it may be removed for good. `partitions` has every new, changed or removed partition, including those of
     created, deleted and missing topics. `configs` has the new overrides of each changed resource, {} if they were
-    removed, and `scram_users` the new credentials of each changed user. A broker that has left `MetadataImage.brokers`
-    or `fenced_brokers` has None in the field of the same name.
+    removed, `scram_users` the new credentials of each changed user, and `rules` all ACLs if any has changed. A broker
+    that has left `MetadataImage.brokers` or `fenced_brokers` has None in the field of the same name.
     """
 
     deleted: list[TopicImage] = field(default_factory=list)
@@ -262,11 +263,13 @@ class MetadataDelta:
     controller_id: int | None = None
     features: FinalizedFeatures | None = None
     scram_users: dict[str, Mapping[ScramMechanism, ScramCredential]] = field(default_factory=dict)
+    rules: RuleSet | None = None
 
     def __bool__(self) -> bool:
         return bool(
             self.deleted or self.missing or self.created or self.updated or self.configs or self.brokers
             or self.fenced_brokers or self.controller_id is not None or self.features is not None or self.scram_users
+            or self.rules is not None
         )  # fmt: skip
 
 
@@ -278,7 +281,7 @@ class MetadataImage:
     """The topics, brokers, config overrides and features of the cluster.
 
     `brokers` are those that the controller has unfenced: only they can lead partitions, and clients see only them.
-    `scram_users`: the credentials of each user that has any.
+    `scram_users`: the credentials of each user that has any. `rules`: the ACLs.
     """
 
     def __init__(self) -> None:
@@ -294,6 +297,7 @@ class MetadataImage:
         # Topic names by their form in Kafka's metrics, in which "." is replaced by "_".
         self.names_by_collision_key: dict[str, str] = {}
         self.scram_users: dict[str, Mapping[ScramMechanism, ScramCredential]] = {}
+        self.rules = RuleSet()
         # The names of the views of each source topic.
         self.views: dict[str, set[str]] = {}
         # By name and by id of each topic with retired partitions: the image version in which the last of them retired.
@@ -343,6 +347,8 @@ class MetadataImage:
             self.controller_id = delta.controller_id
         if delta.features is not None:
             self.features = delta.features
+        if delta.rules is not None:
+            self.rules = delta.rules
         for user, credentials in delta.scram_users.items():
             if credentials:
                 self.scram_users[user] = credentials
@@ -377,6 +383,13 @@ class MetadataImage:
         return replace(
             topic, partitions=source.partitions, removed_from=source.removed_from, removed_to=source.removed_to
         )
+
+    def topic_name(self, key: str | bytes) -> str | None:
+        """Return the name of a topic that a request names by its name or id; None for an unknown id."""
+        if isinstance(key, str):
+            return key
+        topic = self.topics_by_id.get(key)
+        return None if topic is None else topic.name
 
     def overrides(self, resource_type: int, name: str) -> dict[str, str]:
         """Return the config overrides of a resource, {} if it has none."""

@@ -39,6 +39,7 @@ def layout_ops(random: Random) -> list[Op]:
         znodes.CONFIGS,
         *znodes.CONFIG_ROOTS,
         znodes.USERS,
+        znodes.ACLS,
         RECENT,
         *recent_paths(),
     )

@@ -32,6 +32,7 @@ from protocol.errors import MalformedError, ManyElements
 from protocol.varints import skip_tagged_fields
 
 if TYPE_CHECKING:
+    from kbroker.authorization.authorizer import Access
     from kbroker.server.server_context import ServerContext
 
 _LENGTH = Struct(">i")
@@ -69,7 +70,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_backlog", "_cache_prefix", "_client_id", "_client_id_bytes", "_linger_timer", "_listener", "_received",
-        "_responses", "_server", "_transport", "_turn_bytes", "client_software", "errors", "host", "identity",
+        "_responses", "_server", "_transport", "_turn_bytes", "access", "client_software", "errors", "host", "identity",
         "last_active_ns", "peer", "producer_since",
     )  # fmt: skip
 
@@ -80,6 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = "?"
         self.producer_since: int | None = None
         self.client_software = UNKNOWN_SOFTWARE
+        self.access: Access | None = None
         self.last_active_ns = 0
         self.identity = listener.identity
         self.errors = server.errors
@@ -279,6 +281,10 @@ class Connection(asyncio.BufferedProtocol):
             cache_key = None
             if handler.may_be_cached and size <= MAX_REQUEST_BYTES:
                 cache_key = b"".join((self._cache_prefix, frame[:4], frame[pos:]))
+                access = context.access(server.services)
+                if access is not None:
+                    # Other rights have another number, so they never find what these have been sent.
+                    cache_key = access.number.to_bytes(8) + cache_key
                 find = handler.find_response or server.cached_responses.get
                 context.body = find(server.services, cache_key)
                 if context.body is not None:

@@ -175,6 +175,7 @@ class SocketServer:
         """Accept connections on every bound address. Raises OSError."""
         self.context.services = services
         self.context.errors.audit = services.audit
+        self.context.dispatch.authorizes = services.authorizer is not None
         for server in self._listening:
             await start_serving(server)
 

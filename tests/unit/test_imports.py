@@ -17,6 +17,7 @@ ROOT = Path(kbroker.__file__).parent.parent
 LAYERS = (
     "protocol",
     "common",
+    "authorization",
     "client",
     "runtime",
     "config",
@@ -117,6 +118,7 @@ RUNNING_LOOP = {"asyncio": {"Future", "Lock", "sleep"}}
 # Decisions over plain state: no event loop, disk or clock, not even as a parameter.
 # A directory stands for all files in it.
 PURE = (
+    "kbroker/authorization/",
     "kbroker/client/requests.py",
     "kbroker/config/",
     "kbroker/coordinator/group/assignors/",

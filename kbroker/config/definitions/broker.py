@@ -203,7 +203,15 @@ _DYNAMIC_ONLY = (
 _PREFIXED_NAME = re.compile(r"listener\.name\.[^.]+\.(.+)")
 
 BROKER_CONFIGS = config_def(
-    (*KEYS, *ZOOKEEPER_KEYS, *log.KEYS, *security.KEYS, *group.BROKER_KEYS, *keys_without_effect("broker"))
+    (
+        *KEYS,
+        *ZOOKEEPER_KEYS,
+        *log.KEYS,
+        *security.KEYS,
+        *security.AUTHORIZER_KEYS,
+        *group.BROKER_KEYS,
+        *keys_without_effect("broker"),
+    )
 )
 
 # Kafka accepts these through IncrementalAlterConfigs only, and does not list them until they are set.

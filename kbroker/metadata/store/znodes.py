@@ -21,6 +21,7 @@
     /kbroker/features                {"epoch", "levels": {feature: finalized level}}
     /kbroker/producer-ids            {"next": first id of the next block}
     /kbroker/users/NAME              {SCRAM mechanism: [iterations, salt, stored key, server key]}, the bytes in hex
+    /kbroker/acls/N                  [fields of Acl]: up to 512 ACLs, about 50 KB
     /kbroker/deleted-topics/N        [topic id in hex]: the last topics that were deleted: recovery/deleted_topics.py
     /kbroker/reassignment-plan       the plan that moves partitions, see reassignments/stored_plan.py
 
@@ -38,6 +39,7 @@ from hashlib import sha256
 from typing import Any, TypeVar, get_type_hints
 from urllib.parse import quote, unquote
 
+from kbroker.authorization.acl import Acl, Operation, PatternType, PermissionType, ResourceType
 from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.coordination import interface
 from kbroker.coordination.interface import CoordinationError, Create, Delete, Op, Set
@@ -70,6 +72,7 @@ CONFIGS = f"{ROOT}/configs"
 FEATURES = f"{ROOT}/features"
 PRODUCER_IDS = f"{ROOT}/producer-ids"
 USERS = f"{ROOT}/users"
+ACLS = f"{ROOT}/acls"
 REASSIGNMENT_PLAN = f"{ROOT}/reassignment-plan"
 
 CONFIG_DIRECTORIES: dict[int, str] = {
@@ -278,6 +281,31 @@ def decode_user(path: str, data: bytes) -> dict[ScramMechanism, ScramCredential]
             for name, (iterations, *keys) in decode(path, data).items()
             if name in MECHANISMS
         }
+
+
+def acls_path(number: int) -> str:
+    return f"{ACLS}/{number}"
+
+
+def encode_acls(acls: Iterable[Acl]) -> bytes:
+    return encode(sorted(acls))
+
+
+def decode_acls(path: str, data: bytes) -> frozenset[Acl]:
+    """One that this version cannot decode is invalid: a broker that ignored a DENY would allow too much."""
+    with decoding(path):
+        return frozenset(
+            Acl(
+                ResourceType(type),
+                PatternType(pattern),
+                name,
+                principal,
+                host,
+                Operation(operation),
+                PermissionType(each),
+            )
+            for type, pattern, name, principal, host, operation, each in decode(path, data)
+        )
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ READ_IN_CONFIG = {
     "max.connection.creation.rate",
     "max.connections",
     "process.roles",
-    *(key.name for key in security.KEYS),
+    *(key.name for key in (*security.KEYS, *security.AUTHORIZER_KEYS)),
     *(key.name for key in ZOOKEEPER_KEYS),
     # Consumers read them.
     *(key.name for key in RETRY_KEYS),
@@ -73,7 +73,7 @@ def test_the_broker_configs_behind_a_topic_config_take_effect_if_it_does(key):
     ("name", "reason"),
     [
         ("listener.name.x.ssl.keystore.location", None),
-        ("authorizer.class.name", NoEffect.NO_PROTECTION),
+        ("sasl.login.class", NoEffect.NO_PROTECTION),
         ("listener.name.x.ssl.provider", NoEffect.NO_SECURITY),
         ("listener.name.x.socket.send.buffer.bytes", "it applies to all listeners only"),
         ("listener.name.x.max.connections", None),

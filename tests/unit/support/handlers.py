@@ -8,7 +8,7 @@ from typing import Any
 from kbroker.api.context import Identity, RequestContext, complete_response
 from kbroker.api.dispatch import load_handler
 from kbroker.api.local_requests import DetachedConnection
-from kbroker.common import KafkaError, TopicPartition
+from kbroker.common import ANONYMOUS, KafkaError, Principal, TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.config.topic_config import TopicConfig
 from kbroker.coordination.embedded import EmbeddedStore
@@ -153,12 +153,14 @@ class Handlers:
         self.services: Any = SimpleNamespace(
             node_id=1,
             started_ms=0,
+            authorizer=None,
             config=config,
             environment=environment,
             metadata=member.image,
             controller=member.controller,
             controller_channel=None,
             audit=None,
+            peers=None,
             auto_topic_creation=AutoTopicCreationManager(
                 environment, member.image, member.controller, None, lambda: config
             ),
@@ -175,20 +177,33 @@ class Handlers:
         return await join_cluster(environment, self.store.session(), broker, lambda: config, raise_failure)
 
     async def request(
-        self, key: ApiKey, version: int, *, peer_broker: tuple[int, int] | None = None, **fields: Any
+        self,
+        key: ApiKey,
+        version: int,
+        *,
+        peer_broker: tuple[int, int] | None = None,
+        principal: Principal = ANONYMOUS,
+        **fields: Any,
     ) -> Any:
         """Return the response to a request. `peer_broker`: the broker that has sent it, None for a client."""
-        return await respond(self.services, message_classes(key)[0](**fields), version, peer_broker=peer_broker)
+        request = message_classes(key)[0](**fields)
+        return await respond(self.services, request, version, peer_broker=peer_broker, principal=principal)
 
 
 async def respond(
-    services: Any, request: Any, version: int, client: str = "client", peer_broker: tuple[int, int] | None = None
+    services: Any,
+    request: Any,
+    version: int,
+    client: str = "client",
+    peer_broker: tuple[int, int] | None = None,
+    principal: Principal = ANONYMOUS,
 ) -> Any:
     """Return the response of a request's handler. Both are encoded and decoded."""
     key = message_info(type(request)).key
     assert key is not None
-    handler = load_handler(ApiKey(key), version, forwards=False)
-    identity = Identity("PLAINTEXT", peer_broker=peer_broker)
+    is_checked = services.authorizer is not None and peer_broker is None
+    handler = load_handler(ApiKey(key), version, forwards=False, authorizes=is_checked)
+    identity = Identity("PLAINTEXT", principal, peer_broker=peer_broker)
     context = RequestContext(DetachedConnection("127.0.0.1:5", identity), handler, version, 0, client, 0)
     decoded = decode(type(request), encode(request, version), version)
     response = await complete_response(handler.handle, services, context, decoded)

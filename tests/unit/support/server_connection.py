@@ -106,7 +106,7 @@ class FakeServer:
         self.write_high_water = 1000
         self.max_gathered_bytes = 300
         self.max_request_bytes = MAX_FRAME
-        self.services = None
+        self.services = SimpleNamespace(authorizer=None)
         self.identity = Identity("PLAINTEXT")
         self.dispatch = DispatchTo(self.find)
         self.unsent_bytes = 0

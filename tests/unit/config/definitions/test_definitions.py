@@ -38,6 +38,8 @@ OWN = {
         "kbroker.audit.log",
         "kbroker.audit.log.files",
         "kbroker.audit.log.max.bytes",
+        "allow.everyone.if.no.acl.found",
+        "super.users",
         "kbroker.inter.broker.listener",
         "kbroker.log.format",
         "kbroker.metrics.listener",

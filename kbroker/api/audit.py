@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 from kbroker.api.context import Handle, RequestContext, Services, sender
-from kbroker.common import uuid_text
+from kbroker.authorization.acl import Operation, PatternType, PermissionType, ResourceType, numbered
 from kbroker.config.config_def import ConfigResourceType
 from protocol.apis import ApiKey
 
@@ -53,124 +53,121 @@ def _record(services: Services, context: RequestContext, request: Any, response:
         services.audit.record("changed", **sender(context), resource=resource, change=change or None)
 
 
-def _has_changed(element: Any) -> bool:
-    return bool(element.error_code == 0)
+def _each(elements: str, resource: str, change: str) -> Changes:
+    """Return a function for changes that are elements of the response. The texts have fields of the element, `e`."""
+
+    def changes(request: Any, response: Any) -> Iterator[tuple[str, str]]:
+        for e in getattr(response, elements):
+            if not e.error_code:
+                yield resource.format(e=e), change.format(e=e)
+
+    return changes
 
 
-def _created_topics(request: Any, response: Any) -> Iterator[tuple[str, str]]:
-    for topic in filter(_has_changed, response.topics):
-        counts = f" with {topic.num_partitions} partitions" if topic.num_partitions > 0 else ""
-        yield f"TOPIC:{topic.name}", f"created{counts}"
+def _each_partition(topics: str, name: str, partitions: str, resource: str, change: str) -> Changes:
+    """Like `_each` for the partitions `p` of the topic `t`; `r` is the request."""
+
+    def changes(request: Any, response: Any) -> Iterator[tuple[str, str]]:
+        for topic in getattr(response, topics):
+            for p in getattr(topic, partitions):
+                if not p.error_code:
+                    fields = {"t": getattr(topic, name), "p": p, "r": request}
+                    yield resource.format(**fields), change.format(**fields)
+
+    return changes
 
 
-def _deleted_topics(request: Any, response: Any) -> Iterator[tuple[str, str]]:
-    for topic in filter(_has_changed, response.responses):
-        yield f"TOPIC:{topic.name or uuid_text(topic.topic_id)}", "deleted"
-
-
-def _partition_counts(request: Any, response: Any) -> Iterator[tuple[str, str]]:
-    counts = {topic.name: topic.count for topic in request.topics}
-    for topic in filter(_has_changed, response.results):
-        yield f"TOPIC:{topic.name}", f"{counts.get(topic.name)} partitions"
-
-
-def _deleted_records(request: Any, response: Any) -> Iterator[tuple[str, str]]:
-    for topic in response.topics:
-        for partition in filter(_has_changed, topic.partitions):
-            resource = f"TOPIC:{topic.name}"
-            yield resource, f"records of partition {partition.partition_index} deleted below {partition.low_watermark}"
+def _once(resource: str, change: str) -> Changes:
+    """Like `_each` for a request `r` with one change; `a` is the response."""
+    return lambda r, a: iter([(resource.format(r=r, a=a), change.format(r=r, a=a))])
 
 
 def _altered_configs(request: Any, response: Any) -> Iterator[tuple[str, str]]:
-    altered = {(each.resource_type, each.resource_name) for each in response.responses if each.error_code == 0}
+    altered = {(each.resource_type, each.resource_name) for each in response.responses if not each.error_code}
     for resource in request.resources:
         if (resource.resource_type, resource.resource_name) in altered:
             kind = ConfigResourceType(resource.resource_type)
             # A broker's configs may be passwords.
-            has_values = kind is not ConfigResourceType.BROKER
-            texts = [_altered_config(config, has_values) for config in resource.configs]
+            texts = [_altered_config(each, kind is not ConfigResourceType.BROKER) for each in resource.configs]
             yield f"{kind.name}:{resource.resource_name}", ", ".join(texts)
 
 
-def _altered_config(config: Any, has_values: bool) -> str:
+def _altered_config(config: Any, has_value: bool) -> str:
     if config.value is None:
         return f"{config.name} deleted"
     sign = ("=", " deleted", "+=", "-=")[getattr(config, "config_operation", 0)]
-    return f"{config.name}{sign}{config.value}" if has_values else f"{config.name} set"
+    return f"{config.name}{sign}{config.value}" if has_value else f"{config.name} set"
 
 
 def _altered_users(request: Any, response: Any) -> Iterator[tuple[str, str]]:
     deleted = {each.name for each in request.deletions}
-    for user in filter(_has_changed, response.results):
-        yield f"USER:{user.user}", "SCRAM credentials " + ("deleted" if user.user in deleted else "set")
+    for user in response.results:
+        if not user.error_code:
+            yield f"USER:{user.user}", "SCRAM credentials " + ("deleted" if user.user in deleted else "set")
 
 
 def _altered_quotas(request: Any, response: Any) -> Iterator[tuple[str, str]]:
     for entry, result in zip(request.entries, response.entries, strict=False):
-        if result.error_code == 0:
+        if not result.error_code:
             entity = ",".join(f"{each.entity_type}={each.entity_name or '<default>'}" for each in entry.entity)
             operations = (f"{each.key} deleted" if each.remove else f"{each.key}={each.value:g}" for each in entry.ops)
             yield f"QUOTA:{entity}", ", ".join(operations)
 
 
-def _deleted_groups(request: Any, response: Any) -> Iterator[tuple[str, str]]:
-    for group in filter(_has_changed, response.results):
-        yield f"GROUP:{group.group_id}", "deleted"
+def _created_acls(request: Any, response: Any) -> Iterator[tuple[str, str]]:
+    for acl, result in zip(request.creations, response.results, strict=False):
+        if not result.error_code:
+            yield _acl(acl, acl.resource_pattern_type), f"ACL created: {_right(acl)}"
 
 
-def _deleted_offsets(request: Any, response: Any) -> Iterator[tuple[str, str]]:
-    for topic in response.topics:
-        for partition in filter(_has_changed, topic.partitions):
-            yield f"GROUP:{request.group_id}", f"offset of {topic.name}-{partition.partition_index} deleted"
+def _deleted_acls(request: Any, response: Any) -> Iterator[tuple[str, str]]:
+    for acl in (each for result in response.filter_results for each in result.matching_acls):
+        if not acl.error_code:
+            yield _acl(acl, acl.pattern_type), f"ACL deleted: {_right(acl)}"
 
 
-def _reassignments(request: Any, response: Any) -> Iterator[tuple[str, str]]:
-    replicas = {
-        (topic.name, partition.partition_index): partition.replicas
-        for topic in request.topics
-        for partition in topic.partitions
-    }
-    for topic in response.responses:
-        for partition in filter(_has_changed, topic.partitions):
-            target = replicas.get((topic.name, partition.partition_index))
-            move = "reassignment cancelled" if target is None else f"reassigned to {target}"
-            yield f"TOPIC:{topic.name}", f"partition {partition.partition_index} {move}"
+def _acl(acl: Any, pattern_type: int) -> str:
+    suffix = "*" if pattern_type == PatternType.PREFIXED else ""
+    return f"{numbered(ResourceType, acl.resource_type).name}:{acl.resource_name}{suffix}"
 
 
-def _elections(request: Any, response: Any) -> Iterator[tuple[str, str]]:
-    for topic in response.replica_election_results:
-        for partition in filter(_has_changed, topic.partition_result):
-            yield f"TOPIC:{topic.topic}", f"a leader of partition {partition.partition_id} elected"
-
-
-def _features(request: Any, response: Any) -> Iterator[tuple[str, str]]:
-    failed = {each.feature for each in response.results if each.error_code}
-    for update in request.feature_updates:
-        if update.feature not in failed:
-            yield f"FEATURE:{update.feature}", f"level {update.max_version_level}"
+def _right(acl: Any) -> str:
+    permission, operation = numbered(PermissionType, acl.permission_type), numbered(Operation, acl.operation)
+    return f"{permission.name} {operation.name} to {acl.principal} from {acl.host}"
 
 
 def _removed_partitions(request: Any, response: Any) -> Iterator[tuple[str, str]]:
+    # -1 changes nothing.
     if request.partition_count >= 0:
         yield f"TOPIC:{request.topic_name}", f"partitions removed: {request.partition_count} remain"
 
 
 CHANGES: Mapping[ApiKey, Changes] = {
-    ApiKey.CREATE_TOPICS: _created_topics,
-    ApiKey.DELETE_TOPICS: _deleted_topics,
-    ApiKey.DELETE_RECORDS: _deleted_records,
+    ApiKey.CREATE_TOPICS: _each("topics", "TOPIC:{e.name}", "created with {e.num_partitions} partitions"),
+    ApiKey.DELETE_TOPICS: _each("responses", "TOPIC:{e.name}", "deleted"),
+    ApiKey.CREATE_PARTITIONS: _each("results", "TOPIC:{e.name}", "partitions added"),
+    ApiKey.DELETE_RECORDS: _each_partition(
+        "topics", "name", "partitions", "TOPIC:{t}", "records of partition {p.partition_index} deleted"
+    ),
     ApiKey.ALTER_CONFIGS: _altered_configs,
-    ApiKey.CREATE_PARTITIONS: _partition_counts,
-    ApiKey.DELETE_GROUPS: _deleted_groups,
-    ApiKey.ELECT_LEADERS: _elections,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _altered_configs,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _reassignments,
-    ApiKey.OFFSET_DELETE: _deleted_offsets,
+    ApiKey.CREATE_ACLS: _created_acls,
+    ApiKey.DELETE_ACLS: _deleted_acls,
     ApiKey.ALTER_CLIENT_QUOTAS: _altered_quotas,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _altered_users,
-    ApiKey.UPDATE_FEATURES: _features,
-    ApiKey.UNREGISTER_BROKER: lambda request, response: iter([(f"BROKER:{request.broker_id}", "unregistered")]),
-    ApiKey.CREATE_REASSIGNMENT_PLAN: lambda request, response: iter([(f"PLAN:{response.plan_id}", "created")]),
-    ApiKey.CANCEL_REASSIGNMENT_PLAN: lambda request, response: iter([(f"PLAN:{request.plan_id}", "cancelled")]),
+    ApiKey.DELETE_GROUPS: _each("results", "GROUP:{e.group_id}", "deleted"),
+    ApiKey.OFFSET_DELETE: _each_partition(
+        "topics", "name", "partitions", "GROUP:{r.group_id}", "offset of {t}-{p.partition_index} deleted"
+    ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _each_partition(
+        "responses", "name", "partitions", "TOPIC:{t}", "reassignment of partition {p.partition_index}"
+    ),
+    ApiKey.ELECT_LEADERS: _each_partition(
+        "replica_election_results", "topic", "partition_result", "TOPIC:{t}", "election for partition {p.partition_id}"
+    ),
+    ApiKey.UPDATE_FEATURES: _once("CLUSTER:features", "updated"),
+    ApiKey.UNREGISTER_BROKER: _once("BROKER:{r.broker_id}", "unregistered"),
+    ApiKey.CREATE_REASSIGNMENT_PLAN: _once("PLAN:{a.plan_id}", "created"),
+    ApiKey.CANCEL_REASSIGNMENT_PLAN: _once("PLAN:{r.plan_id}", "cancelled"),
     ApiKey.REMOVE_PARTITIONS: _removed_partitions,
 }

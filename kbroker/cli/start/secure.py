@@ -64,7 +64,12 @@ def secure(properties: StaticConfigs) -> tuple[StaticConfigs, FirstUser, Callabl
         "ssl.keystore.location": str(key_store),
         "sasl.enabled.mechanisms": MECHANISM,
     }
-    texts = {"kbroker.audit.log": "audit.log"} | {name: source.text for name, source in properties.items()} | added
+    defaults = {
+        "kbroker.audit.log": "audit.log",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:{ADMIN}",
+    }
+    texts = defaults | {name: source.text for name, source in properties.items()} | added
     config = BrokerConfig.load(texts)
     for listener in config.listeners:
         if listener.security_protocol != PROTOCOL:

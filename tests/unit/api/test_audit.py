@@ -6,6 +6,15 @@ from kbroker.config.config_def import ConfigResourceType
 from protocol.apis import ALL_APIS, ApiKey
 from protocol.messages.k19_create_topics import CreatableTopic
 from protocol.messages.k20_delete_topics import DeleteTopicState
+from protocol.messages.k29_acls import (
+    AclCreation,
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsResponse,
+)
 from protocol.messages.k37_create_partitions import CreatePartitionsTopic
 from protocol.messages.k44_incremental_alter_configs import AlterableConfig, AlterConfigsResource
 from protocol.messages.k51_alter_user_scram_credentials import ScramCredentialDeletion, ScramCredentialUpsertion
@@ -47,7 +56,7 @@ async def test_the_life_of_a_topic():
     assert recorder.changes() == [("CreateTopics", "TOPIC:a", "created with 2 partitions")]
     topic = CreatePartitionsTopic(name="a", count=3, assignments=None)
     await handlers.request(ApiKey.CREATE_PARTITIONS, 3, topics=[topic])
-    assert recorder.changes() == [("CreatePartitions", "TOPIC:a", "3 partitions")]
+    assert recorder.changes() == [("CreatePartitions", "TOPIC:a", "partitions added")]
     await handlers.request(ApiKey.DELETE_TOPICS, 6, topics=[DeleteTopicState(name="a"), DeleteTopicState(name="b")])
     assert recorder.changes() == [("DeleteTopics", "TOPIC:a", "deleted")]
 
@@ -92,6 +101,23 @@ async def test_users_without_their_keys():
     deletions = [ScramCredentialDeletion(name=name, mechanism=2) for name in ("alice", "bob")]
     await handlers.request(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, deletions=deletions)
     assert recorder.changes() == [("AlterUserScramCredentials", "USER:alice", "SCRAM credentials deleted")]
+
+
+def test_acls():
+    creation = AclCreation(
+        resource_type=2, resource_name="app-", resource_pattern_type=4, principal="User:alice", host="*", operation=3,
+        permission_type=3,
+    )  # fmt: skip
+    results = CreateAclsResponse(results=[AclCreationResult(error_code=42), AclCreationResult()])
+    created = CHANGES[ApiKey.CREATE_ACLS](CreateAclsRequest(creations=[creation, creation]), results)
+    assert list(created) == [("TOPIC:app-*", "ACL created: ALLOW READ to User:alice from *")]
+    match = DeleteAclsMatchingAcl(
+        resource_type=3, resource_name="g", pattern_type=3, principal="User:bob", host="10.0.0.7", operation=2,
+        permission_type=2,
+    )  # fmt: skip
+    response = DeleteAclsResponse(filter_results=[DeleteAclsFilterResult(matching_acls=[match])])
+    deleted = CHANGES[ApiKey.DELETE_ACLS](None, response)
+    assert list(deleted) == [("GROUP:g", "ACL deleted: DENY ALL to User:bob from 10.0.0.7")]
 
 
 def test_every_api_that_changes_the_cluster_is_recorded():

@@ -100,19 +100,22 @@ def open_listeners(configs: dict[str, str]) -> list[str]:
 
 
 def test_listeners_that_are_open_without_reason(secured: dict[str, str]) -> None:
-    no_authorizer = "without an authorizer, everybody who has logged in may do everything"
     plain = {
         "listeners": "SASL_SSL://0.0.0.0:9093,PLAINTEXT://0.0.0.0:9092",
         "advertised.listeners": "SASL_SSL://broker.example:9093,PLAINTEXT://broker.example:9092",
     }
     is_open = "PLAINTEXT://0.0.0.0:9092 is open to everybody who reaches it"
-    assert open_listeners(secured | plain) == [is_open, no_authorizer]
+    assert open_listeners(secured | plain) == [is_open]
     local = {"listeners": plain["listeners"].replace("0.0.0.0:9092", "127.0.0.1:9092")}
-    assert open_listeners(secured | plain | local) == [no_authorizer]
+    assert open_listeners(secured | plain | local) == []
     exporter = {"kbroker.metrics.listener": "0.0.0.0:9100"}
     shown = "kbroker.metrics.listener=0.0.0.0:9100 shows the names of topics and groups"
-    assert open_listeners(secured | exporter) == [shown, no_authorizer]
+    assert open_listeners(secured | exporter) == [shown]
     assert open_listeners({"listeners": "PLAINTEXT://10.0.0.1:9092"}) == []
+    authorizer = {"authorizer.class.name": secured["authorizer.class.name"]}
+    assert open_listeners(authorizer) == ["there is an authorizer, and no listener knows its clients"]
+    without = {name: text for name, text in secured.items() if name not in ("authorizer.class.name", "super.users")}
+    assert open_listeners(without) == ["without an authorizer, everybody who has logged in may do everything"]
 
 
 def test_secrets_that_others_can_read(secured: dict[str, str], tmp_path: Path) -> None:

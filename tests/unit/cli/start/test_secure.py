@@ -51,18 +51,20 @@ def test_only_the_user_can_read_the_files(tmp_path: Path) -> None:
     assert directory.stat().st_mode & 0o777 == 0o700
     assert {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()} == dict.fromkeys(
         ["admin.password", "ca.key", "ca.pem", "server.pem", "client.properties", "librdkafka.conf",
-         "confluent-kafka.json", "kafka-python.json"], 0o600,
+         "confluent-kafka.json", "kafka-python.json", "spark.json"], 0o600,
     )  # fmt: skip
 
 
 def test_each_client_has_a_file(tmp_path: Path) -> None:
     _, password = start(tmp_path)
     directory = tmp_path / "secure"
-    texts = [path.read_text() for path in directory.iterdir() if path.suffix in (".properties", ".conf", ".json")]
-    assert len(texts) == 4
-    for text in texts:
-        assert {"broker.example:9093", password, str(directory / "ca.pem")} <= set(re.findall(r"[\w./:-]+", text))
-    assert json.loads((directory / "kafka-python.json").read_text())["security_protocol"] == "SASL_SSL"
+    for name in ("client.properties", "librdkafka.conf", "confluent-kafka.json", "kafka-python.json"):
+        words = set(re.findall(r"[\w./:-]+", (directory / name).read_text()))
+        assert {"broker.example:9093", password, str(directory / "ca.pem")} <= words
+    options = json.loads((directory / "spark.json").read_text())
+    assert options["kafka.security.protocol"] == "SASL_SSL"
+    assert options["kafka.sasl.jaas.config"] == f"${{file:{directory}/client.properties:sasl.jaas.config}}"
+    assert password not in str(options)
 
 
 def test_a_later_start_reuses_everything(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ COMMANDS = {
         "kbroker.cli.transactions.app", "app", "List and describe transactions, find and end hanging ones."
     ),
     "users": CommandSource("kbroker.cli.users", "app", "List, set and delete the SCRAM users of secured listeners."),
+    "acls": CommandSource("kbroker.cli.acls", "app", "List, add and remove ACLs: what clients may do."),
     "configs": CommandSource(
         "kbroker.cli.configs.app", "app", "Get, set and unset configs of topics, brokers, groups and client metrics."
     ),

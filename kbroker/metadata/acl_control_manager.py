@@ -22,8 +22,6 @@ NODE_ACLS = 512
 NODE_BYTES = 50_000
 # A multi with a node of one such ACL has the size that a coordination service accepts.
 MAX_ACL_BYTES = 100_000
-# As in Kafka.
-MAX_NEW_ACLS = 10_000
 
 AclNodes = Mapping[int, Set[Acl]]
 
@@ -72,9 +70,6 @@ class AclControlManager(ControlManager):
         async with self._lock:
             await self._writer.prepare()
             new = valid - self._image.rules.acls
-            if len(new) > MAX_NEW_ACLS:
-                message = "Unable to perform excessively large batch operation."
-                raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
             if new:
                 self._check_brokers()
                 await self._create_directory()

@@ -48,6 +48,7 @@ CLIENTS = {
 # `kbroker tools frame` shows record batches in the same way. Plans of moves are made by pure functions of
 # kbroker.metadata, which the brokers can use too.
 CLIENT_EXCEPTIONS = {
+    "kbroker/cli/acls.py": {"authorization"},
     "kbroker/cli/cluster/brokers.py": {"metadata"},
     "kbroker/cli/cluster/cluster_state.py": {"metadata"},
     "kbroker/cli/cluster/plan_report.py": {"metadata"},

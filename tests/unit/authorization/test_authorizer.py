@@ -1,5 +1,8 @@
 """The rights of clients, which their connections share until the rules change."""
 
+import json
+from pathlib import Path
+
 from kbroker.authorization import authorizer as module
 from kbroker.authorization.acl import ANY_USER, Acl, Operation, PatternType, PermissionType, ResourceType
 from kbroker.authorization.authorizer import Authorizer
@@ -87,3 +90,26 @@ def test_the_memory_of_all_rights_is_bounded(monkeypatch):
     for number in range(25):
         rules.access(Principal("User", str(number)), HOST)
     assert rules.access(Principal("User", "24"), HOST).number == 27
+
+
+def test_random_questions_are_decided_as_by_kafka():
+    """Of the classes of Apache Kafka 4.4.0, each line: allow.everyone.if.no.acl.found, ACLs, and questions.
+
+    A question has a principal, a host, an operation, a type and a name; then the responses of `authorize` and of
+    `authorizeByResourceType`. User:super is a super user.
+    """
+    asked = 0
+    for line in Path(__file__).with_name("kafka_4_4_decisions.jsonl").open():
+        everyone, acls, questions = json.loads(line)
+        rules = RuleSet(
+            Acl(ResourceType(type), PatternType(pattern), *texts, Operation(operation), PermissionType(permission))
+            for type, pattern, *texts, operation, permission in acls
+        )
+        authorizer = Authorizer(rules, [Principal("User", "super")], bool(everyone))
+        for user, host, operation, type, name, is_allowed, is_any_allowed in questions:
+            access = authorizer.access(Principal(*user.split(":")), host)
+            arguments = Operation(operation), ResourceType(type)
+            assert access.allows(*arguments, name) == is_allowed, (line, user, host, *arguments, name)
+            assert access.allows_any(*arguments) == is_any_allowed, (line, user, host, *arguments)
+            asked += 1
+    assert asked == 1600

@@ -166,16 +166,6 @@ async def test_brokers_without_acls_are_kept_out_as_long_as_there_are_any() -> N
 
 
 @async_test
-async def test_more_than_10000_new_acls_are_refused_as_in_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_NEW_ACLS", 3)
-    cluster = await cluster_of(1)
-    await create(cluster, acl("a"))
-    with pytest.raises(KafkaError, match="Unable to perform excessively large batch operation"):
-        await create(cluster, *(acl(name) for name in "abcde"))
-    assert await create(cluster, *(acl(name) for name in "abcd")) == [None] * 4
-
-
-@async_test
 async def test_concurrent_changes_lose_nothing() -> None:
     cluster = await cluster_of(1, 2)
     await create(cluster, *(acl(f"old{number}") for number in range(20)))

@@ -6,7 +6,7 @@ requests of brokers, it does not. So no path to a handler goes around its rule: 
 or forwarded call the same function. The broker that executes a forwarded request checks it, as that of the client.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from copy import copy
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -100,6 +100,32 @@ def one(operation: Operation, resource_type: ResourceType, field: str, message: 
     return check
 
 
+def all_of(*rules: Rule) -> Rule:
+    """The request goes through several rules, in this order."""
+    first, *others = rules
+    if not others:
+        return first
+    rest = all_of(*others)
+
+    def check(request: Request, handle: Handle) -> Any:
+        return first(request, lambda services, context, body: rest(request._replace(body=body), handle))
+
+    return check
+
+
+def every(elements: Callable[[Any], Iterable[Any]], refuse: Refusal) -> Rule:
+    """The request is refused as a whole if one of the elements is that a function finds in it."""
+
+    def check(request: Request, handle: Handle) -> Any:
+        for element in paced(elements(request.body)):
+            error = refuse(request, element)
+            if error is not None:
+                raise error
+        return anybody(request, handle)
+
+    return check
+
+
 def each(elements: str, refuse: Refusal) -> Rule:
     """The handler gets the elements that are not refused. The others are rows with errors at the end of the response.
 
@@ -132,16 +158,18 @@ def may(
     field: str = "",
     message: str | None = None,
     on_cluster: Operation | None = None,
+    id_field: str = "",
 ) -> Refusal:
     """Return the Refusal of elements whose resource the client has no right to.
 
-    `field`: of the element, with the name or the topic id; empty if the element is the name. `on_cluster`: an operation
-    on the cluster that is enough for all.
+    `field`: of the element, with the name or the topic id; empty if the element is the name. `id_field`: with the topic
+    id, in versions without a name. `on_cluster`: an operation on the cluster that is enough for all.
     """
 
     def refuse(request: Request, element: Any) -> KafkaError | None:
         access = request.access
-        name = request.services.metadata.topic_name(getattr(element, field) if field else element)
+        key = getattr(element, field) if field else element
+        name = request.services.metadata.topic_name(key or getattr(element, id_field) if id_field else key)
         # The handler reports unknown ids.
         if name is None or access.allows(operation, resource_type, name):
             return None
@@ -152,11 +180,22 @@ def may(
     return refuse
 
 
-def listed(elements: str, operation: Operation, resource_type: ResourceType, field: str) -> Rule:
-    """The response lacks the elements of a list that the client may not see when it is complete."""
+def listed(
+    elements: str,
+    operation: Operation,
+    resource_type: ResourceType,
+    field: str,
+    on_cluster: Operation | None = None,
+) -> Rule:
+    """The response lacks the elements of a list that the client may not see when it is complete.
+
+    `on_cluster`: an operation on the cluster that is enough to see all.
+    """
 
     def hide(request: Request, response: Any) -> Any:
         access = request.context.access(request.services) or request.access
+        if on_cluster is not None and allows_on_cluster(access, on_cluster):
+            return response
         visible = [
             element
             for element in paced(getattr(response, elements))
@@ -165,6 +204,23 @@ def listed(elements: str, operation: Operation, resource_type: ResourceType, fie
         return _with(response, elements, visible)
 
     return lambda request, handle: after(anybody(request, handle), partial(hide, request))
+
+
+# Checks of handlers.
+
+
+def require(
+    services: Services,
+    context: RequestContext,
+    operation: Operation,
+    resource_type: ResourceType,
+    name: str,
+    message: str | None = None,
+) -> None:
+    """Raise KafkaError if the client may not do this."""
+    access = context.access(services)
+    if access is not None and not access.allows(operation, resource_type, name):
+        raise refusal(resource_type, message)
 
 
 # Helpers.

@@ -8,8 +8,9 @@ them. The rules of APIs between brokers, which clients cannot reach, are a secon
 from collections.abc import Mapping
 from types import ModuleType
 
-from kbroker.api.authorization import Rule, anybody, cluster, each, listed, may, one
+from kbroker.api.authorization import DEFAULT_TEXT, Rule, all_of, anybody, cluster, each, every, listed, may, one
 from kbroker.authorization.acl import Operation, ResourceType
+from kbroker.coordinator.group.streams.requests import topic_names
 from protocol.apis import ALL_APIS, ApiKey
 
 READ, WRITE, CREATE, DELETE = Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE
@@ -20,6 +21,12 @@ TOPIC, GROUP, TRANSACTIONAL_ID = ResourceType.TOPIC, ResourceType.GROUP, Resourc
 NONE = IN_HANDLER = anybody
 OWN: Rule | None = None
 BROKERS = cluster(CLUSTER_ACTION)
+READ_GROUP, DELETE_GROUP = one(READ, GROUP, "group_id"), one(DELETE, GROUP, "group_id")
+WRITE_TRANSACTIONS = one(WRITE, TRANSACTIONAL_ID, "transactional_id")
+READ_TOPICS = each("topics", may(READ, TOPIC, "name", id_field="topic_id"))
+READ_SHARED = each("topics", may(READ, TOPIC, "topic_name", DEFAULT_TEXT))
+DESCRIBE_SUBSCRIBED = every(lambda request: request.subscribed_topic_names or (), may(DESCRIBE, TOPIC))
+DESCRIBE_TOPOLOGY = every(lambda request: topic_names(request.topology), may(DESCRIBE, TOPIC))
 
 # fmt: off
 RULES: Mapping[ApiKey, Rule | None] = {
@@ -72,35 +79,35 @@ RULES: Mapping[ApiKey, Rule | None] = {
     # Transactions.
     ApiKey.INIT_PRODUCER_ID: OWN,
     ApiKey.ADD_PARTITIONS_TO_TXN: OWN,
-    ApiKey.END_TXN: one(WRITE, TRANSACTIONAL_ID, "transactional_id"),
+    ApiKey.END_TXN: WRITE_TRANSACTIONS,
     ApiKey.WRITE_TXN_MARKERS: cluster(ALTER, CLUSTER_ACTION),
     ApiKey.DESCRIBE_TRANSACTIONS: IN_HANDLER,
     ApiKey.LIST_TRANSACTIONS: listed("transaction_states", DESCRIBE, TRANSACTIONAL_ID, "transactional_id"),
     # Groups.
-    ApiKey.JOIN_GROUP: one(READ, GROUP, "group_id"),
-    ApiKey.SYNC_GROUP: one(READ, GROUP, "group_id"),
-    ApiKey.HEARTBEAT: one(READ, GROUP, "group_id"),
-    ApiKey.LEAVE_GROUP: one(READ, GROUP, "group_id"),
-    ApiKey.OFFSET_COMMIT: BROKERS,
-    ApiKey.OFFSET_FETCH: BROKERS,
-    ApiKey.FIND_COORDINATOR: BROKERS,
-    ApiKey.DESCRIBE_GROUPS: BROKERS,
-    ApiKey.LIST_GROUPS: BROKERS,
-    ApiKey.DELETE_GROUPS: BROKERS,
-    ApiKey.OFFSET_DELETE: BROKERS,
-    ApiKey.TXN_OFFSET_COMMIT: BROKERS,
-    ApiKey.ADD_OFFSETS_TO_TXN: BROKERS,
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: BROKERS,
-    ApiKey.CONSUMER_GROUP_DESCRIBE: BROKERS,
-    ApiKey.SHARE_GROUP_HEARTBEAT: BROKERS,
-    ApiKey.SHARE_GROUP_DESCRIBE: BROKERS,
-    ApiKey.SHARE_FETCH: BROKERS,
-    ApiKey.SHARE_ACKNOWLEDGE: BROKERS,
-    ApiKey.STREAMS_GROUP_HEARTBEAT: BROKERS,
-    ApiKey.STREAMS_GROUP_DESCRIBE: BROKERS,
-    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: BROKERS,
-    ApiKey.ALTER_SHARE_GROUP_OFFSETS: BROKERS,
-    ApiKey.DELETE_SHARE_GROUP_OFFSETS: BROKERS,
+    ApiKey.JOIN_GROUP: READ_GROUP,
+    ApiKey.SYNC_GROUP: READ_GROUP,
+    ApiKey.HEARTBEAT: READ_GROUP,
+    ApiKey.LEAVE_GROUP: READ_GROUP,
+    ApiKey.OFFSET_COMMIT: all_of(READ_GROUP, READ_TOPICS),
+    ApiKey.OFFSET_FETCH: IN_HANDLER,
+    ApiKey.OFFSET_DELETE: all_of(DELETE_GROUP, READ_TOPICS),
+    ApiKey.TXN_OFFSET_COMMIT: all_of(WRITE_TRANSACTIONS, READ_GROUP, READ_TOPICS),
+    ApiKey.ADD_OFFSETS_TO_TXN: all_of(WRITE_TRANSACTIONS, READ_GROUP),
+    ApiKey.FIND_COORDINATOR: IN_HANDLER,
+    ApiKey.DESCRIBE_GROUPS: IN_HANDLER,
+    ApiKey.LIST_GROUPS: listed("groups", DESCRIBE, GROUP, "group_id", on_cluster=DESCRIBE),
+    ApiKey.DELETE_GROUPS: IN_HANDLER,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: all_of(READ_GROUP, DESCRIBE_SUBSCRIBED),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: IN_HANDLER,
+    ApiKey.SHARE_GROUP_HEARTBEAT: all_of(READ_GROUP, DESCRIBE_SUBSCRIBED),
+    ApiKey.SHARE_GROUP_DESCRIBE: IN_HANDLER,
+    ApiKey.SHARE_FETCH: READ_GROUP,
+    ApiKey.SHARE_ACKNOWLEDGE: READ_GROUP,
+    ApiKey.STREAMS_GROUP_HEARTBEAT: all_of(READ_GROUP, DESCRIBE_TOPOLOGY),
+    ApiKey.STREAMS_GROUP_DESCRIBE: IN_HANDLER,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: IN_HANDLER,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: all_of(one(READ, GROUP, "group_id", DEFAULT_TEXT), READ_SHARED),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: all_of(one(DELETE, GROUP, "group_id", DEFAULT_TEXT), READ_SHARED),
     # Between brokers.
     ApiKey.ALTER_PARTITION: BROKERS,
     ApiKey.ENVELOPE: BROKERS,

@@ -19,7 +19,7 @@ from kbroker.cli.doctor.security_checks import (
     is_loopback,
 )
 from kbroker.cli.doctor.storage_checks import check_data_directory, check_disk_space, check_file_system, check_last_stop
-from kbroker.cli.start.command import Advertise, ConfigFile, DataDir, Listen, Properties
+from kbroker.cli.start.command import Advertise, ConfigFile, DataDir, Listen, Properties, Secure
 from kbroker.cli.start.options import StartOptions, load_properties
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.config.broker.listeners import PLAINTEXT, WILDCARDS, Endpoint
@@ -235,6 +235,7 @@ def doctor(
     listen: Listen = None,
     advertise: Advertise = None,
     properties: Properties = None,
+    secure: Secure = False,
     as_json: AsJson = False,
 ) -> None:
     """Check whether a broker can start and run well with the same options as `kbroker start`.
@@ -243,7 +244,7 @@ def doctor(
     directory, checks it as well. With zookeeper.connect, checks the ensemble and the other brokers, too. The exit
     status is 1 if there is a problem; warnings do not change it.
     """
-    options = StartOptions(config, data_dir, listen or [], advertise or [], properties or [])
+    options = StartOptions(config, data_dir, listen or [], advertise or [], properties or [], secure=secure)
     results = list(run_checks(options, Host(), RealDisk()))
     if as_json:
         print_json([result.to_json() for result in results])
@@ -256,6 +257,10 @@ def run_checks(options: StartOptions, host: Host, disk: Disk) -> Iterator[CheckR
     """Yield the results of all checks, or of those that run before the configuration turns out to be invalid."""
     try:
         static, warnings = load_properties(options, os.environ)
+        if options.secure:
+            from kbroker.cli.start.secure import secured_properties
+
+            static = secured_properties(static)
         config = BrokerConfig.load({name: source.text for name, source in static.items()})
     except (CliError, ConfigError) as error:
         advice = "Fix this; the broker will not start with this configuration."

@@ -26,6 +26,14 @@ Advertise = Annotated[
         show_default="as --listen",
     ),
 ]
+Secure = Annotated[
+    bool,
+    option(
+        "--secure",
+        "Clients need TLS and a login. Creates certificates, an administrator and files for clients in the directory "
+        "`secure` of the data directory, unless they exist.",
+    ),
+]
 Properties = Annotated[list[str] | None, option("--set NAME=VALUE", "Set a property, overriding the file; repeatable.")]
 
 
@@ -54,14 +62,7 @@ def start(
             "each line; repeatable.",
         ),
     ] = None,
-    secure: Annotated[
-        bool,
-        option(
-            "--secure",
-            "Create certificates, an administrator and files for clients in the directory `secure` of the data "
-            "directory, unless they exist; clients need TLS and a login.",
-        ),
-    ] = False,
+    secure: Secure = False,
 ) -> None:
     """Run a broker until SIGTERM or SIGINT.
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.config import BrokerConfig
 from kbroker.config.broker.jaas import SCRAM_MODULE
+from kbroker.config.definitions.security import STANDARD_AUTHORIZER
 from kbroker.config.first_users import FirstUser
 from kbroker.config.sources.static_configs import StaticConfig, StaticConfigs
 from kbroker.pipeline.security import kafka_options
@@ -49,28 +50,33 @@ AUTHORITY_DAYS, CERTIFICATE_DAYS, RENEWAL_DAYS = 3650, 365, 30
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
+def secured_properties(properties: StaticConfigs) -> StaticConfigs:
+    """Return the configs of a secured broker. Raises CliError, ConfigError."""
+    for name, source in properties.items():
+        if name.startswith(("ssl.", "sasl.", "listener.name.")):
+            raise usage_error(f"{name} cannot be set with --secure ({source.origin})")
+    defaults = {
+        "kbroker.audit.log": "audit.log",
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "super.users": f"User:{ADMIN}",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(_directory(properties) / "server.pem"),
+        "sasl.enabled.mechanisms": MECHANISM,
+    }
+    return {name: StaticConfig(text, ORIGIN) for name, text in defaults.items()} | properties
+
+
+def _directory(properties: StaticConfigs) -> Path:
+    return Path(os.path.abspath(properties["log.dirs" if "log.dirs" in properties else "log.dir"].text), "secure")
+
+
 def secure(properties: StaticConfigs) -> tuple[StaticConfigs, FirstUser, Callable[[str], Path]]:
     """Return the configs of a secured broker, its administrator, and a function that writes the files for clients.
 
     That function needs the bootstrap address. Raises CliError, ConfigError, OSError.
     """
-    for name, source in properties.items():
-        if name.startswith(("ssl.", "sasl.", "listener.name.")):
-            raise usage_error(f"{name} cannot be set with --secure ({source.origin})")
-    directory = Path(os.path.abspath(properties["log.dirs" if "log.dirs" in properties else "log.dir"].text), "secure")
-    key_store = directory / "server.pem"
-    added = {
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(key_store),
-        "sasl.enabled.mechanisms": MECHANISM,
-    }
-    defaults = {
-        "kbroker.audit.log": "audit.log",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": f"User:{ADMIN}",
-    }
-    texts = defaults | {name: source.text for name, source in properties.items()} | added
-    config = BrokerConfig.load(texts)
+    secured, directory = secured_properties(properties), _directory(properties)
+    config = BrokerConfig.load({name: source.text for name, source in secured.items()})
     for listener in config.listeners:
         if listener.security_protocol != PROTOCOL:
             raise usage_error(f"--secure needs {PROTOCOL} for all listeners, and {listener} has not")
@@ -79,7 +85,6 @@ def secure(properties: StaticConfigs) -> tuple[StaticConfigs, FirstUser, Callabl
     directory.chmod(0o700)
     _issue(directory, {*LOCAL_NAMES, *(endpoint.host for endpoint in config.advertised_listeners)})
     password = _password(directory / "admin.password")
-    secured = {name: properties.get(name) or StaticConfig(text, ORIGIN) for name, text in texts.items()}
     admin = FirstUser(ADMIN, MECHANISMS[MECHANISM], password, MIN_ITERATIONS)
     return secured, admin, lambda bootstrap: _write_client_files(directory, bootstrap, password)
 

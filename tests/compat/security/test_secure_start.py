@@ -1,5 +1,6 @@
 """`kbroker start --secure`: its files are all that clients, commands and Spark need, and no secret leaves them."""
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,11 @@ def test_commands(secured: SecuredBroker, capsys: pytest.CaptureFixture[str], mo
     monkeypatch.setenv("KBROKER_PASSWORD", secured.password)
     assert main(["topics", "list", *short]) == 0
     assert topic in capsys.readouterr().out
+    doctor = ["doctor", "--secure", "--data-dir", str(secured.data_dir), "--listen", secured.bootstrap, "--json"]
+    main([*doctor, *properties])
+    found = {row["check"]: row for row in json.loads(capsys.readouterr().out)}
+    assert [found[check]["status"] for check in ("listener", "certificate", "security", "secrets")] == ["ok"] * 4
+    assert found["listener"]["found"].endswith(": 1 topic") or found["listener"]["found"].endswith(" topics")
     assert main(["configs", "set", "topic", topic, "retention.ms=3600000", *short]) == 0
 
     def changes() -> list[tuple[str, ...]]:
@@ -115,6 +121,30 @@ def test_commands(secured: SecuredBroker, capsys: pytest.CaptureFixture[str], mo
         ("changed", "User:admin", "CreateTopics", "created with 1 partitions"),
         ("changed", "User:admin", "IncrementalAlterConfigs", "retention.ms=3600000"),
     ]
+
+
+@pytest.mark.client("cli")
+def test_another_user_has_no_rights(
+    secured: SecuredBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, user = unique("denied"), unique("bob")
+    monkeypatch.setenv("KBROKER_BOOTSTRAP", secured.bootstrap)
+    properties = ["--command-config", str(secured.file("client.properties"))]
+    assert main(["topics", "create", topic, *properties]) == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("secret\n"))
+    assert main(["users", "set", user, *properties]) == 0
+    monkeypatch.setenv("KBROKER_PASSWORD", "secret")
+    short = ["--tls-ca", str(secured.file("ca.pem")), "--login", user]
+    assert main(["topics", "delete", topic, "--yes", *short]) == 1
+    assert "authorization" in capsys.readouterr().err.lower()
+
+    def denials() -> list[dict[str, Any]]:
+        return [line for line in secured.audit() if line["event"] == "denied" and line["principal"] == f"User:{user}"]
+
+    eventually(lambda: denials(), "the denial in the audit log")
+    assert {line["topic"] for line in denials()} == {topic}
+    assert denials()[0]["host"] == "127.0.0.1"
+    assert denials()[0]["error"] == "TOPIC_AUTHORIZATION_FAILED"
 
 
 @pytest.mark.client("kafka_python")

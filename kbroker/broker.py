@@ -127,7 +127,11 @@ class Broker:
         if cluster is not None:
             host, inter_broker_port = await cluster.bind()
             self._started.append(cluster.stop)
-            node = node._replace(inter_broker_host=host, inter_broker_port=inter_broker_port)
+            node = node._replace(
+                inter_broker_host=host,
+                inter_broker_port=inter_broker_port,
+                inter_broker_listener=self.config.inter_broker_listener_name,
+            )
         audit = await self._open_audit_log(directory.path)
         logs = LogManager(self.environment, directory.path, lambda: self.config)
         extensions = self._extensions = QueueExtensions(self.environment)

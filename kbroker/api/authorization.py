@@ -126,11 +126,11 @@ def every(elements: Callable[[Any], Iterable[Any]], refuse: Refusal) -> Rule:
     return check
 
 
-def each(elements: str, refuse: Refusal) -> Rule:
+def each(elements: str, refuse: Refusal, *, handles_none: bool = False) -> Rule:
     """The handler gets the elements that are not refused. The others are rows with errors at the end of the response.
 
     `elements`: the list in the request. Its rows and those of the response to an error (`failed_response`) are in the
-    only list of the response.
+    only list of the response. `handles_none`: the handler is called even if all elements are refused.
     """
 
     def check(request: Request, handle: Handle) -> Any:
@@ -145,7 +145,7 @@ def each(elements: str, refuse: Refusal) -> Rule:
                 refused += getattr(failed, _list_of(failed))
         if not refused:
             return handle(services, context, body)
-        if allowed:
+        if allowed or handles_none:
             return after(handle(services, context, _with(body, elements, allowed)), partial(_append, refused))
         return _with(failed, _list_of(failed), refused)
 

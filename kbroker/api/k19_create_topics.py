@@ -20,7 +20,7 @@ from kbroker.common import KafkaError
 from kbroker.config.describe import describe_topic
 from kbroker.config.queue_configs import VIEW_OF
 from kbroker.metadata.topics.topic_control_manager import CreateTopicResult
-from kbroker.metadata.topics.topic_requests import NewTopic
+from kbroker.metadata.topics.topic_requests import RESERVED_TOPIC, NewTopic
 from kbroker.runtime.turns import drained, paced, release
 from protocol.errors import ErrorCode
 from protocol.messages.k19_create_topics import (
@@ -54,7 +54,7 @@ def authorize(checked: Request, handle: Handle) -> Any:
     times_named = Counter(topic.name for topic in paced(checked.body.topics))
 
     def refuse(request: Request, topic: CreatableTopic) -> KafkaError | None:
-        if times_named[topic.name] > 1:
+        if times_named[topic.name] > 1 or topic.name == RESERVED_TOPIC:
             return None  # it is not created
         return _may_create(request, topic) or _refuse_source(request, topic)
 

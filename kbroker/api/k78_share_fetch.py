@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from kbroker.api.authorization import DEFAULT_TEXT, require
+from kbroker.api.authorization import require
 from kbroker.api.context import RequestContext, Services
 from kbroker.authorization.acl import Operation, ResourceType
 from kbroker.common import KafkaError
@@ -167,7 +167,7 @@ def _check_topic(services: Services, context: RequestContext, topic_id: bytes) -
     """Raise KafkaError if the client may not read a topic. The partitions of unknown ones have another error."""
     name = services.metadata.topic_name(topic_id)
     if name is not None:
-        require(services, context, Operation.READ, ResourceType.TOPIC, name, DEFAULT_TEXT)
+        require(services, context, Operation.READ, ResourceType.TOPIC, name)
 
 
 async def _acknowledge(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from kbroker.client.key_stores import load_keys, load_trusted, set_versions
+from kbroker.client.key_stores import client_context
 from kbroker.client.requests import check
 from kbroker.common import StoreSettings
 from protocol.messages.k17_sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -65,16 +65,9 @@ def use_security(security: ClientSecurity) -> None:
 @cache
 def tls_context(security: ClientSecurity) -> ssl.SSLContext:
     """Raises KeyStoreError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    set_versions(context, security.versions, ())
-    context.check_hostname = security.checks_host
-    if security.trust_store is None:
-        context.load_default_certs()
-    else:
-        load_trusted(context, security.trust_store)
-    if security.key_store is not None:
-        load_keys(context, security.key_store, security.key_password)
-    return context
+    return client_context(
+        security.key_store, security.key_password, security.trust_store, security.checks_host, security.versions
+    )
 
 
 def log_in(security: ClientSecurity, exchange: Exchange) -> None:

@@ -45,7 +45,8 @@ class BrokerRegistration(NamedTuple):
     `host` and `port` are those of the first of the `endpoints`, which are for clients; brokers of a version without
     endpoints know only these. Those of the inter-broker listener are for other brokers; a lone broker has no such
     listener. `directory_id`: the id of its log directory (KIP-858), as meta.properties has it. `write_health`: see
-    replication/partition_requests.py. `features`: what the broker supports.
+    replication/partition_requests.py. `features`: what the broker supports. `inter_broker_listener`: the listener whose
+    security protocol and certificates the inter-broker listener has; empty in a version without TLS between brokers.
     """
 
     id: int
@@ -60,6 +61,7 @@ class BrokerRegistration(NamedTuple):
     write_health: WriteHealth = WriteHealth.OK
     endpoints: tuple[BrokerEndpoint, ...] = ()
     features: tuple[BrokerFeature, ...] = FORMER_FEATURES
+    inter_broker_listener: str = ""
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
         """Return the endpoint of a listener, None if the broker has no listener of this name.
@@ -69,6 +71,14 @@ class BrokerRegistration(NamedTuple):
         if not self.endpoints:
             return BrokerEndpoint(listener, self.host, self.port)
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
+
+    @property
+    def inter_broker_endpoint(self) -> BrokerEndpoint | None:
+        """The listener for clients with the security protocol and the certificate of the inter-broker listener.
+
+        None in a version without TLS between brokers.
+        """
+        return self.endpoint(self.inter_broker_listener) if self.inter_broker_listener else None
 
 
 class SeenMetadata(NamedTuple):

@@ -43,6 +43,7 @@ class SharedContext:
         self.errors = ErrorReporter(clock.mono_ms, loop.call_later)
         self.mono_ns = clock.mono_ns
         self.call_later = loop.call_later
+        self.call_soon = loop.call_soon
         self.offload = environment.offload
         self.direct_socket = environment.direct_socket
         self._loop = loop
@@ -79,7 +80,6 @@ class ServerContext(SharedContext):
         self.turns = Turns(self._next_turn, clock.mono_ns)
         self.memory = RequestMemory(loop.call_soon, loop.call_later, clock.mono_ns)
         self.cached_responses = ResponseCache()
-        self.call_soon = loop.call_soon
         self.random = environment.random
         # Bytes of responses that clients have not read yet.
         self.unsent_bytes = 0

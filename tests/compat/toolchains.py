@@ -1,4 +1,7 @@
-"""Runs Go, Rust and JavaScript programs of the tests, with what they download in `.cache`."""
+"""Runs Go, Rust and JavaScript programs of the tests, with what they download in `.cache`.
+
+`python -m tests.compat.toolchains` compiles the Rust programs, so that they are ready when the tests run them.
+"""
 
 import fcntl
 import os
@@ -11,6 +14,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache"
+RUST_PROGRAMS = {
+    "modern_groups": ROOT / "tests" / "compat" / "modern_groups" / "rust",
+    "rskafka_reader": ROOT / "tests" / "compat" / "queues" / "programs" / "rust",
+}
 # The first run downloads Go modules, npm packages, or jars.
 TIMEOUT_S = 500
 
@@ -54,15 +61,15 @@ def go_program(directory: Path, program: Path) -> Path:
     return program
 
 
-def rust_program(directory: Path, name: str) -> Path:
-    """Build the Rust crate of a directory, and return its program `name`."""
+def rust_program(name: str) -> Path:
+    """Build a Rust program, and return its path."""
     need("cargo")
     if subprocess.run(("cargo", "--version"), capture_output=True).returncode:
         # rustup installs the program cargo without a toolchain.
         pytest.skip("not run: cargo has no toolchain")
     target = CACHE / "rust"
     command = ("cargo", "build", "--quiet", "--locked", "--target-dir", target)
-    run(*command, directory=directory, environment={"CARGO_HOME": str(CACHE / "cargo")})
+    run(*command, directory=RUST_PROGRAMS[name], environment={"CARGO_HOME": str(CACHE / "cargo")})
     return target / "debug" / name
 
 
@@ -81,3 +88,8 @@ def javascript_directory() -> Path:
             npm = ("npm", "install", "--silent", "--no-audit", "--no-fund", "--no-package-lock")
             run(*npm, "--cache", CACHE / "npm", directory=directory)
     return directory
+
+
+if __name__ == "__main__":
+    for program in RUST_PROGRAMS:
+        rust_program(program)

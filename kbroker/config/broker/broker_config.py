@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kbroker.config.broker.consistency import validate_broker_configs
-from kbroker.config.broker.listeners import PLAINTEXT, WILDCARDS, Endpoint, parse_listeners
+from kbroker.config.broker.listeners import WILDCARDS, Endpoint, parse_listeners
 from kbroker.config.broker.security import (
     NO_SECURITY,
     AuthorizerSettings,
@@ -307,7 +307,6 @@ def _build(
     if "broker" not in _strings(values["process.roles"]):
         raise ConfigError("process.roles must contain broker")
     listeners, advertised_listeners, inter_broker_listener_name = parse_listeners(values)
-    _check_inter_broker(values, listeners, inter_broker_listener_name)
     typed: dict[str, Any] = {attribute: values[name] for attribute, name in _ATTRIBUTES}
     config = cls(
         static_configs=static_configs,
@@ -327,17 +326,6 @@ def _build(
     )
     validate_broker_configs(config.values)
     return config
-
-
-def _check_inter_broker(values: Mapping[str, Value], listeners: Sequence[Endpoint], name: str) -> None:
-    """Refuse a cluster whose brokers are to protect their connections to each other, which they do not do yet."""
-    protocol = next((listener.security_protocol for listener in listeners if listener.name == name), PLAINTEXT)
-    if values["zookeeper.connect"] and protocol != PLAINTEXT:
-        raise ConfigError(
-            f"the inter-broker listener {name} has the security protocol {protocol}, but kbroker does not encrypt "
-            "connections between brokers yet: name a listener with PLAINTEXT in inter.broker.listener.name, in a "
-            "network that only brokers can reach"
-        )
 
 
 def _with_both_ids(static_configs: ConfigTexts) -> ConfigTexts:

@@ -29,7 +29,10 @@ _PREFIX = "listener.name."
 
 
 class TlsSettings(NamedTuple):
-    """`versions`: the lowest and the highest. `prefix`: that of the listener, for error messages."""
+    """`versions`: the lowest and the highest. `prefix`: that of the listener, for error messages.
+
+    `checks_host`: whether a broker checks the host in the certificate of another one.
+    """
 
     prefix: str
     key_store: StoreSettings
@@ -39,12 +42,23 @@ class TlsSettings(NamedTuple):
     versions: tuple[str, str]
     cipher_suites: tuple[str, ...]
     principal_rules: str
+    checks_host: bool
 
     @property
     def context(self) -> tuple[StoreSettings, str | None, StoreSettings, str, tuple[str, str], tuple[str, ...]]:
         """The parameters of server_context in kbroker/client/key_stores.py."""
         return (
             self.key_store, self.key_password, self.trust_store, self.client_auth, self.versions, self.cipher_suites
+        )  # fmt: skip
+
+    @property
+    def client_context(
+        self,
+    ) -> tuple[StoreSettings, str | None, StoreSettings | None, bool, tuple[str, str], tuple[str, ...]]:
+        """The parameters of client_context there. As in Kafka, the system's certificates are trusted by default."""
+        trust_store = self.trust_store if self.trust_store.is_set else None
+        return (
+            self.key_store, self.key_password, trust_store, self.checks_host, self.versions, self.cipher_suites
         )  # fmt: skip
 
 
@@ -207,9 +221,14 @@ def _tls(own: _Values, listener: Endpoint) -> TlsSettings:
     versions = [each for each in TLS_VERSIONS if each in enabled and (highest == "TLS" or each <= highest)]
     if not versions:
         raise ConfigError(f"{name} has no version up to {own.name('ssl.protocol')}, {highest}")
+    identification = own.text("ssl.endpoint.identification.algorithm") or ""
+    if identification.lower() not in ("", "https"):
+        raise ConfigError(
+            f"{own.name('ssl.endpoint.identification.algorithm')} is {identification}; kbroker has https, or empty"
+        )
     return TlsSettings(
         own.prefix, key_store, own.text("ssl.key.password"), trust_store, client_auth, (versions[0], versions[-1]),
-        own.texts("ssl.cipher.suites"), own.text("ssl.principal.mapping.rules") or "DEFAULT",
+        own.texts("ssl.cipher.suites"), own.text("ssl.principal.mapping.rules") or "DEFAULT", bool(identification),
     )  # fmt: skip
 
 

@@ -32,8 +32,9 @@ KEYS = (
     ConfigKey("fetch.max.bytes", INT, 55 << 20, at_least(1024), MEDIUM, READ_ONLY,
         "Maximum size of a Fetch response, whatever the client requests, in bytes."),
     ConfigKey("inter.broker.listener.name", STRING, None, None, MEDIUM, READ_ONLY,
-        "Listener whose host other brokers connect to, at the port of kbroker.inter.broker.listener, and whose "
-        "addresses responses to brokers have. The default is the only listener; of several, PLAINTEXT."),
+        "Listener whose host, security protocol and certificates other brokers use, at the port of "
+        "kbroker.inter.broker.listener, and whose addresses responses to brokers have. The default is the only "
+        "listener; of several, that of security.inter.broker.protocol."),
     ConfigKey("kbroker.audit.log", STRING, "", None, MEDIUM, READ_ONLY,
         "Only in kbroker. File of the audit log, relative to the data directory; empty for none. Its lines are JSON "
         "objects: who was denied, who changed what, from where."),
@@ -46,7 +47,7 @@ KEYS = (
         "a free port on the host of the listener that inter.broker.listener.name names."),
     ConfigKey("listener.security.protocol.map", STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", key_value_pairs, LOW, PER_BROKER,
-        "Security protocol of each listener, as NAME:PROTOCOL pairs. kbroker has listeners with PLAINTEXT only."),
+        "Security protocol of each listener, as NAME:PROTOCOL pairs."),
     ConfigKey("listeners", LIST, ("PLAINTEXT://127.0.0.1:9092",), non_empty_list_of(), HIGH, PER_BROKER,
         "Addresses to listen on, as NAME://host:port. An empty host means every interface; port 0 means any free "
         "port. The clients of a listener get the advertised addresses of the listener of this name."),
@@ -171,7 +172,8 @@ ZOOKEEPER_KEYS = (
         "Kafka 3's. Time without a connection after which the broker loses its session: others take over, "
         "and it joins again. ZooKeeper adapts it to its own limits."),
     ConfigKey("zookeeper.set.acl", BOOLEAN, False, None, HIGH, READ_ONLY,
-        "Kafka 3's. Whether nodes in ZooKeeper can be read and written only with kbroker.zookeeper.digest."),
+        "Kafka 3's. Whether nodes in ZooKeeper can be read and written only with kbroker.zookeeper.digest, also those "
+        "that existed before."),
     ConfigKey("zookeeper.ssl.client.enable", BOOLEAN, False, None, MEDIUM, READ_ONLY,
         "Kafka 3's. Whether connections to ZooKeeper use TLS."),
     ConfigKey("zookeeper.ssl.endpoint.identification.algorithm", STRING, "HTTPS", one_of_ignoring_case("", "HTTPS"),

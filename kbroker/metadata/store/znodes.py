@@ -3,8 +3,8 @@
     /kbroker/cluster-id              {"id": text}
     /kbroker/broker-epoch            empty; its version is the broker epoch of the last registration
     /kbroker/brokers/ID              a broker's address and epoch, {"write_health"} if it is not OK, {"endpoints"} and
-                                     {"features"} as rows, and {"seen"}: how new the metadata are that it knows;
-                                     ephemeral
+                                     {"features"} as rows, {"inter_broker_listener"}, and {"seen"}: how new the metadata
+                                     are that it knows; ephemeral
     /kbroker/registrations/ID        the same as the controller knows it, with {"fenced", "in_controlled_shutdown"} and
                                      {"history": [fields of BrokerHistory]}
     /kbroker/secret                  {"secret": hex}; brokers prove with it that they belong to this cluster
@@ -210,6 +210,8 @@ def _registration_fields(broker: BrokerRegistration) -> dict[str, object]:
     optional: dict[str, object] = {"write_health": broker.write_health} if broker.write_health else {}
     if broker.endpoints:
         optional["endpoints"] = broker.endpoints
+    if broker.inter_broker_listener:
+        optional["inter_broker_listener"] = broker.inter_broker_listener
     if broker.features != FORMER_FEATURES:
         optional["features"] = broker.features
     return optional | {name: getattr(broker, name) for name in _REGISTRATION_FIELDS}
@@ -220,6 +222,7 @@ def _registration(broker_id: int, fields: Mapping[str, Any]) -> BrokerRegistrati
     return BrokerRegistration(
         broker_id,
         **{name: fields[name] for name in _REGISTRATION_FIELDS if name in fields},
+        inter_broker_listener=str(fields.get("inter_broker_listener", "")),
         write_health=WriteHealth(fields.get("write_health", WriteHealth.OK)),
         endpoints=tuple(decode_row(BrokerEndpoint, row) for row in fields.get("endpoints", ())),
         features=tuple(decode_row(BrokerFeature, row) for row in fields.get("features", FORMER_FEATURES)),

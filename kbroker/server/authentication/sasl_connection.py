@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from struct import Struct
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from kbroker.api.context import UNKNOWN_SOFTWARE, Identity, RequestContext
 from kbroker.api.dispatch import UnsupportedRequest
@@ -22,37 +22,42 @@ from protocol.framing import ParsedRequestHeader, decode_request_header, encode_
 if TYPE_CHECKING:
     from kbroker.authorization.authorizer import Access
     from kbroker.server.authentication.sasl_session import SaslSession
-    from kbroker.server.server_context import ServerContext
+    from kbroker.server.server_context import ServerContext, SharedContext
 
 LOGIN_TIMEOUT_S = 10.0
 _LENGTH = Struct(">i")
 _SASL_APIS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
-class LoginListener(ConnectionListener, Protocol):
-    """The listener, which counts a connection from its beginning, whatever protocol object it has.
+class TlsListener(Protocol):
+    """A listener with TLS, which counts a connection from its beginning, whatever protocol object it has.
 
-    `encrypted_view`: for bytes of TLS connections before they are decrypted. `login_buffers`: of all logins.
+    `encrypted_view`: for bytes of TLS connections before they are decrypted.
     """
 
     encrypted_view: memoryview
     handshake_steps: asyncio.Semaphore
-    login_buffers: PeerFrameBuffers
 
     @property
     def name(self) -> str: ...
 
-    def on_open(self, connection: Stranger | Connection) -> None: ...
-
-    def replace(self, former: Stranger | Connection, connection: Stranger | Connection) -> None:
-        """Called when another protocol object continues a connection."""
-        ...
+    def on_open(self, connection: Any) -> None: ...
 
     def principal_of(self, certificate: bytes) -> Principal | None:
         """Return the principal of a client certificate; None if no rule applies."""
         ...
 
-    def on_close(self, connection: Stranger | Connection) -> None: ...
+    def on_close(self, connection: Any) -> None: ...
+
+
+class LoginListener(TlsListener, ConnectionListener, Protocol):
+    """A listener with SASL. `login_buffers`: of all logins."""
+
+    login_buffers: PeerFrameBuffers
+
+    def replace(self, former: Stranger | Connection, connection: Stranger | Connection) -> None:
+        """Called when another protocol object continues a connection."""
+        ...
 
 
 class Replacement:
@@ -78,7 +83,7 @@ class Stranger:
     transport: asyncio.Transport | None
     timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, server: ServerContext, listener: LoginListener) -> None:
+    def __init__(self, server: SharedContext, listener: TlsListener) -> None:
         self.host = self.peer = "?"
         self.server, self.listener, self.errors = server, listener, server.errors
 
@@ -123,6 +128,9 @@ class Stranger:
 
 class SaslConnection(Stranger, FrameProtocol):
     """A connection before its login. It is the connection of its requests (RequestConnection)."""
+
+    server: ServerContext
+    listener: LoginListener
 
     def __init__(
         self, server: ServerContext, listener: LoginListener, session: SaslSession, former: Stranger | None

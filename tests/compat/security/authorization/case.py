@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from protocol.messages.k17_sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from protocol.messages.k36_sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -108,17 +108,15 @@ class World:
     def ensure_topic(self, name: str, partitions: int = 1) -> UUID:
         """Create a topic if there is none; returns its id."""
         if name not in self.topic_ids:
-            fields = {"name": name, "num_partitions": partitions, "replication_factor": 1}
-            self.call("CreateTopics", topics=[fields], timeout=10_000)
+            # Records of tests have timestamps of long ago.
+            configs = [{"name": "retention.ms", "value": "-1"}]
+            fields = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": configs}
+            self.call_until_done("CreateTopics", topics=[fields], timeout=10_000)
             row = {"name": name, "partitions": [{"partition_index": 0, "timestamp": -1}]}
             self.call_until_done("ListOffsets", replica_id=-1, topics=[row])
             [metadata] = self.call("Metadata", topics=[{"name": name}])["topics"]
             self.topic_ids[name] = UUID(metadata["topic_id"])
         return self.topic_ids[name]
-
-    def forget_deleted_topics(self) -> None:
-        known = {row["name"] for row in self.try_call("Metadata", topics=None)["topics"]}
-        self.topic_ids = {name: id for name, id in self.topic_ids.items() if name in known}
 
 
 class Case:
@@ -157,6 +155,10 @@ class Case:
         self.steps[step] = self.normalizer.flat(response)
         return response
 
+    def fresh_uuid(self) -> UUID:
+        """Return an id that no other case has."""
+        return uuid5(UUID(int=0), f"{self.api} {self.version} {self.user}")
+
     def request_until(self, step: str, condition: Callable[[Response], bool], **values: Any) -> None:
         """Like `request`, repeated until the response meets a condition. Only that response is recorded."""
 
@@ -184,11 +186,15 @@ def known_fields(api: str, value: Any) -> Any:
 
 
 def _named(value: Any) -> Any:
-    """Return a response without the ids of topics that it names, since those of refused topics are all the same."""
+    """Return a response without null names, and without ids of topics that have a name; plain lists are sorted."""
     if isinstance(value, dict):
-        is_named = "topic_name" in value
-        return {name: _named(item) for name, item in value.items() if not (is_named and name == "topic_id")}
-    return [_named(item) for item in value] if isinstance(value, list) else value
+        name = next((name for name in ("name", "topic_name") if name in value), "")
+        removed = name if name and value[name] is None else "topic_id" if name == "topic_name" else ""
+        return {name: _named(item) for name, item in value.items() if name != removed}
+    if isinstance(value, list):
+        is_plain = value and isinstance(value[0], str)
+        return sorted(value) if is_plain else [_named(item) for item in value]
+    return value
 
 
 class Row(NamedTuple):

@@ -69,9 +69,7 @@ def test_a_listener_with_tls() -> None:
         (TLS | {"ssl.enabled.protocols": "TLSv1.1"}, "ssl.enabled.protocols has TLSv1.1"),
         (TLS | {"ssl.enabled.protocols": "TLSv1.3", "ssl.protocol": "TLSv1.2"}, "has no version up to ssl.protocol"),
         (TLS | {"ssl.protocol": "SSLv3"}, "ssl.protocol is SSLv3"),
-        # A cluster whose brokers would have to encrypt their connections.
-        (SASL | {"zookeeper.connect": "h:2181"}, "the inter-broker listener SEC has the security protocol SASL_PLAIN"),
-        (TLS | {"zookeeper.connect": "h:2181", "inter.broker.listener.name": "SEC"}, "does not encrypt connections"),
+        (TLS | {"ssl.endpoint.identification.algorithm": "LDAPS"}, "algorithm is LDAPS; kbroker has https, or empty"),
     ],
 )  # fmt: skip
 def test_what_would_not_protect_is_refused(configs: dict[str, str], message: str) -> None:
@@ -81,8 +79,12 @@ def test_what_would_not_protect_is_refused(configs: dict[str, str], message: str
     assert "\n" not in str(raised.value)
 
 
-def test_a_cluster_may_have_secured_listeners_for_clients() -> None:
-    BrokerConfig.load(TLS | {"zookeeper.connect": "h:2181"})
+def test_brokers_check_host_names_unless_the_listener_says_not_to() -> None:
+    name = "listener.name.sec.ssl.endpoint.identification.algorithm"
+    for own, checks_host in (({}, True), ({name: "HTTPS"}, True), ({name: ""}, False)):
+        tls = BrokerConfig.load(TLS | own).listener_security("SEC").tls
+        assert tls is not None
+        assert tls.checks_host is checks_host
 
 
 @pytest.mark.parametrize(

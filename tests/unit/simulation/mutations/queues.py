@@ -41,7 +41,7 @@ def deliveries_are_not_replayed(real: Any, *batch: Any) -> Effects:
     return effects._replace(removed=[])
 
 
-@mutation("queues", [LIVENESS, *BROKEN], KILLS, slow=True)
+@mutation("queues", [LIVENESS, *BROKEN], KILLS, first_seed=1, slow=True)
 @replaces(snapshots, "effects_of")
 def stored_records_are_not_replayed(real: Any, *batch: Any) -> Effects:
     """After a restart, the last stored record of each batch is not pending."""

@@ -1,7 +1,6 @@
 """The cluster: brokers, configs, quotas, users, ACLs, features, reassignments, telemetry."""
 
 from typing import Any
-from uuid import UUID
 
 from tests.compat.security.authorization.case import Case, of_api
 from tests.compat.security.authorization.rows.topics import KNOWN
@@ -77,7 +76,11 @@ def describe_configs(case: Case) -> None:
     ]
     case.request("resources", resources=rows)
     for title, kind in {"a broker": BROKER, "a broker's loggers": BROKER_LOGGER}.items():
-        row = {"resource_type": kind, "resource_name": str(case.world.node[0]), "configuration_keys": ["node.id"]}
+        row = {
+            "resource_type": kind,
+            "resource_name": str(case.world.node[0]),
+            "configuration_keys": ["message.max.bytes"],
+        }
         case.request(title, resources=[row])
 
 
@@ -163,6 +166,7 @@ def alter_user_scram_credentials(case: Case) -> None:
 @of_api("DescribeQuorum", "DESCRIBE cluster")
 def describe_quorum(case: Case) -> None:
     case.mask("high_watermark", "log_end_offset", "leader_epoch", "port")
+    case.record_only("listeners")
     case.request("the quorum", topics=[{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}])
 
 
@@ -181,13 +185,13 @@ def unregister_broker(case: Case) -> None:
 @of_api("GetTelemetrySubscriptions")
 def get_telemetry_subscriptions(case: Case) -> None:
     case.mask("subscription_id")
-    case.request("a client", client_instance_id=UUID(int=5))
+    case.request("a client", client_instance_id=case.fresh_uuid())
 
 
 @of_api("PushTelemetry")
 def push_telemetry(case: Case) -> None:
     fields = {"subscription_id": 1, "terminating": False, "compression_type": 0, "metrics": b""}
-    case.request("an unknown client", client_instance_id=UUID(int=6), **fields)
+    case.request("an unknown client", client_instance_id=case.fresh_uuid(), **fields)
 
 
 HMAC = {"hmac": b"hmac", "renew_period": 1000, "expiry_time_period": 1000}

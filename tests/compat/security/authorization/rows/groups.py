@@ -3,10 +3,10 @@
 from base64 import urlsafe_b64encode
 from functools import partial
 from typing import Any
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from tests.compat.security.authorization.case import Case, World, known_fields, of_api, preparation
-from tests.compat.security.authorization.rows.topics import EMPTY, HIDDEN, KNOWN, MISSING, TOPICS
+from tests.compat.security.authorization.rows.topics import EMPTY, HIDDEN, HIDDEN_EMPTY, KNOWN, MISSING, TOPICS
 from tests.compat.security.authorization.users import SUPER, only, without
 from tests.compat.support import eventually
 from tests.compat.wire.stories.streams_groups import NO_TASKS, subtopology, topology
@@ -18,7 +18,7 @@ CONSUMER, CONSUMER_OF_HIDDEN = "in.consumer", "in.consumer-hidden"
 SHARE, SHARE_OF_HIDDEN = "in.share", "in.share-hidden"
 STREAMS, STREAMS_OF_HIDDEN = "in.streams", "in.streams-hidden"
 NOT_SHARED = "in.not-shared"
-FETCHED = (EMPTY, HIDDEN)
+FETCHED = (EMPTY, HIDDEN_EMPTY)
 STATE = {"state_epoch": 0, "start_offset": 0}
 GROUPS = (GROUP, HIDDEN_GROUP, CONSUMER, SHARE, STREAMS)
 KINDS = ("consumer", "share", "streams")
@@ -61,7 +61,7 @@ def join(world: World, kind: str) -> None:
         api = f"{kind.capitalize()}GroupHeartbeat"
 
         def is_assigned(api: str = api, fields: dict[str, Any] = fields) -> bool:
-            return "partitions" in str(world.call_until_done(api, **known_fields(api, {**fields, "member_epoch": 0})))
+            return "'partitions'" in str(world.call_until_done(api, **known_fields(api, {**fields, "member_epoch": 0})))
 
         eventually(is_assigned, f"an assignment of {group}", 30, 0.02)
 
@@ -150,12 +150,15 @@ def describe_groups(case: Case) -> None:
 
 @of_api("ListGroups", "DESCRIBE group")
 def list_groups(case: Case) -> None:
+    for kind in KINDS:
+        join(case.world, kind)
     case.record_only("groups", *GROUPS)
     case.request("all")
 
 
 @of_api("DeleteGroups", "DELETE group")
 def delete_groups(case: Case) -> None:
+    join(case.world, "consumer")
     case.request("groups", groups_names=["out.missing", "in.missing", CONSUMER])
 
 
@@ -195,7 +198,7 @@ def consumer_group_heartbeat(case: Case) -> None:
         group = case.fresh("in.r")
         fields = {"group_id": group, "member_id": MEMBER, "member_epoch": 0, "rebalance_timeout": 30_000}
         fields |= {"topic_partitions": [], "subscribed_topic_regex": r"(in|out)\.[te]"}
-        case.request_until("an expression", lambda response: "partitions'" in str(response), **fields)
+        case.request_until("an expression", lambda response: "'partitions'" in str(response), **fields)
         leave(case, group)
 
 
@@ -238,7 +241,7 @@ def share_fetch_fields(case: Case, group: str, epoch: int, *topics: str, **more:
     parts = [{"partition_index": 0, "acknowledgement_batches": []}]
     rows = [case.topic_fields(topic, partitions=parts) for topic in topics]
     limits = {"max_wait": 0, "min_bytes": 0, "max_bytes": 1000, "max_records": 10, "batch_size": 10}
-    member_id = str(uuid5(UUID(int=0), f"{case.api} {case.version} {case.user}"))
+    member_id = str(case.fresh_uuid())
     return {"group_id": group, "member_id": member_id, "share_session_epoch": epoch, **limits, "topics": rows, **more}
 
 
@@ -364,6 +367,7 @@ def alter_share_group_offsets(case: Case) -> None:
     case.request("topics", group_id=group, topics=rows)
     case.request("a hidden topic", group_id=group, topics=rows[1:2])
     case.request("a hidden group", group_id="out.share", topics=rows)
+    join(case.world, "share")
     case.request("a group with a member", group_id=SHARE, topics=rows)
 
 
@@ -375,4 +379,5 @@ def delete_share_group_offsets(case: Case) -> None:
     case.request("topics", group_id=NOT_SHARED, topics=rows)
     case.request("a hidden topic", group_id=NOT_SHARED, topics=rows[1:2])
     case.request("a hidden group", group_id="out.share", topics=rows)
+    join(case.world, "share")
     case.request("a group with a member", group_id=SHARE, topics=rows)

@@ -6,7 +6,8 @@ from uuid import UUID
 from tests.compat.security.authorization.case import Case, World, of_api, preparation
 from tests.compat.wire import batches
 
-KNOWN, HIDDEN, PRODUCED, EMPTY = "in.t", "out.t", "in.p", "in.e"
+KNOWN, HIDDEN, PRODUCED = "in.t", "out.t", "in.p"
+EMPTY, HIDDEN_EMPTY = "in.e", "out.e"
 MISSING, HIDDEN_MISSING = "in.missing", "out.missing"
 TOPICS = (KNOWN, HIDDEN, MISSING, HIDDEN_MISSING)
 UNKNOWN_PRODUCER_ID = 10**12
@@ -15,9 +16,9 @@ FIRST_WITH_IDS = {"Metadata": 10, "Fetch": 13, "Produce": 13, "DeleteTopics": 6}
 
 @preparation
 def topics(world: World) -> None:
-    for topic in (KNOWN, HIDDEN, PRODUCED, EMPTY):
+    for topic in (KNOWN, HIDDEN, PRODUCED, EMPTY, HIDDEN_EMPTY):
         id = world.ensure_topic(topic, 2)
-        if topic != EMPTY:
+        if topic not in (EMPTY, HIDDEN_EMPTY):
             data = {"index": 0, "records": batches.values("a", "b")}
             row = {"topic_id": id, "partition_data": [data]}
             world.call_until_done("Produce", acks=-1, timeout=10_000, topic_data=[row])
@@ -87,7 +88,7 @@ def metadata(case: Case) -> None:
         created = case.fresh("in.auto")
         case.normalizer.recorded_items["topics"].add(created)
         request("a new topic", created, creates=True)
-        case.world.try_call("DeleteTopics", topics=[{"name": created}], timeout=10_000)
+        case.world.try_call("DeleteTopics", topics=[{"name": created, "topic_id": UUID(int=0)}], timeout=10_000)
     if case.version >= 8:
         operations = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
         request("operations", KNOWN, HIDDEN, MISSING, **operations)
@@ -121,9 +122,12 @@ def delete_topics(case: Case) -> None:
         rows = [case.topic_fields(topic) for topic in topics]
         for row in rows:
             row |= {"name": None} if by_id else {"topic_id": UUID(int=0)}
-        case.request(step, topics=rows, topic_names=list(topics), timeout=10_000)
-        if case.user != "nothing":
-            case.world.forget_deleted_topics()
+        response = case.request(step, topics=rows, topic_names=list(topics), timeout=10_000)
+        for topic, row in zip(topics, rows, strict=True):
+            for result in response["responses"]:
+                is_it = result.get("name") == topic or result.get("topic_id") == str(row["topic_id"])
+                if is_it and result["error_code"] == "NONE":
+                    del case.world.topic_ids[topic]
 
     request("topics", False, "in.d", "out.d", MISSING, HIDDEN_MISSING)
     if case.version >= FIRST_WITH_IDS["DeleteTopics"]:

@@ -52,5 +52,5 @@ def test_what_is_not_known_to_be_harmless_is_a_reference(tmp_path: Path) -> None
 
 
 def test_an_executor_without_the_file_says_so() -> None:
-    with pytest.raises(PipelineError, match="/missing: .*No such file"):
+    with pytest.raises(PipelineError, match=r"/missing: .*No such file"):
         use_security_file("/missing")

@@ -61,6 +61,7 @@ def test_a_certificate_with_the_advertised_name(secured: dict[str, str]) -> None
     listener = "SASL_SSL://broker.example:9093"
     message = f"{listener}: valid for 364 more days; --command-config checks who trusts it"
     assert certificate(secured) == CheckResult("certificate", OK, message)
+    assert certificate(secured | {"ssl.protocol": "TLSv1.2"}).status == OK
     assert certificate(secured, 340).status == WARNING
     assert certificate(secured, 340).message.startswith(f"{listener}: valid for 24 more days")
 

@@ -38,6 +38,7 @@ from kbroker.queues.closing.forwarding import ForwardingSender
 from kbroker.queues.closing.partition_removal import PartitionRemoval
 from kbroker.queues.queue_extensions import QueueExtensions
 from kbroker.queues.views import ViewDirectory
+from kbroker.quotas.client_quotas import ClientQuotaManager, QuotaWindows
 from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.logs.data_directory import DataDirectory
@@ -315,6 +316,15 @@ class Broker:
                 self.environment, member.image, member.controller, replicas, peers, lambda: self.config
             ),
             client_metrics=ClientMetricsManager(self.environment, member.image),
+            quotas=ClientQuotaManager(
+                member.image.client_quotas,
+                QuotaWindows(
+                    self.config.quota_window_num,
+                    self.config.quota_window_size_seconds,
+                    self.config.controller_quota_window_num,
+                    self.config.controller_quota_window_size_seconds,
+                ),
+            ),
             peers=peers,
             controller_channel=channel,
             authorizer=_authorizer(self.config, member.image),
@@ -328,6 +338,8 @@ class Broker:
         def change_roles(delta: MetadataDelta) -> None:
             if delta.configs:
                 self._change_configs(member, assigned, delta)
+            if delta.client_quotas:
+                self.services.quotas.update()
             assigned.on_roles_changed(delta)
             if not assigned.has_roles and member.is_unfenced:
                 if not member.has_new_epochs:

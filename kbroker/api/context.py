@@ -6,7 +6,8 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 
 A file of several APIs (`family` in protocol/apis.py) has a dict of these functions, HANDLERS. The file says with
 constants (True, or the set of those of its APIs that are meant) whether brokers forward the requests to the controller
-(FORWARDED), run them in turns (RUNS_IN_TURNS), and what may overlap with them (OVERLAP).
+(FORWARDED), run them in turns (RUNS_IN_TURNS), and what may overlap with them (OVERLAP). What a client must be allowed
+is a row in authorization_rules.py.
 
 - The caller decodes the request, encodes the response, and logs and counts the error codes in it.
 - A handler that has to wait is a coroutine function or returns a DelayedResponse. Until the response is complete, no
@@ -55,6 +56,8 @@ from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.producer_id_manager import ProducerIdManager
 from kbroker.queues.closing.partition_removal import PartitionRemoval
 from kbroker.queues.delay.delay_extension import DelayedTopics
+from kbroker.quotas.client_quotas import ClientQuotaManager, MutationQuota
+from kbroker.quotas.request_charge import RequestCharge
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime.delayed_response import DelayedResponse
@@ -105,6 +108,7 @@ class Services:
     auto_topic_creation: AutoTopicCreationManager
     partition_removal: PartitionRemoval
     client_metrics: ClientMetricsManager
+    quotas: ClientQuotaManager
     peers: Peers | None = None
     controller_channel: ControllerChannel | None = None
     authorizer: Authorizer | None = None
@@ -214,6 +218,7 @@ class ApiHandler:
     one batch is not large). `responds_in_turns`: only the response of the coroutine is encoded in turns.
     `may_be_cached`: responses may be sent again to requests with the same bytes, as `is_cacheable` or `find_response`
     says.
+    `throttle_offset`: where encoded responses have the throttle time, from the end if it is negative; None: nowhere.
     `report_errors` returns whether the response has errors; Produce and Fetch return None.
     """
 
@@ -235,6 +240,7 @@ class ApiHandler:
     runs_in_turns: bool = False
     responds_in_turns: bool = False
     is_large_by_size: bool = True
+    throttle_offset: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -243,7 +249,7 @@ class RequestContext:
 
     `client_id` may be None, as in the request header. `received_ns`: the time at which its last byte arrived
     (monotonic). `body`: the encoded response, once it is complete. `delayed`: the handler's DelayedResponse, until it
-    is complete. `in_turns`: whether it is served in turns.
+    is complete. `in_turns`: whether it is served in turns. `charge`: None if no quota applies to the client.
     """
 
     connection: RequestConnection
@@ -255,6 +261,7 @@ class RequestContext:
     body: Body | None = None
     delayed: DelayedResponse[Any] | None = None
     in_turns: bool = False
+    charge: RequestCharge | None = None
 
     @property
     def api_key(self) -> int:
@@ -326,6 +333,14 @@ class RequestContext:
     def client_host(self) -> str:
         """The client's address as Kafka prints it in group descriptions."""
         return f"/{self.host}"
+
+
+def mutation_quota(services: Services, context: RequestContext, strict_from: int) -> MutationQuota:
+    """Return the quota of a request that changes partitions. It is strict from a version on."""
+    now_ms = services.environment.clock.mono_ms()
+    buckets = services.quotas.buckets_of(context.principal.name, context.client_id, now_ms)
+    bucket = None if buckets is None else buckets.mutation
+    return MutationQuota(bucket, context.version >= strict_from, now_ms)
 
 
 async def complete_response(handle: Handle, services: Services, context: RequestContext, request: Any) -> Any:

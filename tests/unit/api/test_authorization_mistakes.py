@@ -1,4 +1,4 @@
-"""Planted mistakes in the gate: the stories of test_authorization.py and test_authorized_records.py reveal each."""
+"""Planted mistakes in the gate: the stories of test_authorization.py and the two beside it reveal each."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,14 +6,25 @@ from typing import Any
 
 import pytest
 
-from kbroker.api import k00_produce, k19_create_topics
+from kbroker.api import (
+    k00_produce,
+    k09_offset_fetch,
+    k10_find_coordinator,
+    k19_create_topics,
+    k68_consumer_groups,
+    k78_share_fetch,
+)
 from kbroker.api.k03_metadata import ResponseBuilder
 from kbroker.authorization.authorizer import Access
+from kbroker.coordinator.group.consumer import regex_resolver
+from kbroker.coordinator.group.consumer.consumer_groups import ConsumerGroups
+from kbroker.coordinator.group.consumer.regex import match_blocking
 from kbroker.metadata.image import MetadataImage
 from kbroker.replica.fetch import fetch_manager
 from kbroker.replica.fetch.fetch_session import FetchSession
 from kbroker.server import connection
 from tests.unit.api import test_authorization as topics
+from tests.unit.api import test_authorized_groups as groups
 from tests.unit.api import test_authorized_records as records
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -64,6 +75,30 @@ MISTAKES = {
     "view without READ on its source": (
         attribute(k19_create_topics, "_refuse_source", lambda request, topic: None),
         topics.test_a_view_needs_the_right_to_read_its_source,
+    ),
+    "waiting ShareFetch not checked again": (
+        attribute(k78_share_fetch, "_check_topic", lambda services, context, topic_id: None),
+        groups.test_a_share_fetch_that_waits_is_checked_again,
+    ),
+    "all offsets of a group": (
+        attribute(k09_offset_fetch, "_may_describe", lambda access, topic: True),
+        groups.test_offsets_of_other_groups_and_topics_are_not_shown,
+    ),
+    "creation by FindCoordinator unchecked": (
+        attribute(k10_find_coordinator, "_refusal", lambda services, context, key_type, key: None),
+        groups.test_who_may_not_describe_a_group_cannot_let_the_offsets_topic_be_created,
+    ),
+    "regular expression over all topics": (
+        attribute(regex_resolver, "match_blocking", lambda due, topics, access: match_blocking(due, topics)),
+        groups.test_a_regular_expression_matches_what_the_member_may_describe,
+    ),
+    "regular expression with the rights of before": (
+        attribute(ConsumerGroups, "_note_client", lambda self, *client: setattr(self, "_last_client", client)),
+        groups.test_a_regular_expression_matches_what_the_member_may_describe,
+    ),
+    "topics of a described group": (
+        attribute(k68_consumer_groups, "assigned_topics", lambda group: iter(())),
+        groups.test_a_group_with_a_hidden_topic_is_not_described,
     ),
 }  # fmt: skip
 

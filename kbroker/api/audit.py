@@ -110,7 +110,9 @@ def _altered_quotas(request: Any, response: Any) -> Iterator[tuple[str, str]]:
     for entry, result in zip(request.entries, response.entries, strict=False):
         if not result.error_code:
             entity = ",".join(f"{each.entity_type}={each.entity_name or '<default>'}" for each in entry.entity)
-            operations = (f"{each.key} deleted" if each.remove else f"{each.key}={each.value:g}" for each in entry.ops)
+            operations = (
+                f"{each.key} deleted" if each.remove else f"{each.key}={each.value:.15g}" for each in entry.ops
+            )
             yield f"QUOTA:{entity}", ", ".join(operations)
 
 

@@ -17,6 +17,14 @@ from protocol.messages.k29_acls import (
 )
 from protocol.messages.k37_create_partitions import CreatePartitionsTopic
 from protocol.messages.k44_incremental_alter_configs import AlterableConfig, AlterConfigsResource
+from protocol.messages.k48_describe_client_quotas import EntityData
+from protocol.messages.k49_alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    EntryData,
+    EntryResult,
+    OpData,
+)
 from protocol.messages.k51_alter_user_scram_credentials import ScramCredentialDeletion, ScramCredentialUpsertion
 from tests.unit.support.async_test import async_test
 from tests.unit.support.handlers import Handlers, start_handlers
@@ -118,6 +126,18 @@ def test_acls():
     response = DeleteAclsResponse(filter_results=[DeleteAclsFilterResult(matching_acls=[match])])
     deleted = CHANGES[ApiKey.DELETE_ACLS](None, response)
     assert list(deleted) == [("GROUP:g", "ACL deleted: DENY ALL to User:bob from 10.0.0.7")]
+
+
+def test_quotas():
+    entity = [EntityData(entity_type="user", entity_name=None), EntityData(entity_type="client-id", entity_name="app")]
+    ops = [OpData(key="producer_byte_rate", value=1e6), OpData(key="consumer_byte_rate", remove=True)]
+    request = AlterClientQuotasRequest(entries=[EntryData(entity=entity, ops=ops)] * 2)
+    response = AlterClientQuotasResponse(
+        entries=[EntryResult(entity=entity), EntryResult(entity=entity, error_code=42)]
+    )
+    change = "producer_byte_rate=1000000, consumer_byte_rate deleted"
+    altered = CHANGES[ApiKey.ALTER_CLIENT_QUOTAS](request, response)
+    assert list(altered) == [("QUOTA:user=<default>,client-id=app", change)]
 
 
 def test_every_api_that_changes_the_cluster_is_recorded():

@@ -7,6 +7,7 @@ asked to stop; simulations and tests create the same broker in another environme
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ from kbroker.queues.closing.forwarding import ForwardingSender
 from kbroker.queues.closing.partition_removal import PartitionRemoval
 from kbroker.queues.queue_extensions import QueueExtensions
 from kbroker.queues.views import ViewDirectory
+from kbroker.quotas.client_quotas import ClientQuotaManager, QuotaWindows
 from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.logs.data_directory import DataDirectory
@@ -56,7 +58,7 @@ from kbroker.share.manager import SharePartitionManager
 from kbroker.telemetry.client_instances import ClientMetricsManager
 
 if TYPE_CHECKING:
-    from kbroker.config.first_users import FirstUser
+    from kbroker.config.broker.security import FirstUser
     from kbroker.exporter.exporter import Exporter
     from kbroker.metadata.recovery.log_recovery_manager import LogsByBroker
     from kbroker.server.interbroker.cluster_parts import ClusterParts
@@ -125,7 +127,11 @@ class Broker:
         if cluster is not None:
             host, inter_broker_port = await cluster.bind()
             self._started.append(cluster.stop)
-            node = node._replace(inter_broker_host=host, inter_broker_port=inter_broker_port)
+            node = node._replace(
+                inter_broker_host=host,
+                inter_broker_port=inter_broker_port,
+                inter_broker_listener=self.config.inter_broker_listener_name,
+            )
         logs = LogManager(self.environment, directory.path, lambda: self.config)
         extensions = self._extensions = QueueExtensions(self.environment)
         replicas = ReplicaManager(
@@ -293,10 +299,20 @@ class Broker:
                 self.environment, member.image, member.controller, replicas, peers, lambda: self.config
             ),
             client_metrics=ClientMetricsManager(self.environment, member.image),
+            quotas=ClientQuotaManager(
+                member.image.client_quotas,
+                QuotaWindows(
+                    self.config.quota_window_num,
+                    self.config.quota_window_size_seconds,
+                    self.config.controller_quota_window_num,
+                    self.config.controller_quota_window_size_seconds,
+                ),
+            ),
             peers=peers,
             controller_channel=channel,
             authorizer=_authorizer(self.config, member.image),
             started_ms=self.environment.clock.now_ms(),
+            salt_key=hmac.digest(member.secret, b"salts of unknown users", "sha256"),
         )
 
     def _add_listeners(self, member: ClusterMember, assigned: AssignedPartitions) -> None:
@@ -306,6 +322,10 @@ class Broker:
         def change_roles(delta: MetadataDelta) -> None:
             if delta.configs:
                 self._change_configs(member, assigned, delta)
+            if delta.scram_users:
+                self._server.close_revoked()
+            if delta.client_quotas:
+                self.services.quotas.update()
             assigned.on_roles_changed(delta)
             if not assigned.has_roles and member.is_unfenced:
                 if not member.has_new_epochs:

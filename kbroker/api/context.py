@@ -56,6 +56,8 @@ from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.producer_id_manager import ProducerIdManager
 from kbroker.queues.closing.partition_removal import PartitionRemoval
 from kbroker.queues.delay.delay_extension import DelayedTopics
+from kbroker.quotas.client_quotas import ClientQuotaManager, MutationQuota
+from kbroker.quotas.request_charge import RequestCharge
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime.delayed_response import DelayedResponse
@@ -64,8 +66,7 @@ from kbroker.runtime.metrics import RequestStats
 from kbroker.share.manager import SharePartitionManager
 from kbroker.telemetry.client_instances import ClientMetricsManager
 from protocol.fast.fetch import Records
-from protocol.messages.k17_sasl_handshake import SaslHandshakeResponse
-from protocol.messages.k36_sasl_authenticate import SaslAuthenticateResponse
+from protocol.messages.k17_sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 if TYPE_CHECKING:
     from kbroker.interbroker.controller_channel import ControllerChannel
@@ -82,6 +83,7 @@ class Services:
     `marker_writer` writes to the partitions of this broker. `share_states` are those that this broker coordinates.
     `peers` and `controller_channel` are None if this broker is not a member of a cluster, but the only broker.
     `authorizer`: None if clients may do everything. `started_ms`: the wall clock when the broker started.
+    `salt_key`: the salts of unknown SCRAM users follow from it.
     """
 
     node_id: int
@@ -103,10 +105,12 @@ class Services:
     auto_topic_creation: AutoTopicCreationManager
     partition_removal: PartitionRemoval
     client_metrics: ClientMetricsManager
+    quotas: ClientQuotaManager
     peers: Peers | None = None
     controller_channel: ControllerChannel | None = None
     authorizer: Authorizer | None = None
     started_ms: int = 0
+    salt_key: bytes = b""
 
 
 class Identity(NamedTuple):
@@ -150,7 +154,12 @@ class SaslLogin(Protocol):
 
     def handshake(self, mechanism: str, now_ms: int) -> SaslHandshakeResponse: ...
 
-    def authenticate(self, token: bytes, now_ms: int) -> SaslAuthenticateResponse: ...
+    def authenticate(
+        self, token: bytes, now_ms: int
+    ) -> SaslAuthenticateResponse | Awaitable[SaslAuthenticateResponse]: ...
+
+    @property
+    def is_revoked(self) -> bool: ...
 
 
 class RequestConnection(Protocol):
@@ -207,6 +216,7 @@ class ApiHandler:
     one batch is not large). `responds_in_turns`: only the response of the coroutine is encoded in turns.
     `may_be_cached`: responses may be sent again to requests with the same bytes, as `is_cacheable` or `find_response`
     says.
+    `throttle_offset`: where encoded responses have the throttle time, from the end if it is negative; None: nowhere.
     `report_errors` returns whether the response has errors; Produce and Fetch return None.
     """
 
@@ -228,6 +238,7 @@ class ApiHandler:
     runs_in_turns: bool = False
     responds_in_turns: bool = False
     is_large_by_size: bool = True
+    throttle_offset: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -236,7 +247,7 @@ class RequestContext:
 
     `client_id` may be None, as in the request header. `received_ns`: the time at which its last byte arrived
     (monotonic). `body`: the encoded response, once it is complete. `delayed`: the handler's DelayedResponse, until it
-    is complete. `in_turns`: whether it is served in turns.
+    is complete. `in_turns`: whether it is served in turns. `charge`: None if no quota applies to the client.
     """
 
     connection: RequestConnection
@@ -248,6 +259,7 @@ class RequestContext:
     body: Body | None = None
     delayed: DelayedResponse[Any] | None = None
     in_turns: bool = False
+    charge: RequestCharge | None = None
 
     @property
     def api_key(self) -> int:
@@ -319,6 +331,14 @@ class RequestContext:
     def client_host(self) -> str:
         """The client's address as Kafka prints it in group descriptions."""
         return f"/{self.host}"
+
+
+def mutation_quota(services: Services, context: RequestContext, strict_from: int) -> MutationQuota:
+    """Return the quota of a request that changes partitions. It is strict from a version on."""
+    now_ms = services.environment.clock.mono_ms()
+    buckets = services.quotas.buckets_of(context.principal.name, context.client_id, now_ms)
+    bucket = None if buckets is None else buckets.mutation
+    return MutationQuota(bucket, context.version >= strict_from, now_ms)
 
 
 async def complete_response(handle: Handle, services: Services, context: RequestContext, request: Any) -> Any:

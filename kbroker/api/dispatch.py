@@ -114,7 +114,23 @@ def load_handler(key: ApiKey, version: int, *, forwards: bool = True, authorizes
         runs_in_turns=_applies(module, "RUNS_IN_TURNS", key),
         responds_in_turns=_applies(module, "RESPONDS_IN_TURNS", key),
         is_large_by_size=getattr(module, "IS_LARGE_BY_SIZE", True),
+        throttle_offset=_throttle_offset(key, version),
     )
+
+
+def _throttle_offset(key: ApiKey, version: int) -> int | None:
+    if key is ApiKey.PRODUCE:
+        # Before the tagged fields; if there are any, the response does not say it.
+        return -5 if version >= ALL_APIS[key].flexible_from else -4
+    offset = 0
+    for name, row in message_classes(key)[1].__rows__.items():
+        if row.is_in(version) and row.tag < 0:
+            if name == "throttle_time_ms":
+                return offset
+            if row.type != "int16":
+                return None  # ApiVersions
+            offset += 2
+    return None
 
 
 def _handle_function(key: ApiKey, module: ModuleType, forwards: bool, authorizes: bool) -> Handle:

@@ -11,6 +11,7 @@
 - A large request is handled in turns. Meanwhile its session is busy: no other request can use it.
 - The client needs READ on a topic at the time of the response, also after a wait. A session belongs to its principal.
 - A response to a request without a session is sent again to the same request, while the partition is unchanged.
+- While its client exceeds the quota of consumers, a request gets a response without partitions (KIP-219).
 """
 
 from collections.abc import Iterator
@@ -49,8 +50,12 @@ def handle(services: Services, context: RequestContext, request: FetchRequest) -
     # What a broker fetches is not checked.
     is_checked = services.authorizer is not None and request.replica_id < 0
     access = context.access(services) if is_checked else None
+    charge, is_throttled = context.charge, False
+    if charge is not None and charge.fetch_bytes is not None:
+        request.max_bytes = min(request.max_bytes, charge.fetch_bytes)
+        is_throttled = charge.fetch_bytes == 0
     return services.fetching.fetch(
-        request, uses_topic_ids, identity.listener, context.in_turns, identity.principal, access
+        request, uses_topic_ids, identity.listener, context.in_turns, identity.principal, access, is_throttled
     )
 
 

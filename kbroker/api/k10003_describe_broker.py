@@ -7,6 +7,8 @@
   not: a broker whose session has expired registers again in the same process.
 - The response also has the brokers that cannot write to their disks, and those that could not until recently, as far as
   the responding broker knows.
+- `failed_handshakes`: the brokers that run, but to which the responding broker cannot connect, because of a certificate
+  or the cluster's secret.
 - ApiVersions does not list it, so only kbroker's command line sends it. Brokers do not forward it.
 """
 
@@ -16,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.metadata.image import WriteHealth
-from protocol.messages.k10003_describe_broker import DescribeBrokerRequest, DescribeBrokerResponse
+from protocol.messages.k10003_describe_broker import DescribeBrokerRequest, DescribeBrokerResponse, FailedHandshake
 
 UNKNOWN_VERSION = "unknown"
 
@@ -26,6 +28,7 @@ def handle(services: Services, context: RequestContext, request: DescribeBrokerR
     broker = image.brokers.get(node_id)
     # The controller of other brokers may not know of this one's disk yet, and a lone broker reports it to nobody.
     health = {id: image.write_health(id) for id in image.brokers} | {node_id: services.replicas.write_health.health}
+    failed = {} if services.peers is None else services.peers.failed_handshakes()
     return DescribeBrokerResponse(
         broker_id=services.node_id,
         broker_epoch=-1 if broker is None else broker.epoch,
@@ -34,6 +37,7 @@ def handle(services: Services, context: RequestContext, request: DescribeBrokerR
         failing_brokers=_with(WriteHealth.FAILING, health),
         brokers_on_probation=_with(WriteHealth.PROBATION, health),
         recovering_partitions=services.metadata.count_recovering(),
+        failed_handshakes=[FailedHandshake(broker_id=id, reason=reason) for id, reason in sorted(failed.items())],
     )
 
 

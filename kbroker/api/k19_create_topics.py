@@ -5,6 +5,7 @@
   id. With validate_only the response is the same, and no topic is created.
 - A client without DESCRIBE_CONFIGS on a topic gets topic_config_error_code instead of its configs. A view needs READ on
   its source, too.
+- From version 6 on topics beyond the quota of the client get THROTTLING_QUOTA_EXCEEDED (KIP-599).
 - The response is sent when this broker has opened the logs. timeout_ms is ignored: this takes no longer than a write to
   the coordination service.
 """
@@ -14,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from kbroker.api.authorization import Request, after, each, may, refusal
-from kbroker.api.context import Handle, RequestContext, Services
+from kbroker.api.context import Handle, RequestContext, Services, mutation_quota
 from kbroker.authorization.acl import Operation, ResourceType
 from kbroker.common import KafkaError
 from kbroker.config.describe import describe_topic
@@ -36,13 +37,18 @@ FORWARDED = True
 RUNS_IN_TURNS = True
 
 FIRST_WITH_CONFIGS = 5
+FIRST_WITH_STRICT_QUOTA = 6
 
 
 async def handle(services: Services, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     topics = [_new_topic(topic) for topic in paced(request.topics)]
-    results = await services.controller.topics.create_topics(topics, request.validate_only)
+    quota = mutation_quota(services, context, FIRST_WITH_STRICT_QUOTA)
+    results = await services.controller.topics.create_topics(topics, request.validate_only, quota)
     release(topics)
-    return CreateTopicsResponse(topics=[_result(services, context.version, result) for result in drained(results)])
+    return CreateTopicsResponse(
+        throttle_time_ms=quota.throttle_ms,
+        topics=[_result(services, context.version, result) for result in drained(results)],
+    )
 
 
 _may_create = may(

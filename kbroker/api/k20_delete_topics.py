@@ -3,6 +3,7 @@
 - Version 6 identifies topics by name or by id; its response has both.
 - A topic that is named more than once is not deleted.
 - A client without the right to delete a topic learns whether it exists only if it may describe it.
+- From version 5 on topics beyond the quota of the client get THROTTLING_QUOTA_EXCEEDED (KIP-599).
 - The response is sent when the topics are deleted from the metadata, and from this broker's data directory. timeout_ms
   is ignored: this takes no longer than a write to the coordination service.
 """
@@ -11,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 from kbroker.api.authorization import DEFAULT_TEXT, Request, allows_on_cluster, each, refusal
-from kbroker.api.context import Handle, RequestContext, Services
+from kbroker.api.context import Handle, RequestContext, Services, mutation_quota
 from kbroker.authorization.acl import Operation, ResourceType
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.topic_names import ZERO_UUID
@@ -26,6 +27,7 @@ from protocol.messages.k20_delete_topics import (
 )
 
 FORWARDED = True
+FIRST_WITH_STRICT_QUOTA = 5
 FIRST_WITH_TOPIC_IDS = 6
 
 
@@ -33,9 +35,11 @@ async def handle(services: Services, context: RequestContext, request: DeleteTop
     if not services.config.delete_topic_enable:
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
     requested = _requested(context.version, request)
-    deletions = await services.controller.topics.delete_topics(requested)
+    quota = mutation_quota(services, context, FIRST_WITH_STRICT_QUOTA)
+    deletions = await services.controller.topics.delete_topics(requested, quota)
     release(requested)
-    return DeleteTopicsResponse(responses=[_result(deletion) for deletion in drained(deletions)])
+    results = [_result(deletion) for deletion in drained(deletions)]
+    return DeleteTopicsResponse(throttle_time_ms=quota.throttle_ms, responses=results)
 
 
 def authorize(checked: Request, handle: Handle) -> Any:

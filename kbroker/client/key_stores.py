@@ -43,6 +43,50 @@ def server_context(
     return context
 
 
+def client_context(
+    key_store: StoreSettings | None,
+    key_password: str | None,
+    trust_store: StoreSettings | None,
+    checks_host: bool,
+    versions: tuple[str, str],
+    cipher_suites: Sequence[str] = (),
+) -> ssl.SSLContext:
+    """Return the context of connections to brokers. `trust_store`: None for the certificates of the system.
+
+    Raises KeyStoreError.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    set_versions(context, versions, cipher_suites)
+    context.check_hostname = checks_host
+    if trust_store is None:
+        context.load_default_certs()
+    else:
+        load_trusted(context, trust_store)
+    if key_store is not None:
+        load_keys(context, key_store, key_password)
+    return context
+
+
+def check_handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str, config: str) -> None:
+    """Check that a broker with these contexts would connect to another one that has the same, as Kafka does.
+
+    `host`: the name that the certificate must have if the client checks it. Raises KeyStoreError, naming `config`.
+    """
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(to_client, to_server, server_hostname=host),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
+    try:
+        # Each end sends twice at most.
+        for end in ends * 2:
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    except ssl.SSLError as error:
+        reason = getattr(error, "verify_message", None) or error.reason
+        raise KeyStoreError(f"{config}: brokers with this certificate cannot connect to each other: {reason}") from None
+
+
 def load_keys(context: ssl.SSLContext, store: StoreSettings, key_password: str | None) -> None:
     """Load a private key and its certificates. Raises KeyStoreError."""
     with _errors(store):

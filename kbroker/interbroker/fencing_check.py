@@ -163,5 +163,6 @@ class FencingCheck:
 def _contact(cause: BaseException | None) -> Contact:
     """Return the contact that a failure to connect to a broker stands for."""
     if isinstance(cause, HandshakeError):
+        # Also a failed TLS handshake: with expired certificates, all leaders would give up their roles otherwise.
         return Contact.RESPONSE
     return Contact.REFUSED if isinstance(cause, ConnectionRefusedError) else Contact.SILENCE

@@ -26,6 +26,16 @@ def send_frame(transport: asyncio.WriteTransport, payload: bytes) -> None:
     transport.write(_LENGTH.pack(len(payload)) + payload)
 
 
+def channel_binding(transport: asyncio.BaseTransport) -> bytes:
+    """Return bytes that are the same at both ends of a TLS connection, and of no other; none without TLS."""
+    tls = transport.get_extra_info("ssl_object")
+    if tls is None:
+        return b""
+    binding: bytes | None = tls.get_channel_binding("tls-unique")
+    assert binding
+    return binding
+
+
 class PeerFrameBuffers:
     """The shared receive buffer, and reused buffers for large frames."""
 
@@ -36,7 +46,8 @@ class PeerFrameBuffers:
 
     def take(self, size: int) -> memoryview:
         """Return a buffer of `size` bytes. It is reused when all views of it are gone."""
-        if size <= RECEIVE_BYTES:
+        # The largest frame of a stranger, with its length: one of these is kept for each connection.
+        if size <= RECEIVE_BYTES + _LENGTH.size:
             return memoryview(bytearray(size))
         for kept in self._kept:
             if len(kept) >= size and _is_free(kept):

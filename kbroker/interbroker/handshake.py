@@ -4,10 +4,16 @@
     responder -> initiator   CHALLENGE: nonce, and the responder's proof; or a refusal with its reason
     initiator -> responder   PROOF: the initiator's proof. Requests may follow immediately.
 
-A proof is the HMAC-SHA256 of the prover's role, the HELLO and the responder's nonce. Each side chooses a nonce, so a
-recorded handshake cannot be replayed. The role keeps a proof from being sent back to its sender as a valid one. The
-responder proves first, so the initiator sends nothing derived from the secret to a stranger. A connection is bound to
-the broker epochs of both sides, so a broker never gets a request that was meant for its former process.
+A proof is the HMAC-SHA256 of the prover's role, the HELLO, the responder's nonce and the channel binding. Each side
+chooses a nonce, so a recorded handshake cannot be replayed. The role keeps a proof from being sent back to its sender
+as a valid one. The responder proves first, so the initiator sends nothing derived from the secret to a stranger. A
+connection is bound to the broker epochs of both sides, so a broker never gets a request that was meant for its former
+process.
+
+With TLS the handshake takes place inside it. A certificate of the cluster's CA does not make its owner a broker:
+clients may have one, too. The channel binding is the client's Finished message of TLS (tls-unique in RFC 5929), which
+differs between any two connections. So the owner of a certificate cannot pass a handshake on between two brokers, as it
+could where host names are not checked. Without TLS it is empty.
 
 Each message is one frame. Before the handshake has ended, frames have at most MAX_HANDSHAKE_BYTES.
 """
@@ -96,8 +102,8 @@ class InitiatorHandshake:
         initiator = identity.broker_id, identity.broker_epoch
         self.hello = Hello(nonce, initiator, responder, channel, identity.cluster_id).encode()
 
-    def answer(self, challenge: bytes) -> bytes:
-        """Check the CHALLENGE, and return the PROOF. Raises HandshakeError."""
+    def answer(self, challenge: bytes, binding: bytes = b"") -> bytes:
+        """Check the CHALLENGE, and return the PROOF. `binding`: that of the connection. Raises HandshakeError."""
         if challenge[:1] == _STATUS.pack(_REFUSED):
             # A stranger may have written the text.
             text = challenge[1 : 1 + _MAX_REASON_BYTES].decode("ascii", "replace")
@@ -105,17 +111,18 @@ class InitiatorHandshake:
         if challenge[:1] != _STATUS.pack(_ACCEPTED) or len(challenge) != 1 + NONCE_BYTES + PROOF_BYTES:
             raise HandshakeError("malformed handshake")
         nonce, proof = challenge[1 : 1 + NONCE_BYTES], challenge[1 + NONCE_BYTES :]
-        if not compare_digest(proof, _proof(self._secret, _RESPONDER, self.hello, nonce)):
+        if not compare_digest(proof, _proof(self._secret, _RESPONDER, self.hello, nonce + binding)):
             raise HandshakeError("the peer does not know the cluster's secret")
-        return _proof(self._secret, _INITIATOR, self.hello, nonce)
+        return _proof(self._secret, _INITIATOR, self.hello, nonce + binding)
 
 
 class ResponderHandshake:
-    """The side that has accepted the connection. `nonce` must be random."""
+    """The side that has accepted the connection. `nonce` must be random. `binding`: that of the connection."""
 
-    def __init__(self, identity: BrokerIdentity, nonce: bytes) -> None:
+    def __init__(self, identity: BrokerIdentity, nonce: bytes, binding: bytes = b"") -> None:
         self._identity = identity
         self._nonce = nonce
+        self._challenge = nonce + binding
         self._frame = b""
         self.hello: Hello | None = None
 
@@ -134,12 +141,12 @@ class ResponderHandshake:
                 meant=hello.responder[1], epoch=own[1],
             )  # fmt: skip
         self._frame, self.hello = frame, hello
-        return _STATUS.pack(_ACCEPTED) + self._nonce + _proof(self._identity.secret, _RESPONDER, frame, self._nonce)
+        return _STATUS.pack(_ACCEPTED) + self._nonce + _proof(self._identity.secret, _RESPONDER, frame, self._challenge)
 
     def verify(self, proof: bytes) -> Hello:
         """Check the PROOF, and return the initiator's HELLO. Raises HandshakeError."""
         assert self.hello is not None
-        if not compare_digest(proof, _proof(self._identity.secret, _INITIATOR, self._frame, self._nonce)):
+        if not compare_digest(proof, _proof(self._identity.secret, _INITIATOR, self._frame, self._challenge)):
             raise HandshakeError("the peer does not know the cluster's secret", broker=self.hello.initiator[0])
         return self.hello
 
@@ -149,5 +156,6 @@ def refusal(reason: str) -> bytes:
     return _STATUS.pack(_REFUSED) + reason.encode("ascii", "replace")[:_MAX_REASON_BYTES]
 
 
-def _proof(secret: bytes, role: bytes, hello: bytes, nonce: bytes) -> bytes:
-    return digest(secret, role + hello + nonce, "sha256")
+def _proof(secret: bytes, role: bytes, hello: bytes, challenge: bytes) -> bytes:
+    """`challenge`: the responder's nonce, and the channel binding."""
+    return digest(secret, role + hello + challenge, "sha256")

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from kbroker.common import Buffer, KafkaError
-from kbroker.interbroker.frame_protocol import FrameProtocol, PeerFrameBuffers, send_frame
+from kbroker.interbroker.frame_protocol import FrameProtocol, PeerFrameBuffers, channel_binding, send_frame
 from kbroker.interbroker.handshake import MAX_HANDSHAKE_BYTES, HandshakeError, InitiatorHandshake
 from protocol.apis import ALL_APIS
 from protocol.errors import ErrorCode, MalformedError
@@ -39,6 +39,12 @@ class PeerStats:
 
 class PeerUnavailable(KafkaError):
     """No response was received (NETWORK_EXCEPTION, REQUEST_TIMED_OUT). The peer may have handled the request."""
+
+
+def tls_failure(error: object) -> HandshakeError:
+    """Return the error for a failed TLS handshake. The peer runs, so it is no sign that this broker is cut off."""
+    detail = getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)
+    return HandshakeError("TLS handshake failed", detail=detail)
 
 
 class _PendingRequest(NamedTuple):
@@ -72,6 +78,7 @@ class PeerConnection(FrameProtocol):
         self._stats = stats
         # None after the handshake has ended.
         self._handshake: InitiatorHandshake | None = handshake
+        self._binding = b""
         self._on_end: Callable[[PeerConnection], None] | None = on_end
         self._pending: dict[int, _PendingRequest] = {}
         self._last_correlation_id = 0
@@ -87,6 +94,7 @@ class PeerConnection(FrameProtocol):
     def on_open(self) -> None:
         assert self.transport is not None
         assert self._handshake is not None
+        self._binding = channel_binding(self.transport)
         send_frame(self.transport, self._handshake.hello)
 
     def request(self, api_key: int, version: int, body: Sequence[Buffer], timeout_s: float) -> Future[memoryview]:
@@ -162,7 +170,7 @@ class PeerConnection(FrameProtocol):
 
     def _end_handshake(self, handshake: InitiatorHandshake, challenge: bytes) -> None:
         try:
-            proof = handshake.answer(challenge)
+            proof = handshake.answer(challenge, self._binding)
         except HandshakeError as error:
             if not self.ready.done():
                 self.ready.set_exception(error)
@@ -183,6 +191,9 @@ class PeerConnection(FrameProtocol):
     # The end.
 
     def on_lost(self, error: Exception | None) -> None:
+        if self._binding and not self.ready.done():
+            # The end of the peer's TLS handshake follows that of this one: it refuses this broker's certificate.
+            self.ready.set_exception(tls_failure(error or "the peer has closed the connection"))
         self._end(str(error) if error is not None else "The peer has closed the connection.")
 
     def close(self, reason: str) -> None:

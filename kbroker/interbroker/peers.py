@@ -1,8 +1,9 @@
 """Requests to other brokers (Kafka: NetworkClient), over one connection for each peer and channel."""
 
 import asyncio
+import ssl
 from asyncio import CancelledError, Future, Task
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import cast
@@ -10,7 +11,7 @@ from typing import cast
 from kbroker.common import Buffer, format_address
 from kbroker.interbroker.frame_protocol import PeerFrameBuffers
 from kbroker.interbroker.handshake import NONCE_BYTES, BrokerIdentity, HandshakeError, InitiatorHandshake
-from kbroker.interbroker.peer_connection import PeerConnection, PeerStats, PeerUnavailable
+from kbroker.interbroker.peer_connection import PeerConnection, PeerStats, PeerUnavailable, tls_failure
 from kbroker.metadata.image import BrokerRegistration, MetadataImage
 from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
@@ -45,7 +46,8 @@ class Channel(IntEnum):
 class _Link:
     """The connection of a channel to one process of a peer.
 
-    `own_epoch`: this broker's epoch in the handshake. `attempt`: connecting, while that is in progress.
+    `own_epoch`: this broker's epoch in the handshake. `attempt`: connecting, while that is in progress. `failure`: why
+    the last handshake has failed, empty if it has not, or if it is expected to succeed later.
     """
 
     peer: BrokerRegistration
@@ -54,18 +56,31 @@ class _Link:
     connection: PeerConnection | None = None
     attempt: Future[PeerConnection] | None = None
     failures: int = 0
+    failure: str = ""
     # The loop's time before which no new attempt begins.
     next_attempt_s: float = 0.0
+
+
+# Returns the TLS context of connections to a broker, and the host that its certificate must have; None without TLS.
+# Raises HandshakeError.
+FindTls = Callable[[BrokerRegistration], tuple[ssl.SSLContext, str] | None]
 
 
 class Peers:
     """`identity` may change: a new broker epoch takes effect with the next request."""
 
-    def __init__(self, environment: Environment, identity: BrokerIdentity, image: MetadataImage) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        identity: BrokerIdentity,
+        image: MetadataImage,
+        find_tls: FindTls = lambda peer: None,
+    ) -> None:
         self._environment = environment
         self._loop = environment.loop
         self._identity = identity
         self._image = image
+        self._find_tls = find_tls
         self.stats = PeerStats()
         self._buffers = PeerFrameBuffers()
         self._links: dict[tuple[int, Channel], _Link] = {}
@@ -178,7 +193,7 @@ class Peers:
                 # The link was closed meanwhile.
                 connection.close("The broker epoch has changed.")
                 return
-            link.connection, link.failures = connection, 0
+            link.connection, link.failures, link.failure = connection, 0, ""
             attempt.set_result(connection)
             return
         link.attempt = None
@@ -200,11 +215,21 @@ class Peers:
             if link.connection is connection:
                 link.connection = None
 
+        # This side opens few connections, so the loop's own TLS does: nobody else can make it keep many.
+        context, host = self._find_tls(peer) or (None, None)
         connection = PeerConnection(self._loop, self._buffers, handshake, on_end, self.stats)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await self._loop.create_connection(lambda: connection, peer.inter_broker_host, peer.inter_broker_port)
+                await self._loop.create_connection(
+                    lambda: connection,
+                    peer.inter_broker_host,
+                    peer.inter_broker_port,
+                    ssl=context,
+                    server_hostname=host,
+                )
                 await connection.ready
+        except ssl.SSLError as error:
+            raise tls_failure(error) from error
         except TimeoutError:
             reason = "connecting has timed out" if connection.transport is None else "The peer does not respond."
             connection.close(reason)
@@ -222,6 +247,9 @@ class Peers:
         backoff_s = min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2**link.failures)
         link.next_attempt_s = self._loop.time() + backoff_s * self._environment.random.uniform(0.8, 1.2)
         link.failures += 1
+        link.failure = ""
+        if isinstance(error, HandshakeError) and not error.is_transient:
+            link.failure = ": ".join((error.reason, *map(str, error.detail.values())))
         if link.failures > 1:
             # The first failure was logged. The next message is that of another process of the peer.
             return
@@ -232,6 +260,10 @@ class Peers:
             report("handshake failed", broker=peer.id, peer=address, reason=error.reason, **error.detail)
         else:
             log.info("broker unreachable", broker=peer.id, peer=address, reason=str(error) or type(error).__name__)
+
+    def failed_handshakes(self) -> dict[int, str]:
+        """Return the brokers that run, but to which this one cannot connect, with the reasons."""
+        return {broker_id: link.failure for (broker_id, _), link in self._links.items() if link.failure}
 
     # The end.
 

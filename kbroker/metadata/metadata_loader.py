@@ -259,7 +259,7 @@ class MetadataLoader(LoadedNodes):
     async def _all_paths(self) -> list[str]:
         roots = (znodes.PARTITIONS, znodes.TOPICS, znodes.REGISTRATIONS, *znodes.CONFIG_ROOTS)
         paths = [f"{root}/{name}" for root in roots for name in await self._coordination.children(root)]
-        for root in (znodes.USERS, znodes.ACLS):
+        for root in (znodes.USERS, znodes.QUOTAS, znodes.ACLS):
             with suppress(NoNode):  # the version that created the cluster had none
                 paths += [f"{root}/{name}" for name in await self._coordination.children(root)]
         return [

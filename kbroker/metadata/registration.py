@@ -40,6 +40,7 @@ def layout_ops(random: Random) -> list[Op]:
         *znodes.CONFIG_ROOTS,
         znodes.USERS,
         znodes.ACLS,
+        znodes.QUOTAS,
         RECENT,
         *recent_paths(),
     )

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kbroker.api.dispatch import Dispatch
+from kbroker.quotas.client_quotas import ClientQuotaManager, QuotaWindows
 from kbroker.runtime.turns import Turns
 from kbroker.server.error_reporter import ErrorReporter
 from kbroker.server.fair_scheduler import LAST_DATA_API_KEY, FairScheduler
@@ -43,6 +44,7 @@ class SharedContext:
         self.errors = ErrorReporter(clock.mono_ms, loop.call_later)
         self.mono_ns = clock.mono_ns
         self.call_later = loop.call_later
+        self.call_soon = loop.call_soon
         self.offload = environment.offload
         self.direct_socket = environment.direct_socket
         self._loop = loop
@@ -79,8 +81,10 @@ class ServerContext(SharedContext):
         self.turns = Turns(self._next_turn, clock.mono_ns)
         self.memory = RequestMemory(loop.call_soon, loop.call_later, clock.mono_ns)
         self.cached_responses = ResponseCache()
-        self.call_soon = loop.call_soon
+        self.environment = environment
         self.random = environment.random
+        # Those of the broker, when it begins to serve.
+        self.quotas = ClientQuotaManager({}, QuotaWindows())
         # Bytes of responses that clients have not read yet.
         self.unsent_bytes = 0
 

@@ -1,13 +1,18 @@
 """DescribeBroker: the process of the broker that responds. Kafka has no such API.
 
-`recovering_partitions` came later, as a tagged field.
+The fields with tags came later.
 """
 
-from protocol.schema.message import Message, row
+from protocol.schema.message import Message, Struct, row
 
 
 class DescribeBrokerRequest(Message, key=10003, kind="request", versions="0", flexible="0+"):
     pass
+
+
+class FailedHandshake(Struct):
+    broker_id: int = row("int32", "0+")
+    reason: str = row("string", "0+")
 
 
 class DescribeBrokerResponse(Message, key=10003, kind="response", versions="0", flexible="0+"):
@@ -21,3 +26,5 @@ class DescribeBrokerResponse(Message, key=10003, kind="response", versions="0", 
     failing_brokers: list[int] = row(["int32"], "0+", tag=0)
     brokers_on_probation: list[int] = row(["int32"], "0+", tag=1)
     recovering_partitions: int = row("int32", "0+", tag=2)
+    # The brokers to which this one cannot connect, although they run.
+    failed_handshakes: list[FailedHandshake] = row([FailedHandshake], "0+", tag=3)

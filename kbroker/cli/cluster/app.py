@@ -46,10 +46,10 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
     """Show the brokers, and how many partitions have a problem.
 
     LAG is the total number of records that a broker's replicas lack, or ? if the broker does not respond. The exit
-    status is 1 if a partition has no leader or rejects acks=all, or a broker cannot write to its disk. kbroker topics
-    describe lists the partitions.
-    Notes say which brokers cannot write to their disks, and what self-healing (kbroker.replica.rebuild.after.ms)
-    does about brokers that are away.
+    status is 1 if a partition has no leader or rejects acks=all, a broker cannot write to its disk, or one cannot
+    connect to another that runs, for example because of a certificate. kbroker topics describe lists the partitions.
+    Notes say which brokers have such problems, and what self-healing (kbroker.replica.rebuild.after.ms) does about
+    brokers that are away.
 
     Example: kbroker cluster status --bootstrap 127.0.0.1:9092
     """
@@ -74,7 +74,9 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
     if as_json:
         write_health = {"failing": problems.failing_brokers, "on_probation": problems.brokers_on_probation}
         print_json(
-            summary | {"self_healing": [healing_json(broker) for broker in healing], "write_health": write_health}
+            summary
+            | {"failed_handshakes": {str(failed.broker_id): failed.reason for failed in problems.failed_handshakes}}
+            | {"self_healing": [healing_json(broker) for broker in healing], "write_health": write_health}
         )
     else:
         running = sum(broker["state"] in ("running", "controller") for broker in summary["brokers"])
@@ -89,8 +91,8 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
         print_table(("condition", "partitions"), [[name, summary["partitions"][name]] for name in CONDITIONS])
         print_problems(problems)
         print_healing(healing, now_ms())
-    has_problem = problems.failing_brokers or any(summary["partitions"][name] for name in PROBLEMS)
-    raise typer.Exit(1 if has_problem else 0)
+    has_problem = any(summary["partitions"][name] for name in PROBLEMS)
+    raise typer.Exit(1 if has_problem or problems.failing_brokers or problems.failed_handshakes else 0)
 
 
 def lag_by_broker(lags: Mapping[Partition, ReplicaLag]) -> dict[int, int | None]:

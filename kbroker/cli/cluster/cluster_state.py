@@ -134,7 +134,8 @@ def log_dirs(results: Sequence[DescribeLogDirsResult]) -> LogDirs:
 
 def read_problems(client: ClusterClient) -> DescribeBrokerResponse:
     """Return what a broker knows of brokers that cannot write to their disks, or could not until recently, and of
-    partitions without a leader because the metadata are older than the logs. A broker of Apache Kafka knows of none.
+    partitions without a leader because the metadata are older than the logs, and of brokers to which it cannot connect.
+    A broker of Apache Kafka knows of none.
     """
     return request_if_known(client, DescribeBrokerRequest(), DescribeBrokerResponse) or DescribeBrokerResponse()
 
@@ -144,6 +145,8 @@ def print_problems(problems: DescribeBrokerResponse) -> None:
         print_note(f"broker {broker} cannot write to its disk: other brokers lead, where one is in sync")
     for broker in problems.brokers_on_probation:
         print_note(f"broker {broker} can write to its disk again, and gets its roles back soon")
+    for failed in problems.failed_handshakes:
+        print_note(f"broker {problems.broker_id} cannot connect to broker {failed.broker_id}: {failed.reason}")
     if problems.recovering_partitions:
         print_note(
             f"{count_text(problems.recovering_partitions, 'partition')} without a leader: the coordination service was "

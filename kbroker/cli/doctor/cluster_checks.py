@@ -1,5 +1,6 @@
 """Checks of a broker with zookeeper.connect: the ensemble, the other brokers, and what replication needs."""
 
+import ssl
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -16,9 +17,11 @@ from kbroker.cli.doctor.host import (
     problem,
     warning,
 )
+from kbroker.client.key_stores import KeyStoreError, client_context
 from kbroker.common import format_address
 from kbroker.config import ConfigError
 from kbroker.config.broker.zookeeper_settings import zookeeper_settings
+from kbroker.metadata.image import BrokerEndpoint
 from kbroker.metadata.recovery.log_recovery import needs_recovery
 from kbroker.metadata.recovery.seen_metadata_file import read_seen_metadata
 
@@ -119,24 +122,36 @@ def _check_peers(context: CheckContext, cluster: StoredCluster) -> Iterator[Chec
     for node_id, broker in sorted(cluster.brokers.items()):
         if node_id == context.config.node_id:
             continue
-        errors = []
+        errors, has_tls_error = [], False
         # The addresses of other listeners may be for other machines only.
         endpoint = broker.endpoint(context.config.inter_broker_listener_name)
-        for listener, host, port in (
-            ("clients", *(("", 0) if endpoint is None else (endpoint.host, endpoint.port))),
-            ("brokers", broker.inter_broker_host, broker.inter_broker_port),
+        for listener, host, port, own in (
+            ("clients", *(("", 0) if endpoint is None else (endpoint.host, endpoint.port)), endpoint),
+            ("brokers", broker.inter_broker_host, broker.inter_broker_port, broker.inter_broker_endpoint),
         ):
-            error = context.host.connect_error(host, port) if port else None
+            try:
+                error = context.host.connect_error(host, port, _tls(context, own)) if port else None
+            except KeyStoreError as failure:
+                error = ssl.SSLError(str(failure))
+            has_tls_error = has_tls_error or isinstance(error, ssl.SSLError)
             if error is not None:
                 errors.append(f"its listener for {listener} at {format_address(host, port)}: {error.strerror or error}")
         if errors:
             message = f"broker {node_id} cannot be reached at {'; '.join(errors)}"
             advice = "Open the firewall, or advertise another address there: replication needs both directions."
+            if has_tls_error:
+                advice = "Replace the certificate, here or there: docs/security.md, Certificates."
             yield problem("other brokers", message, advice)
         else:
             reached.append(str(node_id))
     if reached:
         yield ok("other brokers", f"reached at both listeners: {', '.join(reached)}")
+
+
+def _tls(context: CheckContext, endpoint: BrokerEndpoint | None) -> tuple[ssl.SSLContext, str] | None:
+    """Return the TLS context with which this broker connects to another, and its host. Raises KeyStoreError."""
+    settings = None if endpoint is None else context.config.listener_security(endpoint.listener).tls
+    return None if endpoint is None or settings is None else (client_context(*settings.client_context), endpoint.host)
 
 
 def _check_racks(racks: Mapping[int, str | None]) -> Iterable[CheckResult]:

@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -175,10 +176,12 @@ class Host:
         """Return the addresses of a host name. Raises OSError."""
         return sorted({str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)})
 
-    def connect_error(self, host: str, port: int) -> OSError | None:
-        """Return why a connection fails, None if it succeeds."""
+    def connect_error(self, host: str, port: int, tls: tuple[ssl.SSLContext, str] | None = None) -> OSError | None:
+        """Return why a connection fails, None if it succeeds. `tls`: its context, and the host of the certificate."""
         try:
-            socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+            with socket.create_connection((host, port), CONNECT_TIMEOUT_S) as connected:
+                if tls is not None:
+                    tls[0].wrap_socket(connected, server_hostname=tls[1]).close()
         except OSError as error:
             return error
         return None

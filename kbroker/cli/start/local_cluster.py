@@ -18,7 +18,7 @@ from kbroker.cli.start.broker_process import ForkedBroker, end_orphans, fork_bro
 from kbroker.cli.start.directories import broker_directory
 from kbroker.cli.start.options import print_ready
 from kbroker.config import BrokerConfig, Endpoint
-from kbroker.config.first_users import FirstUser
+from kbroker.config.broker.security import FirstUser
 from kbroker.config.sources.static_configs import StaticConfigs
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.coordination.interface import CoordinationError
@@ -195,8 +195,11 @@ class LocalCluster:
         self._stop(signal.SIGTERM)
 
 
-# Configs that the command line must not set, because they differ between the brokers.
-OWN = ("node.id", "broker.id", "zookeeper.connect", "kbroker.zookeeper.digest", "kbroker.inter.broker.listener")
+# Configs that the command line must not set: they differ between the brokers, or the coordination service lacks them.
+OWN = (
+    "node.id", "broker.id", "zookeeper.connect", "zookeeper.set.acl", "kbroker.zookeeper.digest",
+    "kbroker.inter.broker.listener",
+)  # fmt: skip
 MAX_BROKERS = 100
 # A broker that is killed is replaced after this time. kbroker's default is for a ZooKeeper in a network.
 SESSION_TIMEOUT_MS = 6_000

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kbroker.config.broker.consistency import validate_broker_configs
-from kbroker.config.broker.listeners import PLAINTEXT, WILDCARDS, Endpoint, parse_listeners
+from kbroker.config.broker.listeners import WILDCARDS, Endpoint, parse_listeners
 from kbroker.config.broker.security import (
     NO_SECURITY,
     AuthorizerSettings,
@@ -63,6 +63,8 @@ class BrokerConfig:
     broker_rack: str | None
     connections_max_idle_ms: int
     controlled_shutdown_enable: bool
+    controller_quota_window_num: int
+    controller_quota_window_size_seconds: int
     default_replication_factor: int
     delete_topic_enable: bool
     errors_deadletterqueue_auto_create_topics_enable: bool
@@ -121,6 +123,8 @@ class BrokerConfig:
     producer_id_expiration_ms: int
     queued_max_request_bytes: int
     queued_max_requests: int
+    quota_window_num: int
+    quota_window_size_seconds: int
     replica_fetch_backoff_ms: int
     replica_fetch_max_bytes: int
     replica_fetch_min_bytes: int
@@ -304,7 +308,6 @@ def _build(
     if "broker" not in _strings(values["process.roles"]):
         raise ConfigError("process.roles must contain broker")
     listeners, advertised_listeners, inter_broker_listener_name = parse_listeners(values)
-    _check_inter_broker(values, listeners, inter_broker_listener_name)
     typed: dict[str, Any] = {attribute: values[name] for attribute, name in _ATTRIBUTES}
     config = cls(
         static_configs=static_configs,
@@ -324,17 +327,6 @@ def _build(
     )
     validate_broker_configs(config.values)
     return config
-
-
-def _check_inter_broker(values: Mapping[str, Value], listeners: Sequence[Endpoint], name: str) -> None:
-    """Refuse a cluster whose brokers are to protect their connections to each other, which they do not do yet."""
-    protocol = next((listener.security_protocol for listener in listeners if listener.name == name), PLAINTEXT)
-    if values["zookeeper.connect"] and protocol != PLAINTEXT:
-        raise ConfigError(
-            f"the inter-broker listener {name} has the security protocol {protocol}, but kbroker does not encrypt "
-            "connections between brokers yet: name a listener with PLAINTEXT in inter.broker.listener.name, in a "
-            "network that only brokers can reach"
-        )
 
 
 def _with_both_ids(static_configs: ConfigTexts) -> ConfigTexts:

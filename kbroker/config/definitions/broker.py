@@ -32,14 +32,15 @@ KEYS = (
     ConfigKey("fetch.max.bytes", INT, 55 << 20, at_least(1024), MEDIUM, READ_ONLY,
         "Maximum size of a Fetch response, whatever the client requests, in bytes."),
     ConfigKey("inter.broker.listener.name", STRING, None, None, MEDIUM, READ_ONLY,
-        "Listener whose host other brokers connect to, at the port of kbroker.inter.broker.listener, and whose "
-        "addresses responses to brokers have. The default is the only listener; of several, PLAINTEXT."),
+        "Listener whose host, security protocol and certificates other brokers use, at the port of "
+        "kbroker.inter.broker.listener, and whose addresses responses to brokers have. The default is the only "
+        "listener; of several, that of security.inter.broker.protocol."),
     ConfigKey("kbroker.inter.broker.listener", STRING, "", optional_address, MEDIUM, READ_ONLY,
         "Only in kbroker. HOST:PORT on which a broker with zookeeper.connect listens for other brokers. The default is "
         "a free port on the host of the listener that inter.broker.listener.name names."),
     ConfigKey("listener.security.protocol.map", STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", key_value_pairs, LOW, PER_BROKER,
-        "Security protocol of each listener, as NAME:PROTOCOL pairs. kbroker has listeners with PLAINTEXT only."),
+        "Security protocol of each listener, as NAME:PROTOCOL pairs."),
     ConfigKey("listeners", LIST, ("PLAINTEXT://127.0.0.1:9092",), non_empty_list_of(), HIGH, PER_BROKER,
         "Addresses to listen on, as NAME://host:port. An empty host means every interface; port 0 means any free "
         "port. The clients of a listener get the advertised addresses of the listener of this name."),
@@ -132,10 +133,18 @@ KEYS = (
     ConfigKey("transactional.id.expiration.ms", INT, 604_800_000, at_least(1), HIGH, READ_ONLY,
         "Time without a transaction after which a transactional id expires."),
     # Quotas, metrics and the format of the log.
+    ConfigKey("controller.quota.window.num", INT, 11, at_least(1), LOW, READ_ONLY,
+        "Number of windows whose changes of partitions a client may make at once."),
+    ConfigKey("controller.quota.window.size.seconds", INT, 1, at_least(1), LOW, READ_ONLY,
+        "Length of a window over which the rate of changes of partitions is measured."),
     ConfigKey("kbroker.log.format", STRING, "text", one_of("text", "json"), LOW, READ_ONLY,
         "Only in kbroker. Format of the log: text, or json for one JSON object per line."),
     ConfigKey("kbroker.metrics.listener", STRING, "", optional_address, MEDIUM, READ_ONLY,
         "Only in kbroker. HOST:PORT on which /metrics is served for Prometheus; empty to disable it."),
+    ConfigKey("quota.window.num", INT, 11, at_least(1), LOW, READ_ONLY,
+        "Number of windows over which the rate of a client is measured; all but one may be used at once."),
+    ConfigKey("quota.window.size.seconds", INT, 1, at_least(1), LOW, READ_ONLY,
+        "Length of a window over which the rate of a client is measured."),
     ConfigKey("replication.quota.window.num", INT, 11, at_least(1), LOW, READ_ONLY,
         "Number of windows over which the rate of throttled replication is measured."),
     ConfigKey("replication.quota.window.size.seconds", INT, 1, at_least(1), LOW, READ_ONLY,
@@ -164,7 +173,8 @@ ZOOKEEPER_KEYS = (
         "Kafka 3's. Time without a connection after which the broker loses its session: others take over, "
         "and it joins again. ZooKeeper adapts it to its own limits."),
     ConfigKey("zookeeper.set.acl", BOOLEAN, False, None, HIGH, READ_ONLY,
-        "Kafka 3's. Whether nodes in ZooKeeper can be read and written only with kbroker.zookeeper.digest."),
+        "Kafka 3's. Whether nodes in ZooKeeper can be read and written only with kbroker.zookeeper.digest, also those "
+        "that existed before."),
     ConfigKey("zookeeper.ssl.client.enable", BOOLEAN, False, None, MEDIUM, READ_ONLY,
         "Kafka 3's. Whether connections to ZooKeeper use TLS."),
     ConfigKey("zookeeper.ssl.endpoint.identification.algorithm", STRING, "HTTPS", one_of_ignoring_case("", "HTTPS"),

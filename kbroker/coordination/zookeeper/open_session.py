@@ -49,6 +49,10 @@ async def open_session(
         await _wait_until_connected(session, settings)
         await check_chroot(session, settings, check_new)
         await _create_chroot(session, settings)
+        session.chroot = settings.chroot
+        if settings.set_acl:
+            # What brokers without zookeeper.set.acl have created: the secret and the users' keys above all.
+            await session.protect(ROOT)
     except ZooKeeperUnreachable:
         await session.close()
         raise
@@ -60,7 +64,6 @@ async def open_session(
     except BaseException:
         await session.close()
         raise
-    session.chroot = settings.chroot
     return session
 
 

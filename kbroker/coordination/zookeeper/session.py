@@ -5,15 +5,16 @@ a connection, or without a response; the connection is then closed, because ZooK
 respond to any later request either. So a call takes at most twice `timeout_s`.
 """
 
-from asyncio import AbstractEventLoop, Future, Task, TimerHandle, sleep, wait
+from asyncio import AbstractEventLoop, Future, Task, TimerHandle, gather, sleep, wait
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from kazoo.client import KazooState
 from kazoo.exceptions import ConnectionLoss
-from kazoo.protocol.serialization import Exists, GetChildren, GetData, Sync
+from kazoo.protocol.serialization import Exists, GetACL, GetChildren, GetData, SetACL, Sync
 from kazoo.protocol.states import ZnodeStat
 
 from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
@@ -146,6 +147,15 @@ class ZooKeeperSession:
     async def multi(self, ops: Sequence[Op]) -> None:
         if ops:
             await self._write(ops)
+
+    async def protect(self, path: str) -> None:
+        """Give the ACL of new nodes to a node and those below it that everyone may use. Raises CoordinationError."""
+        with suppress(NoNode):  # another broker has deleted it meanwhile
+            acl, stat = await self._start(GetACL(self.chroot + path), path)
+            if any(entry.id.scheme == "world" for entry in acl):
+                await self._start(SetACL(self.chroot + path, self._acl, ANY_VERSION), path)
+            names = await self.children(path) if stat.numChildren else []
+            await gather(*(self.protect(f"{path}/{name}") for name in names))
 
     async def sync(self) -> None:
         await self._start(Sync(self.chroot or "/"), "")

@@ -45,6 +45,7 @@ class LoadedNodes:
         yield from self.reassignment_plan.known_paths()
         yield from map(znodes.user_path, self.image.scram_users)
         yield from map(znodes.acls_path, self.acls)
+        yield from map(znodes.quotas_path, self.image.client_quotas)
         for resource_type in znodes.CONFIG_DIRECTORIES:
             for name in self.image.resources_with_overrides(resource_type):
                 yield znodes.config_path(ConfigResource(resource_type, name))
@@ -95,6 +96,10 @@ class LoadedNodes:
                     delta.scram_users[user] = credentials
             elif parent == znodes.ACLS:
                 acls[znodes.number_of(path)] = frozenset() if data is None else znodes.decode_acls(path, data)
+            elif parent == znodes.QUOTAS:
+                entity, quotas = znodes.quota_entity(path), {} if data is None else znodes.decode_quotas(path, data)
+                if quotas != self.image.client_quotas.get(entity, {}):
+                    delta.client_quotas[entity] = quotas
             elif parent in znodes.CONFIG_ROOTS:
                 overrides: dict[str, str] = {} if data is None else znodes.decode(path, data)
                 resource = znodes.config_resource(path)

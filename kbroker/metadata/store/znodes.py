@@ -3,8 +3,8 @@
     /kbroker/cluster-id              {"id": text}
     /kbroker/broker-epoch            empty; its version is the broker epoch of the last registration
     /kbroker/brokers/ID              a broker's address and epoch, {"write_health"} if it is not OK, {"endpoints"} and
-                                     {"features"} as rows, and {"seen"}: how new the metadata are that it knows;
-                                     ephemeral
+                                     {"features"} as rows, {"inter_broker_listener"}, and {"seen"}: how new the metadata
+                                     are that it knows; ephemeral
     /kbroker/registrations/ID        the same as the controller knows it, with {"fenced", "in_controlled_shutdown"} and
                                      {"history": [fields of BrokerHistory]}
     /kbroker/secret                  {"secret": hex}; brokers prove with it that they belong to this cluster
@@ -22,6 +22,8 @@
     /kbroker/producer-ids            {"next": first id of the next block}
     /kbroker/users/NAME              {SCRAM mechanism: [iterations, salt, stored key, server key]}, the bytes in hex
     /kbroker/acls/N                  [fields of Acl]: up to 512 ACLs, about 50 KB
+    /kbroker/quotas/ENTITY           {quota: value}; ENTITY is user=NAME&client-id=NAME or ip=NAME, without =NAME for
+                                     the default entity of a type
     /kbroker/deleted-topics/N        [topic id in hex]: the last topics that were deleted: recovery/deleted_topics.py
     /kbroker/reassignment-plan       the plan that moves partitions, see reassignments/stored_plan.py
 
@@ -55,6 +57,7 @@ from kbroker.metadata.image import (
     SeenMetadata,
     WriteHealth,
 )
+from kbroker.quotas.entities import ENTITY_TYPES, QuotaEntity, Quotas
 from protocol.scram import MECHANISMS, ScramCredential, ScramMechanism
 
 ROOT, CLUSTER_ID = interface.ROOT, interface.CLUSTER_ID
@@ -73,6 +76,7 @@ FEATURES = f"{ROOT}/features"
 PRODUCER_IDS = f"{ROOT}/producer-ids"
 USERS = f"{ROOT}/users"
 ACLS = f"{ROOT}/acls"
+QUOTAS = f"{ROOT}/quotas"
 REASSIGNMENT_PLAN = f"{ROOT}/reassignment-plan"
 
 CONFIG_DIRECTORIES: dict[int, str] = {
@@ -210,6 +214,8 @@ def _registration_fields(broker: BrokerRegistration) -> dict[str, object]:
     optional: dict[str, object] = {"write_health": broker.write_health} if broker.write_health else {}
     if broker.endpoints:
         optional["endpoints"] = broker.endpoints
+    if broker.inter_broker_listener:
+        optional["inter_broker_listener"] = broker.inter_broker_listener
     if broker.features != FORMER_FEATURES:
         optional["features"] = broker.features
     return optional | {name: getattr(broker, name) for name in _REGISTRATION_FIELDS}
@@ -220,6 +226,7 @@ def _registration(broker_id: int, fields: Mapping[str, Any]) -> BrokerRegistrati
     return BrokerRegistration(
         broker_id,
         **{name: fields[name] for name in _REGISTRATION_FIELDS if name in fields},
+        inter_broker_listener=str(fields.get("inter_broker_listener", "")),
         write_health=WriteHealth(fields.get("write_health", WriteHealth.OK)),
         endpoints=tuple(decode_row(BrokerEndpoint, row) for row in fields.get("endpoints", ())),
         features=tuple(decode_row(BrokerFeature, row) for row in fields.get("features", FORMER_FEATURES)),
@@ -306,6 +313,22 @@ def decode_acls(path: str, data: bytes) -> frozenset[Acl]:
             )
             for type, pattern, name, principal, host, operation, each in decode(path, data)
         )
+
+
+def quotas_path(entity: QuotaEntity) -> str:
+    named = ((kind, name) for kind, name in zip(ENTITY_TYPES, entity, strict=True) if name is not None)
+    return f"{QUOTAS}/" + "&".join(f"{kind}={escape(name)}" if name else kind for kind, name in named)
+
+
+def quota_entity(path: str) -> QuotaEntity:
+    """Return the entity of a path; the inverse of quotas_path."""
+    parts = dict(part.partition("=")[::2] for part in path.rpartition("/")[2].split("&"))
+    return QuotaEntity(*(unquote(parts[kind]) if kind in parts else None for kind in ENTITY_TYPES))
+
+
+def decode_quotas(path: str, data: bytes) -> Quotas:
+    with decoding(path):
+        return {name: float(value) for name, value in decode(path, data).items()}
 
 
 @dataclass(slots=True)

@@ -123,12 +123,16 @@ class FetchManager:
         in_turns: bool = False,
         principal: Principal = ANONYMOUS,
         access: Access | None = None,
+        is_throttled: bool = False,
     ) -> FetchResponse | DelayedFetch:
         """Read the requested records. The response is delayed if there are too few, or if they are only on disk.
 
         `listener`: the one over which the request came. With `in_turns` the session is busy, except while the request
-        waits for records. `access`: what the client may read; None if that is everything.
+        waits for records. `access`: what the client may read; None if that is everything. With `is_throttled` nothing
+        is read: a session only gets its new positions.
         """
+        if is_throttled and not request.session_id:
+            return FetchResponse(0, 0, [])
         try:
             session = self._find_session(request, uses_topic_ids, principal)
         except KafkaError as error:
@@ -142,6 +146,8 @@ class FetchManager:
             session.listener = listener
             if access is not session.access:
                 use_access(session, access, self.replicas)
+            if is_throttled:
+                return self._respond(session, FetchReads())
             if request.replica_id >= 0:
                 record_positions(session, request, self.replicas, self.environment.clock.mono_ms())
             reads = read_partitions(session, request, max_bytes, self.replicas, self.throttle)

@@ -14,11 +14,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from kbroker.common import Buffer, Principal
-from kbroker.server.authentication.sasl_connection import LoginListener, Stranger
+from kbroker.server.authentication.sasl_connection import Stranger, TlsListener
 from kbroker.server.error_reporter import foreign_protocol
 
 if TYPE_CHECKING:
-    from kbroker.server.server_context import ServerContext
+    from kbroker.server.server_context import SharedContext
 
 # The bytes of a handshake, with the certificates of the client.
 MAX_HANDSHAKE_BYTES = 128 * 1024
@@ -99,8 +99,8 @@ class TlsConnection(Stranger, asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        server: ServerContext,
-        listener: LoginListener,
+        server: SharedContext,
+        listener: TlsListener,
         context: ssl.SSLContext,
         open_protocol: Callable[[Stranger, Principal | None], asyncio.BufferedProtocol],
     ) -> None:

@@ -1,4 +1,4 @@
-"""The TLS context of a listener: made of its key store and trust store, and replaced when they change.
+"""The TLS contexts of a listener: made of its key store and trust store, and replaced when they change.
 
 Connections keep the context with which they began.
 """
@@ -9,7 +9,7 @@ import os
 import ssl
 from typing import TYPE_CHECKING
 
-from kbroker.client.key_stores import KeyStoreError, server_context
+from kbroker.client.key_stores import KeyStoreError, check_handshake, client_context, server_context
 from kbroker.config.values import ConfigError
 from kbroker.runtime.event_log import EventLogger
 from kbroker.server.authentication.distinguished_name import PrincipalMapper, subject
@@ -21,11 +21,14 @@ log = EventLogger("kbroker.server")
 
 
 class TlsContext:
-    """`context`: that of new connections, once it is configured."""
+    """`context`: that of new connections, once it is configured. `client`: that of connections to other brokers."""
 
     context: ssl.SSLContext
+    client: ssl.SSLContext
 
-    def __init__(self) -> None:
+    def __init__(self, broker_host: str | None = None) -> None:
+        """`broker_host`: this broker's host in certificates. Without it there is no `client`."""
+        self._broker_host = broker_host
         self._settings: TlsSettings | None = None
         self._files: tuple[object, ...] = ()
         self._mapper: PrincipalMapper
@@ -38,7 +41,12 @@ class TlsContext:
         is_first, self._settings, self._files = self._settings is None, settings, files
         try:
             mapper = PrincipalMapper(f"{settings.prefix}ssl.principal.mapping.rules", settings.principal_rules)
-            self.context, self._mapper = server_context(*settings.context), mapper
+            context = server_context(*settings.context)
+            if self._broker_host is not None:
+                client = client_context(*settings.client_context)
+                check_handshake(context, client, self._broker_host, settings.key_store.config)
+                self.client = client
+            self.context, self._mapper = context, mapper
         except (KeyStoreError, ConfigError) as error:
             if is_first:
                 raise ConfigError(str(error)) from None

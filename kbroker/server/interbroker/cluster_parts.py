@@ -19,6 +19,7 @@ from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
 from kbroker.replica.logs.disk_reports import DiskReporter
 from kbroker.runtime.event_log import EventLogger
 from kbroker.server.interbroker.broker_reports import read_disks, read_replica_logs
+from kbroker.server.interbroker.broker_tls import BrokerTls
 from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
 from protocol.apis import BROKER_LISTENER_APIS
 from protocol.errors import known_error
@@ -59,8 +60,10 @@ class ClusterParts:
         self._member = member
         node_id, image = config().node_id, member.image
         self.identity = BrokerIdentity(image.cluster_id, member.secret, node_id)
-        self.server = InterBrokerServer(environment, config(), Dispatch(BROKER_LISTENER_APIS), self.identity)
-        self.peers = Peers(environment, self.identity, image)
+        tls = BrokerTls(config)
+        dispatch = Dispatch(BROKER_LISTENER_APIS)
+        self.server = InterBrokerServer(environment, config(), dispatch, self.identity, tls.accepting)
+        self.peers = Peers(environment, self.identity, image, tls.connecting)
         self.controller_channel = ControllerChannel(environment, node_id, image, self.peers, self._serve_locally)
         self.fetchers = ReplicaFetcherManager(
             environment, node_id, self._broker_epoch, LeaderEndPoint(self.peers), config
@@ -81,7 +84,7 @@ class ClusterParts:
             self.controller_channel.on_controller_changed()
 
     async def bind(self) -> tuple[str, int]:
-        """Bind the listener for brokers. Returns the address at which other brokers reach it."""
+        """Bind the listener for brokers. Returns the address at which other brokers reach it. Raises ConfigError."""
         listener, advertised_host = self._config().inter_broker_listener
         return advertised_host, await self.server.bind(listener.host or None, listener.port)
 

@@ -1,4 +1,4 @@
-"""The state in which a connection of another broker is before it serves requests: the handshake.
+"""The state in which a connection of another broker is before it serves requests: the handshake, if need be above TLS.
 
 Until then the peer is a stranger. It may send frames of MAX_HANDSHAKE_BYTES, for HANDSHAKE_TIMEOUT_S, and the oldest of
 too many strangers are closed (inter_broker_server.py). Then the connection continues with the InterBrokerConnection.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from asyncio import TimerHandle
 from typing import TYPE_CHECKING, Protocol
 
-from kbroker.interbroker.frame_protocol import FrameProtocol, send_frame
+from kbroker.interbroker.frame_protocol import FrameProtocol, channel_binding, send_frame
 from kbroker.interbroker.handshake import (
     MAX_HANDSHAKE_BYTES,
     NONCE_BYTES,
@@ -31,7 +31,7 @@ HANDSHAKE_TIMEOUT_S = 5.0
 class StrangerListener(Protocol):
     """The inter-broker server, which limits connections without a handshake."""
 
-    def on_stranger(self, stranger: HandshakeState) -> None: ...
+    def on_open(self, stranger: HandshakeState) -> None: ...
 
     def check_hello(self, hello: Hello | None) -> None:
         """Raise HandshakeError if a newer process of the initiator is known."""
@@ -41,7 +41,7 @@ class StrangerListener(Protocol):
         """Return the protocol with which the connection continues."""
         ...
 
-    def on_stranger_closed(self, stranger: HandshakeState) -> None: ...
+    def on_close(self, stranger: HandshakeState) -> None: ...
 
 
 class HandshakeState(FrameProtocol):
@@ -52,7 +52,7 @@ class HandshakeState(FrameProtocol):
         self.peer = "?"
         self._server = server
         self._listener = listener
-        self._handshake = ResponderHandshake(server.identity, server.randbytes(NONCE_BYTES))
+        self._handshake: ResponderHandshake
         self._timer: TimerHandle
 
     def on_open(self) -> None:
@@ -60,8 +60,10 @@ class HandshakeState(FrameProtocol):
         peer = self.transport.get_extra_info("peername")
         if peer:
             self.peer = f"{peer[0]}:{peer[1]}"
+        nonce = self._server.randbytes(NONCE_BYTES)
+        self._handshake = ResponderHandshake(self._server.identity, nonce, channel_binding(self.transport))
         self._timer = self._server.call_later(HANDSHAKE_TIMEOUT_S, self.close, "no handshake in time")
-        self._listener.on_stranger(self)
+        self._listener.on_open(self)
 
     def on_frame(self, frame: memoryview, is_shared: bool) -> None:
         assert self.transport is not None
@@ -105,4 +107,4 @@ class HandshakeState(FrameProtocol):
 
     def on_lost(self, error: Exception | None) -> None:
         self._timer.cancel()
-        self._listener.on_stranger_closed(self)
+        self._listener.on_close(self)

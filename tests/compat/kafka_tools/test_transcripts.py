@@ -24,6 +24,7 @@ FEATURES = {
     "configs": "configs",
     "features": "cluster",
     "quorum": "cluster",
+    "quotas": "security",
     "reassignments": "cluster",
     "releases": "cluster",
     "security": "security",

@@ -137,6 +137,15 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
         "UnregisterBroker": {"broker_id": 999},
         "AlterReplicaLogDirs": {"dirs": [{"path": "/wire.nowhere", "topics": topics}]},
         "DescribeClientQuotas": {"components": [{"entity_type": "user", "match": "wire.nobody"}]},
+        "AlterClientQuotas": {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "user", "entity_name": ""}],
+                    "ops": [{"key": "producer_byte_rate", "value": 1.0, "remove": False}],
+                }
+            ],
+            "validate_only": True,
+        },
         "AlterUserScramCredentials": {
             "deletions": [{"name": "bad", "mechanism": 1}],
             "upsertions": [{"name": "", "mechanism": 1, "iterations": 1, "salt": b"s", "salted_password": b"p"}],
@@ -144,6 +153,10 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
         "SaslHandshake": {"mechanism": "PLAIN"},
         "SaslAuthenticate": {"auth_bytes": b"token"},
         "DescribeUserScramCredentials": {"users": [{"name": "wire.nobody"}]},
+        "CreateDelegationToken": {"renewers": [{"principal_type": "User", "principal_name": "wire.nobody"}]},
+        "RenewDelegationToken": {"hmac": b"wire"},
+        "ExpireDelegationToken": {"hmac": b"wire"},
+        "DescribeDelegationToken": {"owners": [{"principal_type": "User", "principal_name": "wire.nobody"}]},
         "ElectLeaders": {
             "topic_partitions": [{"topic": topic, "partitions": [0]}],
             "election_type": 0,

@@ -24,7 +24,7 @@ from kbroker.coordination.interface import (
     Unavailable,
     WatchEvent,
 )
-from kbroker.coordination.zookeeper.client import MAX_REQUEST_BYTES, OPEN_ACL_UNSAFE, transaction
+from kbroker.coordination.zookeeper.client import MAX_REQUEST_BYTES, OPEN_ACL_UNSAFE, AccessDenied, transaction
 from kbroker.coordination.zookeeper.open_session import ZooKeeperUnusable, open_session
 from kbroker.coordination.zookeeper.session import MAX_IN_FLIGHT, ZooKeeperSession
 from scripts.ports import free_ports
@@ -373,6 +373,26 @@ async def test_nodes_with_an_acl_need_the_digest(apache_zookeeper: ZooKeeperServ
         settings = ZooKeeperSettings((address,), opened.chroot, MAX_SESSION_S, digest="kbroker:wrong")
         assert "AccessDenied" in await refusal(settings)
         assert (await (await opened.open(digest="kbroker:secret")).get(NODE)).data == b"secret"
+
+
+@async_test
+async def test_a_start_protects_nodes_that_exist(apache_zookeeper: ZooKeeperServer) -> None:
+    async with sessions(apache_zookeeper) as opened:
+        former = await opened.open(digest="kbroker:secret")
+        secrets = ("/kbroker/secret", "/kbroker/users/alice")
+        for path in ("/kbroker", "/kbroker/cluster-id", "/kbroker/users", *secrets):
+            if await former.exists(path) is None:
+                await former.create(path, b"secret")
+        stranger = await opened.open()
+        assert (await stranger.get(secrets[0])).data == b"secret"
+        await opened.open(digest="kbroker:secret", set_acl=True)
+        for path in secrets:
+            with pytest.raises(AccessDenied):
+                await stranger.get(path)
+            with pytest.raises(AccessDenied):
+                await stranger.delete(path)
+            # A broker that has the digest, and has not been restarted with zookeeper.set.acl yet.
+            assert (await former.get(path)).data == b"secret"
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="not run: needs openssl to create a certificate")

@@ -1,6 +1,8 @@
 """DescribeBroker: the process that responds."""
 
 from importlib.metadata import version
+from types import SimpleNamespace
+from typing import Any, cast
 
 from kbroker.metadata.image import WriteHealth
 from protocol.apis import ApiKey
@@ -30,6 +32,15 @@ async def test_brokers_that_cannot_write_are_listed() -> None:
     brokers[3] = brokers[3]._replace(write_health=WriteHealth.PROBATION)
     response = await handlers.request(ApiKey.DESCRIBE_BROKER, 0)
     assert (response.failing_brokers, response.brokers_on_probation) == ([2], [3])
+
+
+@async_test
+async def test_brokers_that_refuse_its_certificate_are_listed() -> None:
+    handlers = await start_handlers()
+    failed = {3: "TLS handshake failed: certificate has expired"}
+    handlers.services.peers = cast(Any, SimpleNamespace(failed_handshakes=lambda: failed))
+    (row,) = (await handlers.request(ApiKey.DESCRIBE_BROKER, 0)).failed_handshakes
+    assert (row.broker_id, row.reason) == (3, failed[3])
 
 
 @async_test

@@ -15,6 +15,7 @@ from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration, WriteHealth
+from kbroker.quotas.client_quotas import ClientQuotaManager, QuotaWindows
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.log.log_health import LogHealth
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
@@ -166,6 +167,7 @@ class Handlers:
             replicas=self.replicas,
             producer_ids=member.producer_ids,
             client_metrics=ClientMetricsManager(environment, member.image),
+            quotas=ClientQuotaManager(member.image.client_quotas, QuotaWindows()),
         )
 
     async def join(self, broker_id: int) -> ClusterMember:

@@ -1,5 +1,6 @@
 """The checks of `kbroker doctor` for a broker of a cluster: each fails once."""
 
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from kbroker.cli.doctor.host import (
     StoredCluster,
 )
 from kbroker.config import BrokerConfig
-from kbroker.metadata.image import BrokerRegistration
+from kbroker.metadata.image import BrokerEndpoint, BrokerRegistration
 from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage import metadata_files
+from tests.unit.support.certificates import CertificateAuthority
 
 CONNECT = "zk1:2181,zk2:2181,zk3:2181/kbroker"
 REFUSED = OSError(111, "Connection refused")
@@ -48,7 +50,10 @@ class ClusterHost(Host):
         self.down = down
         self.configs = configs or {}
 
-    def connect_error(self, host: str, port: int) -> OSError | None:
+    def connect_error(self, host: str, port: int, tls: tuple[ssl.SSLContext, str] | None = None) -> OSError | None:
+        if tls is not None:
+            assert tls[1] == f"{host}.example"
+            return ssl.SSLCertVerificationError(1, "certificate has expired")
         return REFUSED if f"{host}:{port}" in self.down else None
 
     def read_cluster(self, settings: Any) -> StoredCluster:
@@ -139,6 +144,19 @@ def test_an_id_that_is_in_use(data: Path) -> None:
     message = "a broker with node.id=1 is registered, and serves [::1]:9092"
     brokers = {**BROKERS, 1: registered(1)._replace(host="::1")}
     assert failures(data, StoredCluster("abc", brokers), running=False) == [("cluster", PROBLEM, message)]
+
+
+def test_a_broker_whose_certificate_has_expired(data: Path) -> None:
+    authority = CertificateAuthority(data / "certificates")
+    stores = {"keystore": authority.sign("broker"), "truststore": authority.ca}
+    own = {f"ssl.{store}.location": str(file) for store, file in stores.items()}
+    own |= {f"ssl.{store}.type": "PEM" for store in stores}
+    endpoint = BrokerEndpoint("SSL", "host3.example", 9094, "SSL")
+    brokers = {**BROKERS, 3: BROKERS[3]._replace(endpoints=(endpoint,), inter_broker_listener="SSL")}
+    listeners = {"listeners": "PLAINTEXT://127.0.0.1:9092,SSL://127.0.0.1:9094"}
+    found = failures(data, StoredCluster("abc", brokers), set=own | listeners)
+    message = "broker 3 cannot be reached at its listener for brokers at host3:9093: certificate has expired"
+    assert ("other brokers", PROBLEM, message) in found
 
 
 def test_a_broker_that_cannot_be_reached(data: Path) -> None:

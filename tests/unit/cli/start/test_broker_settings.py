@@ -48,7 +48,9 @@ def test_configs_of_the_command_line_take_precedence_over_the_defaults() -> None
     assert (first["default.replication.factor"], first["num.partitions"]) == ("1", "6")
 
 
-@pytest.mark.parametrize("name", ["node.id", "broker.id", "zookeeper.connect", "kbroker.inter.broker.listener"])
+@pytest.mark.parametrize(
+    "name", ["node.id", "broker.id", "zookeeper.connect", "zookeeper.set.acl", "kbroker.inter.broker.listener"]
+)
 def test_configs_that_differ_between_the_brokers_are_refused(name: str) -> None:
     with pytest.raises(CliError, match=f"{name} cannot be set with --brokers"):
         settings(3, f"{name}=1")

@@ -31,6 +31,7 @@ def test_configs_of_every_protection_are_refused() -> None:
     assert {BROKER_CONFIGS[name].no_effect for name in security - others} == {
         NoEffect.NO_PROTECTION,
         NoEffect.NO_SECURITY,
+        NoEffect.BROKER_SECRET,
     }
     assert {key.name for key in PROTECTION} <= security
 

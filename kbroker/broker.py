@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.api.context import Services
 from kbroker.api.dispatch import Dispatch
+from kbroker.authorization.authorizer import Authorizer
 from kbroker.common import format_address
 from kbroker.config import BrokerConfig
 from kbroker.config.broker.security import NO_SECURITY
@@ -30,12 +31,13 @@ from kbroker.coordinator.transaction.transaction_markers import TransactionMarke
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.coordination_sessions import BrokerMembership, CoordinationSessions, OpenSession
-from kbroker.metadata.image import BrokerEndpoint, BrokerRegistration, MetadataDelta
+from kbroker.metadata.image import BrokerEndpoint, BrokerRegistration, MetadataDelta, MetadataImage
 from kbroker.metadata.recovery.seen_metadata_file import SeenMetadataFile
 from kbroker.queues.closing.forwarding import ForwardingSender
 from kbroker.queues.closing.partition_removal import PartitionRemoval
 from kbroker.queues.queue_extensions import QueueExtensions
 from kbroker.queues.views import ViewDirectory
+from kbroker.quotas.client_quotas import ClientQuotaManager, QuotaWindows
 from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.logs.data_directory import DataDirectory
@@ -296,24 +298,42 @@ class Broker:
                 self.environment, member.image, member.controller, replicas, peers, lambda: self.config
             ),
             client_metrics=ClientMetricsManager(self.environment, member.image),
+            quotas=ClientQuotaManager(
+                member.image.client_quotas,
+                QuotaWindows(
+                    self.config.quota_window_num,
+                    self.config.quota_window_size_seconds,
+                    self.config.controller_quota_window_num,
+                    self.config.controller_quota_window_size_seconds,
+                ),
+            ),
             peers=peers,
             controller_channel=channel,
+            authorizer=_authorizer(self.config, member.image),
             started_ms=self.environment.clock.now_ms(),
         )
 
     def _add_listeners(self, member: ClusterMember, assigned: AssignedPartitions) -> None:
         """Follow the metadata. Roles begin when the controller unfences this broker, and end with the session."""
-        maintenance = self.services.replicas.maintenance
+        maintenance, authorizer = self.services.replicas.maintenance, self.services.authorizer
 
         def change_roles(delta: MetadataDelta) -> None:
             if delta.configs:
                 self._change_configs(member, assigned, delta)
+            if delta.client_quotas:
+                self.services.quotas.update()
             assigned.on_roles_changed(delta)
             if not assigned.has_roles and member.is_unfenced:
                 if not member.has_new_epochs:
                     maintenance.suspend_all_appends(self.services.replicas.partitions.values())
                 assigned.assign_roles()
 
+        def change_rules(delta: MetadataDelta) -> None:
+            if delta.rules is not None and authorizer is not None:
+                authorizer.use(delta.rules)
+
+        # First, so that no listener completes a request by former rules.
+        member.add_roles_listener(change_rules)
         member.add_roles_listener(change_roles)
         member.add_roles_listener(self.services.groups.on_delta)
         member.add_roles_listener(self.services.transactions.on_delta)
@@ -407,6 +427,11 @@ class Broker:
                 await stop()
             except Exception as error:
                 log.failure("stopping failed", error)
+
+
+def _authorizer(config: BrokerConfig, image: MetadataImage) -> Authorizer | None:
+    settings = config.authorizer
+    return None if settings is None else Authorizer(image.rules, *settings)
 
 
 def _listener_class(config: BrokerConfig) -> type[Listener]:

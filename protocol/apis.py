@@ -191,6 +191,7 @@ _ROWS = (
     Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, 0, family="k45_partition_reassignments"),
     Api(ApiKey.OFFSET_DELETE, 0, 0, NEVER),
     Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, 1),
+    Api(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, 1),
     Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, 0),
     Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, 0),
     Api(ApiKey.DESCRIBE_QUORUM, 0, 2, 0),

@@ -41,6 +41,11 @@ SCOPES = {
     "tests/compat/cluster/test_lost_metadata": "restored and lost metadata",
     "tests/compat/cluster/test_full_disks": "full disks and surges",
     "tests/compat/cluster/surge/": "full disks and surges",
+    "tests/compat/cluster/groups/": "groups",
+    # These share a JVM.
+    "tests/compat/cluster/test_streams": "streams and logins",
+    "tests/compat/streams/": "streams and logins",
+    "tests/compat/security/": "streams and logins",
     "tests/compat/spark/": "Spark",
     "tests/compat/cluster/failover/": "Spark",
     # These wait more than they calculate; those of tests/unit use the time.

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
+from kbroker.api.authorization import DEFAULT_TEXT, Request, allows_on_cluster, each, refusal
 from kbroker.api.context import Handle, RequestContext, Services, complete_response
 from kbroker.api.forwarding import Send
+from kbroker.authorization.acl import Operation, ResourceType
 from kbroker.common import KafkaError
 from kbroker.config.alter import (
     AlterConfigOp,
@@ -25,11 +27,13 @@ from kbroker.config.alter import (
 )
 from kbroker.config.config_def import ConfigResourceType
 from kbroker.config.no_effect_warnings import no_effect_warnings
+from kbroker.config.queue_configs import VIEW_CONFIGS, VIEW_OF
 from kbroker.metadata.topics.topic_names import validate_topic_name
 from kbroker.metadata.topics.topic_requests import check_topic_configs
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import paced, yield_if_due
 from kbroker.telemetry.subscriptions import MetricsSubscription
+from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import message_classes
 
@@ -214,6 +218,46 @@ def parse_node_id(name: str) -> int | None:
 
 def invalid_request(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+# Rights.
+
+
+def refuse_resource(request: Request, resource: Any, operation: Operation) -> KafkaError | None:
+    """Return why the client has no right to the configs of a resource."""
+    access, name = request.access, resource.resource_name
+    if resource.resource_type == ConfigResourceType.TOPIC:
+        type = ResourceType.TOPIC
+    elif resource.resource_type == ConfigResourceType.GROUP:
+        type = ResourceType.GROUP
+    else:
+        is_known = resource.resource_type in list(ConfigResourceType)
+        is_allowed = not is_known or allows_on_cluster(access, operation)
+        return None if is_allowed else refusal(ResourceType.CLUSTER, DEFAULT_TEXT)
+    return None if access.allows(operation, type, name) else refusal(type, DEFAULT_TEXT)
+
+
+def authorize_alteration(checked: Request, handle: Handle) -> Any:
+    return each("resources", _refuse_alteration)(checked, handle)
+
+
+def _refuse_alteration(request: Request, resource: Any) -> KafkaError | None:
+    replaces = request.context.api_key == ApiKey.ALTER_CONFIGS
+    if replaces and resource.resource_type == ConfigResourceType.BROKER_LOGGER:
+        return None  # the handler refuses it
+    error = refuse_resource(request, resource, Operation.ALTER_CONFIGS)
+    if error is not None and resource.resource_type in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER):
+        return refusal(ResourceType.CLUSTER)
+    if error is None and resource.resource_type == ConfigResourceType.TOPIC:
+        # Whoever alters the filter of a view chooses what can be read of its source.
+        topic = request.services.metadata.topics.get(resource.resource_name)
+        sources = {config.value for config in paced(resource.configs) if config.name == VIEW_OF and config.value}
+        is_altered = replaces or any(config.name in VIEW_CONFIGS for config in paced(resource.configs))
+        if topic is not None and topic.view_of and is_altered:
+            sources.add(topic.view_of)
+        if not all(request.access.allows(Operation.READ, ResourceType.TOPIC, source) for source in sources):
+            return refusal(ResourceType.TOPIC, f"{VIEW_OF}: the source needs READ permission.")
+    return error
 
 
 # Brokers that are not the controller.

@@ -6,7 +6,8 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 
 A file of several APIs (`family` in protocol/apis.py) has a dict of these functions, HANDLERS. The file says with
 constants (True, or the set of those of its APIs that are meant) whether brokers forward the requests to the controller
-(FORWARDED), run them in turns (RUNS_IN_TURNS), and what may overlap with them (OVERLAP).
+(FORWARDED), run them in turns (RUNS_IN_TURNS), and what may overlap with them (OVERLAP). What a client must be allowed
+is a row in authorization_rules.py.
 
 - The caller decodes the request, encodes the response, and logs and counts the error codes in it.
 - A handler that has to wait is a coroutine function or returns a DelayedResponse. Until the response is complete, no
@@ -38,6 +39,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from kbroker.authorization.acl import ALL_OPERATIONS, Operation, ResourceType
+from kbroker.authorization.authorizer import Access, Authorizer
 from kbroker.common import ANONYMOUS, Buffer, KafkaError, Principal
 from kbroker.config import BrokerConfig
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
@@ -47,11 +50,14 @@ from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPar
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
+from kbroker.interbroker.controller_channel import BROKER_PRINCIPAL
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.producer_id_manager import ProducerIdManager
 from kbroker.queues.closing.partition_removal import PartitionRemoval
 from kbroker.queues.delay.delay_extension import DelayedTopics
+from kbroker.quotas.client_quotas import ClientQuotaManager, MutationQuota
+from kbroker.quotas.request_charge import RequestCharge
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime.delayed_response import DelayedResponse
@@ -77,7 +83,7 @@ class Services:
 
     `marker_writer` writes to the partitions of this broker. `share_states` are those that this broker coordinates.
     `peers` and `controller_channel` are None if this broker is not a member of a cluster, but the only broker.
-    `started_ms`: the wall clock when the broker started.
+    `authorizer`: None if clients may do everything. `started_ms`: the wall clock when the broker started.
     """
 
     node_id: int
@@ -99,8 +105,10 @@ class Services:
     auto_topic_creation: AutoTopicCreationManager
     partition_removal: PartitionRemoval
     client_metrics: ClientMetricsManager
+    quotas: ClientQuotaManager
     peers: Peers | None = None
     controller_channel: ControllerChannel | None = None
+    authorizer: Authorizer | None = None
     started_ms: int = 0
 
 
@@ -152,13 +160,15 @@ class RequestConnection(Protocol):
     """The part of a request's connection that handlers use.
 
     `peer`: the client's "host:port". `producer_since`: see queues/closing/retired_partitions.py. `client_software`: the
-    name and the version of the client's library, from its ApiVersions request (KIP-511).
+    name and the version of the client's library, from its ApiVersions request (KIP-511). `access`: the rights of its
+    identity as last looked up, see `RequestContext.access`.
     """
 
     peer: str
     identity: Identity
     client_software: tuple[str, str]
     producer_since: int | None
+    access: Access | None
 
     @property
     def sasl(self) -> SaslLogin | None:
@@ -200,6 +210,7 @@ class ApiHandler:
     one batch is not large). `responds_in_turns`: only the response of the coroutine is encoded in turns.
     `may_be_cached`: responses may be sent again to requests with the same bytes, as `is_cacheable` or `find_response`
     says.
+    `throttle_offset`: where encoded responses have the throttle time, from the end if it is negative; None: nowhere.
     `report_errors` returns whether the response has errors; Produce and Fetch return None.
     """
 
@@ -221,6 +232,7 @@ class ApiHandler:
     runs_in_turns: bool = False
     responds_in_turns: bool = False
     is_large_by_size: bool = True
+    throttle_offset: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -229,7 +241,7 @@ class RequestContext:
 
     `client_id` may be None, as in the request header. `received_ns`: the time at which its last byte arrived
     (monotonic). `body`: the encoded response, once it is complete. `delayed`: the handler's DelayedResponse, until it
-    is complete. `in_turns`: whether it is served in turns.
+    is complete. `in_turns`: whether it is served in turns. `charge`: None if no quota applies to the client.
     """
 
     connection: RequestConnection
@@ -241,6 +253,7 @@ class RequestContext:
     body: Body | None = None
     delayed: DelayedResponse[Any] | None = None
     in_turns: bool = False
+    charge: RequestCharge | None = None
 
     @property
     def api_key(self) -> int:
@@ -250,6 +263,16 @@ class RequestContext:
     def peer(self) -> str:
         """The client's "host:port"."""
         return self.connection.peer
+
+    @property
+    def host(self) -> str:
+        """The client's address."""
+        return self.peer.rpartition(":")[0]
+
+    @property
+    def requester(self) -> tuple[Principal, str]:
+        """Whose request this is, and from which address: by these the controller decides what it may do."""
+        return (self.principal if self.peer_broker is None else BROKER_PRINCIPAL), self.host
 
     @property
     def listener(self) -> str:
@@ -270,10 +293,46 @@ class RequestContext:
         """(broker id, broker epoch) of the broker that has forwarded this request of a client."""
         return self.connection.identity.forwarded_by
 
+    def access(self, services: Services) -> Access | None:
+        """Return what the request may do; None if there is no authorizer, and everything is allowed.
+
+        The rules may change while a request waits: then `access.rules is not services.authorizer.rules`.
+        """
+        authorizer = services.authorizer
+        if authorizer is None:
+            return None
+        connection = self.connection
+        access = connection.access
+        if access is None or access.rules is not authorizer.rules:
+            identity = connection.identity
+            if identity.peer_broker is not None:
+                access = authorizer.broker_access
+            else:
+                access = authorizer.access(identity.principal, self.host)
+            connection.access = access
+        return access
+
+    def authorized_operations(self, services: Services, resource_type: ResourceType, name: str) -> int:
+        """Return what the client may do with a resource, as a bit set for a response; 0 if it may not describe it."""
+        access = self.access(services)
+        if access is None:
+            return ALL_OPERATIONS[resource_type]
+        if not access.allows(Operation.DESCRIBE, resource_type, name):
+            return 0
+        return access.operations(resource_type, name)
+
     @property
     def client_host(self) -> str:
         """The client's address as Kafka prints it in group descriptions."""
-        return "/" + self.peer.rpartition(":")[0]
+        return f"/{self.host}"
+
+
+def mutation_quota(services: Services, context: RequestContext, strict_from: int) -> MutationQuota:
+    """Return the quota of a request that changes partitions. It is strict from a version on."""
+    now_ms = services.environment.clock.mono_ms()
+    buckets = services.quotas.buckets_of(context.principal.name, context.client_id, now_ms)
+    bucket = None if buckets is None else buckets.mutation
+    return MutationQuota(bucket, context.version >= strict_from, now_ms)
 
 
 async def complete_response(handle: Handle, services: Services, context: RequestContext, request: Any) -> Any:

@@ -6,6 +6,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from kbroker.api.authorization import anybody, authorized
+from kbroker.api.authorization_rules import rule_of
 from kbroker.api.context import ApiHandler, Body, Handle, Overlap, RequestContext, Services
 from kbroker.api.forwarding import forwarding
 from kbroker.api.response_errors import error_reporter, failed_response, no_failed_response
@@ -29,11 +31,15 @@ class UnsupportedRequest(Exception):
 
 
 class Dispatch(dict[tuple[int, int], ApiHandler]):
-    """The handlers by API key and version, each imported at its first request. A lookup raises UnsupportedRequest."""
+    """The handlers by API key and version, each imported at its first request. A lookup raises UnsupportedRequest.
+
+    `authorizes`: whether requests are checked; set before the first one.
+    """
 
     def __init__(self, apis: Mapping[int, Api] = CLIENT_LISTENER_APIS) -> None:
         """`apis`: those of the listener (protocol/apis.py)."""
         super().__init__()
+        self.authorizes = False
         self._apis = apis
         self._unsupported_api_versions = _unsupported_api_versions()
 
@@ -46,7 +52,7 @@ class Dispatch(dict[tuple[int, int], ApiHandler]):
             if api.key is ApiKey.API_VERSIONS:
                 return self._unsupported_api_versions
             raise UnsupportedRequest("version not served", api_key, version)
-        handler = self[key] = load_handler(api.key, version)
+        handler = self[key] = load_handler(api.key, version, authorizes=self.authorizes)
         return handler
 
     def stats(self) -> list[RequestStats]:
@@ -79,10 +85,11 @@ def _applies(module: ModuleType, name: str, key: int) -> bool:
     return value if isinstance(value, bool) else key in value
 
 
-def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHandler:
+def load_handler(key: ApiKey, version: int, *, forwards: bool = True, authorizes: bool = False) -> ApiHandler:
     """Import the handler of an API, with the codec of one version.
 
-    `forwards`: whether requests that only the controller can handle are forwarded to it.
+    `forwards`: whether requests that only the controller can handle are forwarded to it. `authorizes`: whether the
+    handler is behind the rule of its API (authorization_rules.py).
     """
     is_flexible = version >= ALL_APIS[key].flexible_from
     module = handler_module(key)
@@ -90,7 +97,7 @@ def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHand
     is_cacheable, find_response = getattr(module, "is_cacheable", None), getattr(module, "find_response", None)
     return ApiHandler(
         decode=codec.decode,
-        handle=_handle_function(key, module, forwards and is_forwarded(key)),
+        handle=_handle_function(key, module, forwards and is_forwarded(key), authorizes),
         fail=_fail_function(key, module),
         encode=codec.encode,
         append=codec.append,
@@ -107,11 +114,29 @@ def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHand
         runs_in_turns=_applies(module, "RUNS_IN_TURNS", key),
         responds_in_turns=_applies(module, "RESPONDS_IN_TURNS", key),
         is_large_by_size=getattr(module, "IS_LARGE_BY_SIZE", True),
+        throttle_offset=_throttle_offset(key, version),
     )
 
 
-def _handle_function(key: ApiKey, module: ModuleType, forwards: bool) -> Handle:
+def _throttle_offset(key: ApiKey, version: int) -> int | None:
+    if key is ApiKey.PRODUCE:
+        # Before the tagged fields; if there are any, the response does not say it.
+        return -5 if version >= ALL_APIS[key].flexible_from else -4
+    offset = 0
+    for name, row in message_classes(key)[1].__rows__.items():
+        if row.is_in(version) and row.tag < 0:
+            if name == "throttle_time_ms":
+                return offset
+            if row.type != "int16":
+                return None  # ApiVersions
+            offset += 2
+    return None
+
+
+def _handle_function(key: ApiKey, module: ModuleType, forwards: bool, authorizes: bool) -> Handle:
     handle: Handle = module.HANDLERS[key] if ALL_APIS[key].family else module.handle
+    if authorizes and (rule := rule_of(key, module)) is not anybody:
+        handle = authorized(rule, handle)
     return forwarding(handle, getattr(module, "forward", None)) if forwards else handle
 
 

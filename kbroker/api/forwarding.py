@@ -65,11 +65,8 @@ async def _handle_or_forward(
 
 
 async def _send(services: Services, channel: ControllerChannel, context: RequestContext, request: Message) -> Message:
-    client_host = context.peer.rpartition(":")[0]
     timeout_ms = services.config.request_timeout_ms
-    return await channel.forward(
-        request, context.version, context.client_id, context.principal, client_host, timeout_ms
-    )
+    return await channel.forward(request, context.version, context.client_id, *context.requester, timeout_ms)
 
 
 async def relay_to_controller(

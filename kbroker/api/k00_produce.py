@@ -10,16 +10,19 @@ Records are never decoded on an ordinary topic: a slice of the received frame is
 - Records that take a long time to validate are validated while other connections are served. The following batches of
   the request, and the following requests of the connection, wait.
 - A request with many batches is handled in turns (runtime/turns.py).
+- Batches for topics that the client may not write to are refused before anything else is done with them.
 """
 
 from collections.abc import Awaitable, Coroutine, Iterator
 from functools import partial
 from typing import Any
 
-from kbroker.api.context import Overlap, RequestContext, Services
+from kbroker.api.authorization import Request, after
+from kbroker.api.context import Handle, Overlap, RequestContext, Services
 from kbroker.api.dispatch import Codec
 from kbroker.api.response_errors import Description, partition_subject, report_errors
 from kbroker.api.transactional_produce import append_transactional, has_transactional_batch
+from kbroker.authorization.acl import Operation, ResourceType
 from kbroker.common import KafkaError
 from kbroker.queues.closing.retired_partitions import note_producer
 from kbroker.replica.produce.produce_response import DelayedProduce, error_result
@@ -71,13 +74,33 @@ def handle(
         except KafkaError as error:
             response = _refuse(request, error.code, error.message)
     if isinstance(response, list):
-        if acks != 0:
-            return response
-        _close_if_failed(context, response)
-        return None
+        return response if acks != 0 else _acknowledge(context, acks, response)
     if isinstance(response, DelayedProduce):
         return response
     return _await(context, acks, _size_of(topics), response)
+
+
+def authorize(checked: Request, handle: Handle) -> Any:
+    services, context, access, request = checked
+    transactional_id, acks, _, topics = request
+    if (
+        transactional_id is not None
+        and not access.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+        and has_transactional_batch(topics)
+    ):
+        return _acknowledge(context, acks, _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+    writable = access.writable_topics
+    allowed: list[TopicRecords] = []
+    refused: list[TopicRecords] = []
+    for topic in paced(topics) if context.in_turns else topics:
+        name = services.metadata.topic_name(topic[0])
+        may_write = name is None or name in writable or access.allows(Operation.WRITE, ResourceType.TOPIC, name)
+        (allowed if may_write else refused).append(topic)
+    if not refused:
+        return handle(services, context, request)
+    errors = _refuse(request._replace(topics=refused), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    response = handle(services, context, request._replace(topics=allowed)) if allowed else []
+    return after(response, lambda results: _acknowledge(context, acks, [*(results or ()), *errors]))
 
 
 async def _await(
@@ -91,10 +114,7 @@ async def _await(
             results = await results
     finally:
         context.connection.hold(-size)
-    if acks != 0:
-        return results
-    _close_if_failed(context, results)
-    return None
+    return _acknowledge(context, acks, results)
 
 
 def _size_of(topics: list[TopicRecords]) -> int:
@@ -109,13 +129,16 @@ def _refuse(request: ProduceRequest, code: ErrorCode, message: str | None = None
     ]
 
 
-def _close_if_failed(context: RequestContext, results: Response) -> None:
-    """Close the connection if a response to acks=0, which is not sent, has an error."""
+def _acknowledge(context: RequestContext, acks: int, results: Response) -> Response | None:
+    """Return the response; None for acks=0, for which it is not sent: an error in it closes the connection."""
+    if acks != 0:
+        return results
     context.handler.report_errors(context, None, results)
     codes = {row[1] for _, rows in results for row in paced(rows)} - {0}
     if codes:
         names = sorted(ErrorCode(code).name for code in codes)
         context.connection.close("Produce with acks=0 failed", context, error=",".join(names))
+    return None
 
 
 # The report of errors.

@@ -9,7 +9,9 @@
 - Followers fetch over the inter-broker listener only, where `peer_broker` is known; from any other connection their
   requests are refused with INVALID_REQUEST.
 - A large request is handled in turns. Meanwhile its session is busy: no other request can use it.
+- The client needs READ on a topic at the time of the response, also after a wait. A session belongs to its principal.
 - A response to a request without a session is sent again to the same request, while the partition is unchanged.
+- While its client exceeds the quota of consumers, a request gets a response without partitions (KIP-219).
 """
 
 from collections.abc import Iterator
@@ -45,7 +47,16 @@ def handle(services: Services, context: RequestContext, request: FetchRequest) -
     if request.replica_id >= 0 and identity.peer_broker != (request.replica_id, request.replica_epoch):
         context.connection.close("Fetch of a follower from another broker", context, replica=request.replica_id)
         return FetchResponse(ErrorCode.INVALID_REQUEST, 0, [])
-    return services.fetching.fetch(request, uses_topic_ids, identity.listener, context.in_turns)
+    # What a broker fetches is not checked.
+    is_checked = services.authorizer is not None and request.replica_id < 0
+    access = context.access(services) if is_checked else None
+    charge, is_throttled = context.charge, False
+    if charge is not None and charge.fetch_bytes is not None:
+        request.max_bytes = min(request.max_bytes, charge.fetch_bytes)
+        is_throttled = charge.fetch_bytes == 0
+    return services.fetching.fetch(
+        request, uses_topic_ids, identity.listener, context.in_turns, identity.principal, access, is_throttled
+    )
 
 
 def find_response(services: Services, key: bytes) -> list[Buffer] | None:

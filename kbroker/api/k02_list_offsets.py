@@ -87,6 +87,15 @@ def handle(
     return _in_version(context, response)
 
 
+def failed_response(context: RequestContext, request: ListOffsetsRequest, error: KafkaError) -> ListOffsetsResponse:
+    topics = []
+    for topic in paced(request.topics):
+        indexes = (partition.partition_index for partition in paced(topic.partitions))
+        results = [ListOffsetsPartitionResponse(partition_index=index, error_code=error.code) for index in indexes]
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
+    return ListOffsetsResponse(topics=topics)
+
+
 async def _run_lookups(
     services: Services, context: RequestContext, lookups: list[Lookup], response: ListOffsetsResponse
 ) -> ListOffsetsResponse:

@@ -9,6 +9,8 @@
 - The addresses are those of the request's listener. A broker that does not have it is left out, its replicas are
   offline, and its partitions have the error LISTENER_NOT_FOUND, before version 6 LEADER_NOT_AVAILABLE.
 - Racks, offline replicas and available leaders are derived from the registered brokers.
+- Topics without DESCRIBE have the error TOPIC_AUTHORIZATION_FAILED whether they exist or not, and are left out of all
+  topics. Creating one needs CREATE on it, or on the cluster.
 - While no controller is known, another broker is named as the controller, as in Kafka: every broker forwards requests
   to the controller, and an admin client of librdkafka that has read -1 waits until its request times out.
 """
@@ -17,7 +19,7 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping
 from contextlib import suppress
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.k29_acls import CLUSTER_OPERATIONS, OPERATIONS_NOT_REQUESTED, TOPIC_OPERATIONS
+from kbroker.authorization.acl import CLUSTER_NAME, OPERATIONS_NOT_REQUESTED, Operation, ResourceType
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.metadata.image import BrokerEndpoint, MetadataImage, PartitionRegistration, TopicImage
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID, topic_name_error
@@ -46,10 +48,11 @@ Endpoints = Mapping[int, BrokerEndpoint]
 def handle(
     services: Services, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
-    builder = ResponseBuilder(services.metadata, context, request)
+    builder = ResponseBuilder(services, context, request)
     if request.topics is None or (context.version == 0 and not request.topics):
         topics = list(services.metadata.topics.values())
-        return builder.response([builder.existing_topic(topic) for topic in paced(topics)])
+        described = (topic for topic in paced(topics) if builder.may_describe(topic.name))
+        return builder.response([builder.existing_topic(topic) for topic in described])
     return _requested_topics(services, context, builder, request.topics)
 
 
@@ -86,19 +89,27 @@ def _requested_topics(
         return builder.response([builder.topic_by_id(topic_id) for topic_id in paced(ids)])
     if builder.request.allow_auto_topic_creation and services.config.auto_create_topics_enable:
         metadata = services.metadata
-        missing = [name for name in paced(names) if name not in metadata.topics and not topic_name_error(name)]
+        missing = [
+            name
+            for name in paced(names)
+            if name not in metadata.topics and not topic_name_error(name) and builder.may_create(name)
+        ]
         if missing:
-            return _create_missing_topics(services, builder, missing, names)
+            return _create_missing_topics(services, context, builder, missing, names)
     return builder.response([builder.topic_by_name(name) for name in paced(names)])
 
 
 async def _create_missing_topics(
-    services: Services, builder: "ResponseBuilder", missing: Collection[str], names: Iterable[str]
+    services: Services,
+    context: RequestContext,
+    builder: "ResponseBuilder",
+    missing: Collection[str],
+    names: Iterable[str],
 ) -> MetadataResponse:
     for name in missing:
         # As in Kafka, the error is only logged. The topic stays unknown, so clients retry.
         with suppress(KafkaError):
-            await services.auto_topic_creation.auto_create_topic(name)
+            await services.auto_topic_creation.auto_create_topic(name, context.requester)
         yield_if_due()
     if len(services.metadata.brokers) > 1:
         builder.created = frozenset(missing)
@@ -117,22 +128,50 @@ def controller_id(image: MetadataImage, endpoints: Endpoints) -> int:
 
 
 class ResponseBuilder:
-    """Builds the response to one request from the image. `created`: new topics, to be returned as unknown."""
+    """Builds the response to one request from the image.
 
-    __slots__ = ("created", "image", "listener", "producer_since", "request", "version")
+    `created`: new topics, to be returned as unknown. `uncreated`: those that the client may not create.
+    """
 
-    def __init__(self, image: MetadataImage, context: RequestContext, request: MetadataRequest) -> None:
+    __slots__ = ("_services", "access", "context", "created", "image", "listener", "producer_since", "request",
+                 "uncreated", "version")  # fmt: skip
+
+    def __init__(self, services: Services, context: RequestContext, request: MetadataRequest) -> None:
         self.created: Collection[str] = ()
-        self.image = image
+        self.uncreated: set[str] = set()
+        self.image = services.metadata
+        self.access = context.access(services)
+        self.context = context
+        self._services = services
         self.listener = context.listener
         self.producer_since = context.connection.producer_since
         self.version = context.version
         self.request = request
 
+    def may_describe(self, name: str) -> bool:
+        access = self.access
+        return access is None or access.allows(Operation.DESCRIBE, ResourceType.TOPIC, name)
+
+    def may_create(self, name: str) -> bool:
+        """Return whether the client may create a topic that it has named. If it may not, the topic is refused."""
+        access = self.access
+        if access is None:
+            return True
+        if (
+            access.allows(Operation.DESCRIBE, ResourceType.TOPIC, name)
+            and (access.allows(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
+                 or access.allows(Operation.CREATE, ResourceType.TOPIC, name))
+        ):  # fmt: skip
+            return True
+        self.uncreated.add(name)
+        return False
+
     def response(self, topics: list[MetadataResponseTopic]) -> MetadataResponse:
         image = self.image
         endpoints = image.endpoints(self.listener)
-        with_operations = self.request.include_cluster_authorized_operations
+        operations = OPERATIONS_NOT_REQUESTED
+        if self.request.include_cluster_authorized_operations:
+            operations = self.context.authorized_operations(self._services, ResourceType.CLUSTER, CLUSTER_NAME)
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(node_id=id, host=at.host, port=at.port, rack=image.brokers[id].rack)
@@ -141,25 +180,34 @@ class ResponseBuilder:
             cluster_id=image.cluster_id,
             controller_id=controller_id(image, endpoints),
             topics=topics,
-            cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else OPERATIONS_NOT_REQUESTED,
+            cluster_authorized_operations=operations,
         )
 
     def topic_by_name(self, name: str) -> MetadataResponseTopic:
+        if name in self.uncreated or not self.may_describe(name):
+            return MetadataResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
         topic = self.image.topics.get(name)
         if topic is not None and name not in self.created:
             return self.existing_topic(topic)
         is_valid = topic_name_error(name) is None
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
-        return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
+        return MetadataResponseTopic(
+            error_code=code,
+            name=name,
+            is_internal=name in INTERNAL_TOPICS,
+            topic_authorized_operations=self._topic_operations(name),
+        )
 
     def topic_by_id(self, topic_id: bytes) -> MetadataResponseTopic:
         topic = self.image.topics_by_id.get(topic_id)
+        code = ErrorCode.UNKNOWN_TOPIC_ID
         if topic is not None:
-            return self.existing_topic(topic)
-        return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+            if self.may_describe(topic.name):
+                return self.existing_topic(topic)
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return MetadataResponseTopic(error_code=code, name=None, topic_id=topic_id)
 
     def existing_topic(self, topic: TopicImage) -> MetadataResponseTopic:
-        with_operations = self.request.include_topic_authorized_operations
         if topic.view_of or not knows_retired(self.image, self.producer_since, topic):
             topic = self.image.resolve(topic)
         build_partition = self._partition if self.version else self._partition_v0
@@ -175,8 +223,13 @@ class ResponseBuilder:
             topic_id=topic.topic_id,
             is_internal=topic.internal,
             partitions=partitions,
-            topic_authorized_operations=TOPIC_OPERATIONS if with_operations else OPERATIONS_NOT_REQUESTED,
+            topic_authorized_operations=self._topic_operations(topic.name),
         )
+
+    def _topic_operations(self, name: str) -> int:
+        if not self.request.include_topic_authorized_operations:
+            return OPERATIONS_NOT_REQUESTED
+        return self.context.authorized_operations(self._services, ResourceType.TOPIC, name)
 
     def _partition(
         self, index: int, partition: PartitionRegistration, endpoints: Endpoints

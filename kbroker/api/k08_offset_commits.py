@@ -1,7 +1,8 @@
 """Commits of a group's offsets: OffsetCommit (key 8), versions 2 to 10, and TxnOffsetCommit (key 28), versions 0 to 6.
 
 Each partition that does not exist has its own error, except one that was removed from its topic (kbroker topics alter
---partitions).
+--partitions). With ACLs both need READ on the group and on each topic, TxnOffsetCommit also WRITE on the transactional
+id.
 
 OffsetCommit:
 - Topics are named by id from version 10 on.
@@ -27,6 +28,7 @@ from collections.abc import Awaitable
 from functools import partial
 
 from kbroker.api.context import Overlap, RequestContext, Services
+from kbroker.api.response_errors import failed_rows
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.group import Committer
 from kbroker.coordinator.group.records import NO_TIMESTAMP, ZERO_TOPIC_ID, OffsetAndMetadata, OffsetKey, OffsetRecord
@@ -253,6 +255,14 @@ def transactional_commit_error(error: ErrorCode, version: int) -> ErrorCode:
         # Clients before Kafka 2.0 crash on it.
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return error
+
+
+def failed_response(
+    context: RequestContext, request: OffsetCommitRequest | TxnOffsetCommitRequest, error: KafkaError
+) -> OffsetCommitResponse | TxnOffsetCommitResponse:
+    if isinstance(request, OffsetCommitRequest):
+        return OffsetCommitResponse(topics=failed_rows(OffsetCommitResponseTopic, request.topics, error))
+    return TxnOffsetCommitResponse(topics=failed_rows(TxnOffsetCommitResponseTopic, request.topics, error))
 
 
 HANDLERS = {ApiKey.OFFSET_COMMIT: offset_commit, ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit}

@@ -7,11 +7,15 @@
   an offset gets UNSTABLE_OFFSET_COMMIT, and the client retries; with null topics it is only returned if it also has a
   committed offset.
 - An error applies to the whole group; in version 1 it is in every partition.
+- With ACLs each group and each topic needs DESCRIBE. Null topics leave out those without it.
 """
 
 from collections.abc import Awaitable, Iterable, Mapping
 
+from kbroker.api.authorization import require
 from kbroker.api.context import RequestContext, Services
+from kbroker.authorization.acl import Operation, ResourceType
+from kbroker.authorization.authorizer import Access
 from kbroker.common import UNKNOWN_OFFSET, KafkaError
 from kbroker.coordinator.group.offset_metadata_manager import FetchedOffsets
 from kbroker.coordinator.group.records import ZERO_TOPIC_ID, OffsetAndMetadata
@@ -48,6 +52,7 @@ def handle(
     if len(request.groups) == 1:
         [group] = request.groups
         try:
+            require(services, context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
             offsets = services.groups.fetch_offsets_at_once(
                 group.group_id, group.member_id, group.member_epoch, require_stable=request.require_stable
             )
@@ -55,7 +60,7 @@ def handle(
             failed = OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
             return OffsetFetchResponse(groups=[failed])
         if offsets is not None:
-            return OffsetFetchResponse(groups=[_group(services.metadata, context, group, offsets)])
+            return OffsetFetchResponse(groups=[_group(services, context, group, offsets)])
     return _fetch_groups(services, context, request)
 
 
@@ -95,28 +100,37 @@ async def _fetch(
     services: Services, context: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     try:
+        require(services, context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
         offsets = await services.groups.fetch_offsets(
             group.group_id, group.member_id, group.member_epoch, require_stable=require_stable
         )
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
-    return _group(services.metadata, context, group, offsets)
+    return _group(services, context, group, offsets)
 
 
 def _group(
-    metadata: MetadataImage, context: RequestContext, group: OffsetFetchRequestGroup, offsets: FetchedOffsets
+    services: Services, context: RequestContext, group: OffsetFetchRequestGroup, offsets: FetchedOffsets
 ) -> OffsetFetchResponseGroup:
-    by_id = context.version >= TOPIC_ID_VERSION
+    metadata, by_id, access = services.metadata, context.version >= TOPIC_ID_VERSION, context.access(services)
     if group.topics is None:
-        topics = _all_topics(metadata, offsets, by_id)
+        topics = _all_topics(metadata, offsets, by_id, access)
     else:
-        topics = [_topic(metadata, offsets, topic, by_id) for topic in paced(group.topics)]
+        topics = [_topic(metadata, offsets, topic, by_id, access) for topic in paced(group.topics)]
     return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
 
-def _all_topics(metadata: MetadataImage, offsets: FetchedOffsets, by_id: bool) -> list[OffsetFetchResponseTopics]:
+def _may_describe(access: Access | None, topic: str) -> bool:
+    return access is None or access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
+
+def _all_topics(
+    metadata: MetadataImage, offsets: FetchedOffsets, by_id: bool, access: Access | None
+) -> list[OffsetFetchResponseTopics]:
     topics = []
     for name, partitions in offsets.topics.items():
+        if not _may_describe(access, name):
+            continue
         image = metadata.topics.get(name)
         if by_id and image is None:
             # A deleted topic has no id.
@@ -128,7 +142,11 @@ def _all_topics(metadata: MetadataImage, offsets: FetchedOffsets, by_id: bool) -
 
 
 def _topic(
-    metadata: MetadataImage, offsets: FetchedOffsets, topic: OffsetFetchRequestTopics, by_id: bool
+    metadata: MetadataImage,
+    offsets: FetchedOffsets,
+    topic: OffsetFetchRequestTopics,
+    by_id: bool,
+    access: Access | None,
 ) -> OffsetFetchResponseTopics:
     name, topic_id = topic.name, ZERO_TOPIC_ID
     if by_id:
@@ -137,6 +155,8 @@ def _topic(
         if image is None:
             return _topic_with_error(topic, ErrorCode.UNKNOWN_TOPIC_ID)
         name = image.name
+    if not _may_describe(access, name):
+        return _topic_with_error(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     partitions = _partitions(offsets, name, topic.partition_indexes, topic_id)
     return OffsetFetchResponseTopics(name=topic.name, topic_id=topic_id, partitions=partitions)
 

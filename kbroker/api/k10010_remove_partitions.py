@@ -11,7 +11,11 @@
 - ApiVersions does not list it, so only kbroker's command line sends it.
 """
 
-from kbroker.api.context import RequestContext, Services
+from typing import Any
+
+from kbroker.api.authorization import Request, one
+from kbroker.api.context import Handle, RequestContext, Services
+from kbroker.authorization.acl import Operation, ResourceType
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.closing_checks import first_closing
 from protocol.errors import ErrorCode
@@ -28,6 +32,11 @@ async def handle(
         return _describe(services, request.topic_name)
     outcome = await services.partition_removal.alter(request.topic_name, request.partition_count)
     return RemovePartitionsResponse(outcome=outcome)
+
+
+def authorize(checked: Request, handle: Handle) -> Any:
+    operation = Operation.DESCRIBE if checked.body.partition_count == DESCRIBE else Operation.ALTER
+    return one(operation, ResourceType.TOPIC, "topic_name")(checked, handle)
 
 
 def _describe(services: Services, name: str) -> RemovePartitionsResponse:

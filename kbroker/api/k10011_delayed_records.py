@@ -15,7 +15,11 @@ line sends it.
   by its old offset, too.
 """
 
-from kbroker.api.context import RequestContext, Services
+from typing import Any
+
+from kbroker.api.authorization import Request, one
+from kbroker.api.context import Handle, RequestContext, Services
+from kbroker.authorization.acl import Operation, ResourceType
 from kbroker.common import KafkaError
 from kbroker.queues.delay.pending_requests import PendingRequests
 from kbroker.runtime.turns import drained
@@ -43,6 +47,15 @@ async def handle(services: Services, context: RequestContext, request: DelayedRe
     except MalformedError as error:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     return response
+
+
+def authorize(checked: Request, handle: Handle) -> Any:
+    """A list of counts needs DESCRIBE, one of records READ, a cancellation DELETE, an early delivery WRITE."""
+    request = checked.body
+    operation = {CANCEL: Operation.DELETE, DELIVER: Operation.WRITE}.get(request.operation, Operation.READ)
+    if request.operation == LIST and not request.max_records:
+        operation = Operation.DESCRIBE
+    return one(operation, ResourceType.TOPIC, "topic_name")(checked, handle)
 
 
 async def _operate(services: Services, request: DelayedRecordsRequest, response: DelayedRecordsResponse) -> None:

@@ -6,13 +6,16 @@
 - A coordinator that does not have the listener of the request is not available.
 - Share partitions (KIP-932) from version 6 on, at any level of share.version. A key is GROUP:TOPIC-ID:PARTITION.
 - Other keys of share partitions and unknown key types get INVALID_REQUEST.
+- With ACLs a group and a transactional id need DESCRIBE, share partitions CLUSTER_ACTION on the cluster.
 """
 
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from kbroker.api.authorization import require
 from kbroker.api.context import RequestContext, Services
+from kbroker.authorization.acl import CLUSTER_NAME, Operation, ResourceType
 from kbroker.common import KafkaError
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from kbroker.coordinator.share.share_partition_state import is_coordinator_key
@@ -30,6 +33,12 @@ MALFORMED = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
     "incompatible broker. See the broker logs for more details."
 )
+RIGHTS = {
+    GROUP: (Operation.DESCRIBE, ResourceType.GROUP),
+    TRANSACTION: (Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
+    SHARE: (Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
+}
+NOT_BROKER = "Share partitions need CLUSTER_ACTION permission."
 NOT_AVAILABLE = "The coordinator is not available."
 
 
@@ -45,7 +54,9 @@ def handle(
     if key_type == SHARE and context.version < SHARE_PARTITIONS_VERSION:
         message = "" if context.version >= SEVERAL_KEYS_VERSION else MALFORMED
         return _response(context, partial(_error, ErrorCode.INVALID_REQUEST, message), keys)
-    if TOPICS[key_type] not in services.metadata.topics and any(_is_valid(key_type, key) for key in paced(keys)):
+    if TOPICS[key_type] not in services.metadata.topics and any(
+        _is_valid(key_type, key) and _refusal(services, context, key_type, key) is None for key in paced(keys)
+    ):
         return _create_topic(services, context, key_type, keys)
     return _response(context, partial(_find, services, context, key_type), keys)
 
@@ -71,7 +82,20 @@ def _is_valid(key_type: int, key: str) -> bool:
     return key_type != SHARE or is_coordinator_key(key)
 
 
+def _refusal(services: Services, context: RequestContext, key_type: int, key: str) -> KafkaError | None:
+    operation, resource_type = RIGHTS[key_type]
+    name = CLUSTER_NAME if key_type == SHARE else key
+    try:
+        require(services, context, operation, resource_type, name, NOT_BROKER if key_type == SHARE else None)
+    except KafkaError as error:
+        return error
+    return None
+
+
 def _find(services: Services, context: RequestContext, key_type: int, key: str) -> Coordinator:
+    refused = _refusal(services, context, key_type, key)
+    if refused is not None:
+        return _error(refused.code, refused.message or "", key)
     if not _is_valid(key_type, key):
         return _error(ErrorCode.INVALID_REQUEST, "", key)
     partition = services.metadata.partition(TOPICS[key_type], _runtime(services, key_type).partition_for(key))

@@ -11,15 +11,18 @@
   follower waits for the leader's request. Version 5 must name protocol type and protocol (KIP-559).
 """
 
+from typing import Any
 from uuid import UUID
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.response_errors import failed_response as error_response
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.join import JoinRequest
 from kbroker.coordinator.group.classic.rebalance import join_error
 from kbroker.runtime.turns import paced
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
+from protocol.messages import message_classes
 from protocol.messages.k11_classic_groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -61,9 +64,20 @@ async def join_group(services: Services, context: RequestContext, request: JoinG
         )
     except KafkaError as error:
         response = join_error(error.code, request.member_id)
+    return _join_response(context, response)
+
+
+def _join_response(context: RequestContext, response: JoinGroupResponse) -> JoinGroupResponse:
     if response.protocol_name is None and context.version < NULLABLE_PROTOCOL_VERSION:
         response.protocol_name = ""
     return response
+
+
+def failed_response(context: RequestContext, request: Any, error: KafkaError) -> Any:
+    """Return the response to a request that the group's ACLs refuse, among others."""
+    if isinstance(request, JoinGroupRequest):
+        return _join_response(context, join_error(error.code, ""))
+    return error_response(message_classes(ApiKey(context.api_key))[1], context, request, error)
 
 
 def _check_group_id(group_id: str) -> None:

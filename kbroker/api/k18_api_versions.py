@@ -58,7 +58,7 @@ def handle(services: Services, context: RequestContext, request: ApiVersionsRequ
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
             for name, level in features.levels.items()
-            if level > 0
+            if level > 0 and name in SUPPORTED_FEATURES
         ],
     )
 

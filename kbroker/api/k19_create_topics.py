@@ -3,15 +3,25 @@
 - Each topic is created independently: an invalid one does not prevent the others.
 - Version 5 adds the effective configs and the numbers of partitions and replicas to the response, version 7 the topic
   id. With validate_only the response is the same, and no topic is created.
+- A client without DESCRIBE_CONFIGS on a topic gets topic_config_error_code instead of its configs. A view needs READ on
+  its source, too.
+- From version 6 on topics beyond the quota of the client get THROTTLING_QUOTA_EXCEEDED (KIP-599).
 - The response is sent when this broker has opened the logs. timeout_ms is ignored: this takes no longer than a write to
   the coordination service.
 """
 
-from kbroker.api.context import RequestContext, Services
+from collections import Counter
+from functools import partial
+from typing import Any
+
+from kbroker.api.authorization import Request, after, each, may, refusal
+from kbroker.api.context import Handle, RequestContext, Services, mutation_quota
+from kbroker.authorization.acl import Operation, ResourceType
 from kbroker.common import KafkaError
 from kbroker.config.describe import describe_topic
+from kbroker.config.queue_configs import VIEW_OF
 from kbroker.metadata.topics.topic_control_manager import CreateTopicResult
-from kbroker.metadata.topics.topic_requests import NewTopic
+from kbroker.metadata.topics.topic_requests import RESERVED_TOPIC, NewTopic
 from kbroker.runtime.turns import drained, paced, release
 from protocol.errors import ErrorCode
 from protocol.messages.k19_create_topics import (
@@ -27,13 +37,54 @@ FORWARDED = True
 RUNS_IN_TURNS = True
 
 FIRST_WITH_CONFIGS = 5
+FIRST_WITH_STRICT_QUOTA = 6
 
 
 async def handle(services: Services, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     topics = [_new_topic(topic) for topic in paced(request.topics)]
-    results = await services.controller.topics.create_topics(topics, request.validate_only)
+    quota = mutation_quota(services, context, FIRST_WITH_STRICT_QUOTA)
+    results = await services.controller.topics.create_topics(topics, request.validate_only, quota)
     release(topics)
-    return CreateTopicsResponse(topics=[_result(services, context.version, result) for result in drained(results)])
+    return CreateTopicsResponse(
+        throttle_time_ms=quota.throttle_ms,
+        topics=[_result(services, context.version, result) for result in drained(results)],
+    )
+
+
+_may_create = may(
+    Operation.CREATE, ResourceType.TOPIC, "name", "Authorization failed.", on_cluster=Operation.CREATE
+)  # fmt: skip
+
+
+def authorize(checked: Request, handle: Handle) -> Any:
+    times_named = Counter(topic.name for topic in paced(checked.body.topics))
+
+    def refuse(request: Request, topic: CreatableTopic) -> KafkaError | None:
+        if times_named[topic.name] > 1 or topic.name == RESERVED_TOPIC:
+            return None  # it is not created
+        return _may_create(request, topic) or _refuse_source(request, topic)
+
+    return after(each("topics", refuse)(checked, handle), partial(_hide_configs, checked))
+
+
+def _refuse_source(request: Request, topic: CreatableTopic) -> KafkaError | None:
+    """Return why the client may not create a view of a topic, whose records it could then read."""
+    for config in paced(topic.configs):
+        source = config.value if config.name == VIEW_OF else None
+        if source and not request.access.allows(Operation.READ, ResourceType.TOPIC, source.strip()):
+            return refusal(ResourceType.TOPIC, f"{VIEW_OF}: the source needs READ permission.")
+    return None
+
+
+def _hide_configs(checked: Request, response: CreateTopicsResponse) -> CreateTopicsResponse:
+    for result in paced(response.topics):
+        if not result.error_code and not checked.access.allows(
+            Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, result.name
+        ):
+            result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            result.num_partitions = result.replication_factor = -1
+            result.configs = []
+    return response
 
 
 def failed_response(context: RequestContext, request: CreateTopicsRequest, error: KafkaError) -> CreateTopicsResponse:

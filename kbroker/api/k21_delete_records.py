@@ -44,6 +44,19 @@ async def handle(services: Services, context: RequestContext, request: DeleteRec
     return response
 
 
+def failed_response(context: RequestContext, request: DeleteRecordsRequest, error: KafkaError) -> DeleteRecordsResponse:
+    topics = []
+    for topic in paced(request.topics):
+        results = [
+            DeleteRecordsPartitionResult(
+                partition_index=row.partition_index, low_watermark=NO_LOW_WATERMARK, error_code=error.code
+            )
+            for row in paced(topic.partitions)
+        ]
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+    return DeleteRecordsResponse(topics=topics)
+
+
 def _result(
     services: Services, topic: str, index: int, offset: int, deleted: list[DeletedRecords]
 ) -> DeleteRecordsPartitionResult:

@@ -18,6 +18,9 @@ AddPartitionsToTxn:
 AddOffsetsToTxn adds the offsets of a group. Clients of transactions version 2 do not send it; TxnOffsetCommit adds the
 offsets. As in Kafka the group is not validated, and __consumer_offsets need not exist yet.
 
+With ACLs each needs WRITE on the transactional id; AddPartitionsToTxn also on the topics: if one is refused, none is
+added. An idempotent producer needs WRITE on some topic, or IDEMPOTENT_WRITE on the cluster.
+
 EndTxn commits or aborts:
 - The response is sent when the decision is committed; the transaction markers are written afterwards.
 - From version 5 on the client uses transactions version 2: each transaction bumps the epoch, and the response has the
@@ -25,13 +28,18 @@ EndTxn commits or aborts:
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from kbroker.api.context import RequestContext, Services
+from kbroker.api.authorization import Request, allows_on_cluster, cluster, one, refusal
+from kbroker.api.context import Handle, RequestContext, Services
+from kbroker.api.response_errors import failed_response as error_response
+from kbroker.authorization.acl import Operation, ResourceType
 from kbroker.common import NO_PRODUCER_ID, KafkaError, TopicPartition
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, INTERNAL_TOPICS
 from kbroker.runtime.turns import paced, yield_if_due
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
+from protocol.messages import message_classes
 from protocol.messages.k22_transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -71,9 +79,17 @@ async def init_producer_id(
     try:
         producer_id, epoch = await _init_producer_id(services, request)
     except KafkaError as error:
-        code = producer_error(error, context.version, INIT_FENCED_VERSION)
-        return InitProducerIdResponse(error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
+        raise KafkaError(producer_error(error, context.version, INIT_FENCED_VERSION)) from error
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
+
+
+def _authorize_init(checked: Request, handle: Handle) -> Any:
+    access = checked.access
+    if checked.body.transactional_id is None and not (
+        allows_on_cluster(access, Operation.IDEMPOTENT_WRITE) or access.allows_any(Operation.WRITE, ResourceType.TOPIC)
+    ):
+        raise refusal(ResourceType.CLUSTER)
+    return one(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "transactional_id")(checked, handle)
 
 
 async def _init_producer_id(services: Services, request: InitProducerIdRequest) -> tuple[int, int]:
@@ -136,6 +152,24 @@ async def add_partitions_to_txn(
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topic_results)
 
 
+def _authorize_add(checked: Request, handle: Handle) -> Any:
+    if checked.context.version >= BROKERS_VERSION:
+        rule = cluster(Operation.CLUSTER_ACTION)
+    else:
+        rule = one(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "v3_and_below_transactional_id")
+    return rule(checked, handle)
+
+
+def failed_response(context: RequestContext, request: Any, error: KafkaError) -> Any:
+    """In AddPartitionsToTxn below version 4, the partitions have the error."""
+    if isinstance(request, InitProducerIdRequest):
+        return InitProducerIdResponse(error_code=error.code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
+    if not isinstance(request, AddPartitionsToTxnRequest) or context.version >= BROKERS_VERSION:
+        return error_response(message_classes(ApiKey(context.api_key))[1], context, request, error)
+    transaction = AddPartitionsToTxnTransaction(topics=request.v3_and_below_topics)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(transaction, {}, error.code))
+
+
 def _are_distinct(transactions: Sequence[AddPartitionsToTxnTransaction]) -> bool:
     return len({row.transactional_id for row in transactions}) == len(transactions)
 
@@ -151,7 +185,7 @@ async def _topic_results(
     services: Services, context: RequestContext, transaction: AddPartitionsToTxnTransaction
 ) -> list[AddPartitionsToTxnTopicResult]:
     version = context.version
-    partitions, errors = _partitions(services, version, transaction)
+    partitions, errors = _partitions(services, context, transaction)
     if errors:
         default = ErrorCode.OPERATION_NOT_ATTEMPTED
     else:
@@ -160,16 +194,19 @@ async def _topic_results(
 
 
 def _partitions(
-    services: Services, version: int, transaction: AddPartitionsToTxnTransaction
+    services: Services, context: RequestContext, transaction: AddPartitionsToTxnTransaction
 ) -> tuple[list[TopicPartition], PartitionErrors]:
     """Return the partitions, and the errors of those that cannot be part of a transaction."""
     partitions = []
     errors: dict[TopicPartition, ErrorCode] = {}
+    is_client = context.version < BROKERS_VERSION
+    access = context.access(services) if is_client else None
     for topic in transaction.topics:
+        is_refused = access is not None and not access.allows(Operation.WRITE, ResourceType.TOPIC, topic.name)
         for index in paced(topic.partitions):
             tp = TopicPartition(topic.name, index)
             partitions.append(tp)
-            if version < BROKERS_VERSION and tp.topic in INTERNAL_TOPICS:
+            if is_refused or (is_client and tp.topic in INTERNAL_TOPICS):
                 errors[tp] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             elif services.metadata.partition(*tp) is None:
                 topic_image = services.metadata.topics.get(tp.topic)
@@ -208,6 +245,7 @@ async def _add(
     return {}, ErrorCode.NONE
 
 
+AUTHORIZE = {ApiKey.INIT_PRODUCER_ID: _authorize_init, ApiKey.ADD_PARTITIONS_TO_TXN: _authorize_add}
 HANDLERS = {
     ApiKey.INIT_PRODUCER_ID: init_producer_id,
     ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,

@@ -27,6 +27,16 @@ def handle(
     return response
 
 
+def failed_response(
+    context: RequestContext, request: OffsetForLeaderEpochRequest, error: KafkaError
+) -> OffsetForLeaderEpochResponse:
+    topics = []
+    for topic in paced(request.topics):
+        results = [EpochEndOffset(partition=row.partition, error_code=error.code) for row in paced(topic.partitions)]
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=results))
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
 def _end_offset(services: Services, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
         partition = services.replicas.readable_leader(topic, requested.partition)

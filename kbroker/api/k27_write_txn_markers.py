@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.common import TopicPartition
+from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.runtime.write_event import complete
 from kbroker.runtime.turns import paced, yield_if_due
 from kbroker.storage.producers.transactions import TransactionMarker
@@ -49,6 +49,17 @@ async def handle(
         results.setdefault(producer_id, {})[tp] = await future
         yield_if_due()
     timer.cancel()
+    return _response(results)
+
+
+def failed_response(
+    context: RequestContext, request: WriteTxnMarkersRequest, error: KafkaError
+) -> WriteTxnMarkersResponse:
+    results: dict[int, dict[TopicPartition, ErrorCode]] = {}
+    for marker in paced(request.markers):
+        for topic in paced(marker.topics):
+            for index in paced(topic.partition_indexes):
+                results.setdefault(marker.producer_id, {})[TopicPartition(topic.name, index)] = error.code
     return _response(results)
 
 

@@ -1,68 +1,210 @@
-"""What depends on an authorizer, which kbroker does not have; the responses are those of an Apache Kafka without one.
+"""ACLs: DescribeAcls (key 29), CreateAcls (key 30) and DeleteAcls (key 31), versions 1 to 3 (KIP-140, KIP-290).
 
-DescribeAcls (key 29), CreateAcls (key 30) and DeleteAcls (key 31), versions 1 to 3: SECURITY_DISABLED. Clients such as
-MirrorMaker 2 then skip ACLs; a closed connection would be an error to them.
+- DescribeAcls lists the ACLs of this broker's image. The controller creates and deletes them.
+- Errors of ACLs and of filters are independent. One ACL with an element that only filters may have (ANY, MATCH) fails
+  the whole CreateAcls request with UNKNOWN_SERVER_ERROR, as in Apache Kafka 4.4.0. A type that is UNKNOWN (0) closes
+  the connection.
+- A response to a change is sent when the other brokers have it, too, or after PROPAGATION_S.
+- Without an authorizer: SECURITY_DISABLED. Clients such as MirrorMaker 2 then skip ACLs; a closed connection would be
+  an error to them.
 
-The operations that a client may perform are bit sets of Kafka's AclOperation numbers: all operations that apply to the
-type of resource, as in Apache Kafka 4.4.0.
+The operations that a client may perform are bit sets of the numbers of operations. Those here are all that apply to the
+type of resource, as of a Kafka without an authorizer.
 """
 
-from kbroker.api.context import RequestContext, Services
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from kbroker.api.context import Handle, RequestContext, Services
+from kbroker.api.forwarding import Send
+from kbroker.authorization.acl import (
+    SUPPORTED_OPERATIONS,
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+    numbered,
+    operation_bits,
+)
+from kbroker.common import KafkaError
+from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.turns import paced
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode, MalformedError
 from protocol.messages.k29_acls import (
     AclCreationResult,
+    AclDescription,
     CreateAclsRequest,
     CreateAclsResponse,
+    DeleteAclsFilter,
     DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
     DeleteAclsRequest,
     DeleteAclsResponse,
     DescribeAclsRequest,
+    DescribeAclsResource,
     DescribeAclsResponse,
 )
+from protocol.schema.message import Message
+
+FORWARDED = {ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS}
+RUNS_IN_TURNS = {ApiKey.DESCRIBE_ACLS}
 
 OPERATIONS_NOT_REQUESTED = -(2**31)
-# Read, Write, Create, Delete, Alter, Describe, DescribeConfigs, AlterConfigs.
-TOPIC_OPERATIONS = 3576
-# Create, Alter, Describe, ClusterAction, DescribeConfigs, AlterConfigs, IdempotentWrite.
-CLUSTER_OPERATIONS = 8096
-# Read, Delete, Describe, DescribeConfigs, AlterConfigs.
-GROUP_OPERATIONS = 3400
+TOPIC_OPERATIONS, CLUSTER_OPERATIONS, GROUP_OPERATIONS = (
+    operation_bits(SUPPORTED_OPERATIONS[each])
+    for each in (ResourceType.TOPIC, ResourceType.CLUSTER, ResourceType.GROUP)
+)
 
-UNKNOWN = 0
+# How long the response to a change waits for other brokers, in seconds.
+PROPAGATION_S = 1.0
 DISABLED, NO_AUTHORIZER = ErrorCode.SECURITY_DISABLED, "No Authorizer is configured"
+
+log = EventLogger("kbroker.authorization")
 
 
 def describe_acls(services: Services, context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
-    _reject_unknown(
-        request.resource_type_filter, request.pattern_type_filter, request.operation, request.permission_type
+    (filter,) = _filters([request])
+    if services.authorizer is None:
+        raise KafkaError(DISABLED, f"{NO_AUTHORIZER} on the broker")
+    matching = sorted(acl for acl in paced(services.metadata.rules.acls) if filter.matches(acl))
+    resources = []
+    for (resource_type, pattern_type, name), acls in groupby(matching, lambda acl: acl[:3]):
+        descriptions = [
+            AclDescription(
+                principal=acl.principal, host=acl.host, operation=acl.operation, permission_type=acl.permission
+            )
+            for acl in paced(acls)
+        ]
+        resource = DescribeAclsResource(resource_type=resource_type, resource_name=name, pattern_type=pattern_type)
+        resource.acls = descriptions
+        resources.append(resource)
+    return DescribeAclsResponse(error_message="", resources=resources)
+
+
+async def create_acls(services: Services, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
+    acls = _acls(request)
+    _check_authorizer(services)
+    if any(acl.is_for_filters for acl in paced(acls)):
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+    errors = await services.controller.acls.create(acls)
+    _log(context, "acl created", (acl for acl, error in zip(acls, errors, strict=True) if error is None))
+    await _propagate(services)
+    return CreateAclsResponse(results=[_creation_result(error) for error in paced(errors)])
+
+
+async def delete_acls(services: Services, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
+    filters = _filters(request.filters)
+    _check_authorizer(services)
+    matching = await services.controller.acls.delete(filters)
+    _log(context, "acl deleted", dict.fromkeys(acl for acls in matching for acl in acls))
+    await _propagate(services)
+    return DeleteAclsResponse(
+        filter_results=[_deletion_result(filter, acls) for filter, acls in zip(filters, matching, strict=True)]
     )
-    return DescribeAclsResponse(error_code=DISABLED, error_message=f"{NO_AUTHORIZER} on the broker")
 
 
-def create_acls(services: Services, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
-    for acl in request.creations:
-        _reject_unknown(acl.resource_type, acl.resource_pattern_type, acl.operation, acl.permission_type)
-    result = AclCreationResult(error_code=DISABLED, error_message=f"{NO_AUTHORIZER}.")
-    return CreateAclsResponse(results=[result] * len(request.creations))
-
-
-def delete_acls(services: Services, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
-    for acl in request.filters:
-        _reject_unknown(acl.resource_type_filter, acl.pattern_type_filter, acl.operation, acl.permission_type)
-    result = DeleteAclsFilterResult(error_code=DISABLED, error_message=f"{NO_AUTHORIZER}.")
+def failed_response(
+    context: RequestContext, request: DescribeAclsRequest | CreateAclsRequest | DeleteAclsRequest, error: KafkaError
+) -> DescribeAclsResponse | CreateAclsResponse | DeleteAclsResponse:
+    if isinstance(request, DescribeAclsRequest):
+        return DescribeAclsResponse(error_code=error.code, error_message=error.message)
+    if isinstance(request, CreateAclsRequest):
+        return CreateAclsResponse(results=[_creation_result(error)] * len(request.creations))
+    result = DeleteAclsFilterResult(error_code=error.code, error_message=error.message)
     return DeleteAclsResponse(filter_results=[result] * len(request.filters))
 
 
-def _reject_unknown(*numbers: int) -> None:
+async def forward(
+    services: Services,
+    context: RequestContext,
+    request: CreateAclsRequest | DeleteAclsRequest,
+    handle: Handle,
+    send: Send,
+) -> Message:
+    """Send a request to the controller; a malformed one ends here."""
+    if isinstance(request, CreateAclsRequest):
+        _acls(request)
+    else:
+        _filters(request.filters)
+    response: Message = await send(request)
+    return response
+
+
+def _acls(request: CreateAclsRequest) -> list[Acl]:
+    """Return the ACLs of a request. Raises MalformedError."""
+    acls = []
+    for row in paced(request.creations):
+        _check_numbers(row.resource_type, row.resource_pattern_type, row.operation, row.permission_type)
+        acl = Acl(
+            numbered(ResourceType, row.resource_type), numbered(PatternType, row.resource_pattern_type),
+            row.resource_name, row.principal, row.host,
+            numbered(Operation, row.operation), numbered(PermissionType, row.permission_type),
+        )  # fmt: skip
+        acls.append(acl)
+    return acls
+
+
+def _filters(rows: Sequence[DescribeAclsRequest | DeleteAclsFilter]) -> list[AclFilter]:
+    """Return the filters of a request. Raises MalformedError."""
+    filters = []
+    for row in paced(rows):
+        _check_numbers(row.resource_type_filter, row.pattern_type_filter, row.operation, row.permission_type)
+        filter = AclFilter(
+            numbered(ResourceType, row.resource_type_filter), numbered(PatternType, row.pattern_type_filter),
+            row.resource_name_filter, row.principal_filter, row.host_filter,
+            numbered(Operation, row.operation), numbered(PermissionType, row.permission_type),
+        )  # fmt: skip
+        filters.append(filter)
+    return filters
+
+
+def _check_numbers(*numbers: int) -> None:
     """Raise MalformedError, which closes the connection, if a resource type, pattern type, operation or permission
     type is UNKNOWN (0).
 
     Apache Kafka makes this check when it parses a request, before it looks for an authorizer. It accepts numbers that
     belong to no type.
     """
-    if UNKNOWN in numbers:
+    if ResourceType.UNKNOWN in numbers:
         raise MalformedError("an ACL or an ACL filter has an unknown element")
+
+
+def _check_authorizer(services: Services) -> None:
+    if services.authorizer is None:
+        raise KafkaError(DISABLED, f"{NO_AUTHORIZER}.")
+
+
+async def _propagate(services: Services) -> None:
+    if services.peers is not None:
+        await services.peers.wait_for_images(services.controller.last_change_number, PROPAGATION_S)
+
+
+def _log(context: RequestContext, message: str, acls: Iterable[Acl]) -> None:
+    for acl in paced(acls):
+        log.info(message, acl=acl, principal=context.principal, host=context.host)
+
+
+def _creation_result(error: KafkaError | None) -> AclCreationResult:
+    if error is None:
+        return AclCreationResult(error_message="")
+    return AclCreationResult(error_code=error.code, error_message=error.message)
+
+
+def _deletion_result(filter: AclFilter, acls: Sequence[Acl]) -> DeleteAclsFilterResult:
+    error = filter.error
+    if error is not None:
+        return DeleteAclsFilterResult(error_code=error.code, error_message=error.message)
+    matching = [
+        DeleteAclsMatchingAcl(
+            error_message=None, resource_type=acl.resource_type, resource_name=acl.name, pattern_type=acl.pattern_type,
+            principal=acl.principal, host=acl.host, operation=acl.operation, permission_type=acl.permission,
+        )
+        for acl in paced(acls)
+    ]  # fmt: skip
+    return DeleteAclsFilterResult(error_message=None, matching_acls=matching)
 
 
 HANDLERS = {ApiKey.DESCRIBE_ACLS: describe_acls, ApiKey.CREATE_ACLS: create_acls, ApiKey.DELETE_ACLS: delete_acls}

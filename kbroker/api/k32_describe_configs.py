@@ -2,13 +2,18 @@
 
 - configuration_keys, unless it is null or empty, selects configs by name.
 - Synonyms are returned if the request includes them, as is documentation (version 3). Version 3 also returns types.
-- Values of sensitive configs are never returned.
+- Values of sensitive configs are never returned; the source of a view, only to a client that may describe it.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
 
-from kbroker.api.config_resources import invalid_request, parse_node_id
-from kbroker.api.context import RequestContext, Services
+from kbroker.api.authorization import Request, each
+from kbroker.api.config_resources import invalid_request, parse_node_id, refuse_resource
+from kbroker.api.context import Handle, RequestContext, Services
+from kbroker.authorization.acl import Operation, ResourceType
+from kbroker.authorization.authorizer import Access
 from kbroker.common import KafkaError
 from kbroker.config.alter import logger_levels
 from kbroker.config.config_def import ConfigResourceType
@@ -22,6 +27,7 @@ from kbroker.config.describe import (
     describe_group,
     describe_topic,
 )
+from kbroker.config.queue_configs import VIEW_OF
 from kbroker.metadata.topics.topic_names import validate_topic_name
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
@@ -51,9 +57,19 @@ def handle(services: Services, context: RequestContext, request: DescribeConfigs
         key = resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())
         result = known.get(key)
         if result is None:
-            result = known[key] = _result(services, request, resource, topics)
+            result = known[key] = _result(services, context.access(services), request, resource, topics)
         results.append(result)
     return DescribeConfigsResponse(results=results)
+
+
+def authorize(checked: Request, handle: Handle) -> Any:
+    return each("resources", partial(refuse_resource, operation=Operation.DESCRIBE_CONFIGS))(checked, handle)
+
+
+def failed_response(
+    context: RequestContext, request: DescribeConfigsRequest, error: KafkaError
+) -> DescribeConfigsResponse:
+    return DescribeConfigsResponse(results=[_failed(resource, error) for resource in paced(request.resources)])
 
 
 def is_cacheable(services: Services, request: DescribeConfigsRequest) -> bool:
@@ -62,10 +78,14 @@ def is_cacheable(services: Services, request: DescribeConfigsRequest) -> bool:
 
 
 def _result(
-    services: Services, request: DescribeConfigsRequest, resource: DescribeConfigsResource, topics: TopicConfigs
+    services: Services,
+    access: Access | None,
+    request: DescribeConfigsRequest,
+    resource: DescribeConfigsResource,
+    topics: TopicConfigs,
 ) -> DescribeConfigsResult:
     """Describe a resource. `topics`: the configs of the topics that the request has named before."""
-    result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+    result = _failed(resource, KafkaError(ErrorCode.NONE))
     names = frozenset(resource.configuration_keys or ())
     try:
         if resource.resource_type == ConfigResourceType.BROKER_LOGGER:
@@ -76,14 +96,31 @@ def _result(
             key = frozenset(overrides.items()), names
             if key not in topics:
                 topics[key] = _configs(request, describe_topic(overrides, services.config), names)
+                source = overrides.get(VIEW_OF, "")
+                if source and access and not access.allows(Operation.DESCRIBE, ResourceType.TOPIC, source):
+                    _hide_source(topics[key])
             result.configs = topics[key]
         else:
             entries = _entries(services, resource.resource_type, resource.resource_name)
             result.configs = _configs(request, entries, names)
     except KafkaError as error:
-        result.error_code = error.code
-        result.error_message = error.message or ""
+        return _failed(resource, error)
     return result
+
+
+def _hide_source(configs: list[DescribeConfigsResourceResult]) -> None:
+    for config in configs:
+        if config.name == VIEW_OF:
+            config.value, config.synonyms = None, []
+
+
+def _failed(resource: DescribeConfigsResource, error: KafkaError) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        error_code=error.code,
+        error_message=error.message or "",
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
 
 
 def _topic_overrides(services: Services, name: str) -> ConfigTexts:

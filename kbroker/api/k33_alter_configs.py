@@ -14,6 +14,7 @@ from protocol.messages.k33_alter_configs import AlterableConfig, AlterConfigsReq
 
 FORWARDED = True
 forward, failed_response = config_resources.forward, config_resources.failed_response
+authorize = config_resources.authorize_alteration
 # Each resource takes about 0.3 ms.
 RUNS_IN_TURNS = True
 

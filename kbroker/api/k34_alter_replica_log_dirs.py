@@ -4,6 +4,9 @@ kbroker has one log directory: it is the only valid target, and each of its repl
 the order of the checks are those of Apache Kafka 4.4.0.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.runtime.turns import paced
@@ -23,6 +26,18 @@ MAX_NAME_LENGTH = 255
 def handle(
     services: Services, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
+    return _respond(request, partial(_code, services))
+
+
+def failed_response(
+    context: RequestContext, request: AlterReplicaLogDirsRequest, error: KafkaError
+) -> AlterReplicaLogDirsResponse:
+    return _respond(request, lambda topic, index, path: error.code)
+
+
+def _respond(
+    request: AlterReplicaLogDirsRequest, code_of: Callable[[str, int, str], ErrorCode]
+) -> AlterReplicaLogDirsResponse:
     # If a partition is in several directories, the last one counts.
     targets: dict[str, dict[int, str]] = {}
     for directory in paced(request.dirs):
@@ -31,17 +46,20 @@ def handle(
                 targets.setdefault(topic.name, {})[index] = directory.path
     response = AlterReplicaLogDirsResponse()
     for name, paths in targets.items():
-        partitions = [_result(services, name, index, path) for index, path in paced(paths.items())]
+        partitions = [
+            AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code_of(name, index, path))
+            for index, path in paced(paths.items())
+        ]
         response.results.append(AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions))
     return response
 
 
-def _result(services: Services, topic: str, index: int, path: str) -> AlterReplicaLogDirPartitionResult:
+def _code(services: Services, topic: str, index: int, path: str) -> ErrorCode:
     try:
         _check(services, topic, index, path)
     except KafkaError as error:
-        return AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error.code)
-    return AlterReplicaLogDirPartitionResult(partition_index=index)
+        return error.code
+    return ErrorCode.NONE
 
 
 def _check(services: Services, topic: str, index: int, path: str) -> None:

@@ -1,11 +1,12 @@
 """CreatePartitions (key 37), versions 0 to 3: increase the number of partitions of topics.
 
 - Each topic is handled independently. With validate_only no partition is added.
+- From version 3 on topics beyond the quota of the client get THROTTLING_QUOTA_EXCEEDED (KIP-599).
 - The response is sent when this broker has opened the logs. timeout_ms is ignored: this takes no longer than a write to
   the coordination service.
 """
 
-from kbroker.api.context import RequestContext, Services
+from kbroker.api.context import RequestContext, Services, mutation_quota
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.topic_control_manager import CreatePartitionsResult
 from kbroker.metadata.topics.topic_requests import NewPartitions
@@ -22,13 +23,18 @@ FORWARDED = True
 # Each topic takes about 0.3 ms.
 RUNS_IN_TURNS = True
 
+FIRST_WITH_STRICT_QUOTA = 3
+
 
 async def handle(
     services: Services, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     topics = [_new_partitions(topic) for topic in paced(request.topics)]
-    results = await services.controller.topics.create_partitions(topics, request.validate_only)
-    return CreatePartitionsResponse(results=[_result(result) for result in paced(results)])
+    quota = mutation_quota(services, context, FIRST_WITH_STRICT_QUOTA)
+    results = await services.controller.topics.create_partitions(topics, request.validate_only, quota)
+    return CreatePartitionsResponse(
+        throttle_time_ms=quota.throttle_ms, results=[_result(result) for result in paced(results)]
+    )
 
 
 def failed_response(

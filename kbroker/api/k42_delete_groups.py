@@ -1,9 +1,11 @@
 """DeleteGroups (key 42), versions 0 to 2: delete groups without members, and their offsets.
 
-The states of a share group are at the share coordinators, and deleted before it.
+The states of a share group are at the share coordinators, and deleted before it. With ACLs each group needs DELETE.
 """
 
+from kbroker.api.authorization import require
 from kbroker.api.context import RequestContext, Services
+from kbroker.authorization.acl import Operation, ResourceType
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.share.share_group import ShareGroup
 from kbroker.runtime.turns import yield_if_due
@@ -16,14 +18,15 @@ async def handle(services: Services, context: RequestContext, request: DeleteGro
     results: dict[str, DeletableGroupResult] = {}
     for group_id in request.groups_names:
         if group_id not in results:
-            error = await _delete(services, group_id)
+            error = await _delete(services, context, group_id)
             results[group_id] = DeletableGroupResult(group_id=group_id, error_code=error)
         yield_if_due()
     return DeleteGroupsResponse(results=list(results.values()))
 
 
-async def _delete(services: Services, group_id: str) -> ErrorCode:
+async def _delete(services: Services, context: RequestContext, group_id: str) -> ErrorCode:
     try:
+        require(services, context, Operation.DELETE, ResourceType.GROUP, group_id)
         if isinstance(services.groups.group(group_id), ShareGroup):
             await services.share_group_states.delete_group_states(group_id)
         await services.groups.delete_group(group_id)

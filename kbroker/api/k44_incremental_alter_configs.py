@@ -19,6 +19,7 @@ from protocol.messages.k44_incremental_alter_configs import (
 
 FORWARDED = True
 forward, failed_response = config_resources.forward, config_resources.failed_response
+authorize = config_resources.authorize_alteration
 # Each resource takes about 0.3 ms.
 RUNS_IN_TURNS = True
 

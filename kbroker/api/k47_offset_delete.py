@@ -2,11 +2,14 @@
 
 A group with members keeps the offsets of the topics that it subscribes to. If it is not a consumer group, it keeps all
 offsets.
+
+With ACLs it needs DELETE on the group, and READ on each topic.
 """
 
 from collections.abc import Mapping
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.response_errors import failed_rows
 from kbroker.common import KafkaError
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
@@ -25,6 +28,12 @@ async def handle(services: Services, context: RequestContext, request: OffsetDel
     errors = await services.groups.delete_offsets(request.group_id, existing)
     results = dict(zip(existing, errors, strict=True))
     return _response(request, results)
+
+
+def failed_response(context: RequestContext, request: OffsetDeleteRequest, error: KafkaError) -> OffsetDeleteResponse:
+    if error.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return OffsetDeleteResponse(error_code=error.code)
+    return OffsetDeleteResponse(topics=failed_rows(OffsetDeleteResponseTopic, request.topics, error))
 
 
 def _existing(services: Services, request: OffsetDeleteRequest) -> list[tuple[str, int]]:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k50_describe_user_scram_credentials import (
@@ -30,6 +31,17 @@ def handle(
     if not request.users:
         named = [(name, 1) for name in list(users)]
     return DescribeUserScramCredentialsResponse(results=[_result(services, *each) for each in paced(named)])
+
+
+def failed_response(
+    context: RequestContext, request: DescribeUserScramCredentialsRequest, error: KafkaError
+) -> DescribeUserScramCredentialsResponse:
+    # As in Kafka, without the names.
+    results = [
+        DescribeUserScramCredentialsResult(error_code=error.code, error_message=error.message)
+        for _ in paced(request.users or ())
+    ]
+    return DescribeUserScramCredentialsResponse(error_code=error.code, error_message=error.message, results=results)
 
 
 def _result(services: Services, user: str, times: int) -> DescribeUserScramCredentialsResult:

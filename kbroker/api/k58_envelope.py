@@ -4,7 +4,8 @@
 - If this broker is not the controller, or is not any more when the request is handled, the error is NOT_CONTROLLER and
   the other broker sends the request to the new controller.
 - The request has the principal and the address of the client, and the listener of brokers. It is a client's request:
-  the broker that forwards it may do more than the client (`Identity.forwarded_by`).
+  the broker that forwards it may do more than the client (`Identity.forwarded_by`). Only if the principal is
+  BROKER_PRINCIPAL, which no client has, it is that broker's own.
 - The broker that the client is connected to reports the errors of the inner response.
 """
 
@@ -13,7 +14,7 @@ from kbroker.api.dispatch import is_forwarded
 from kbroker.api.local_requests import DetachedConnection, handler_of
 from kbroker.api.response_errors import has_error_code
 from kbroker.common import Buffer
-from kbroker.interbroker.controller_channel import decode_address, decode_principal
+from kbroker.interbroker.controller_channel import BROKER_PRINCIPAL, decode_address, decode_principal
 from kbroker.runtime.turns import yield_if_due
 from protocol.errors import ErrorCode, MalformedError
 from protocol.framing import decode_request_header, encode_response_header
@@ -32,21 +33,24 @@ async def handle(services: Services, context: RequestContext, request: EnvelopeR
         return EnvelopeResponse(error_code=ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE)
     if not is_forwarded(header.api_key):
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
-    handler = handler_of(header.api_key, header.version)
+    handler = handler_of(header.api_key, header.version, authorizes=services.authorizer is not None)
     if handler is None:
         return EnvelopeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     if not services.controller.is_elected:
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
-    identity = Identity(context.listener, principal, forwarded_by=context.peer_broker)
+    if principal == BROKER_PRINCIPAL:
+        identity = Identity(context.listener, peer_broker=context.peer_broker)
+    else:
+        identity = Identity(context.listener, principal, forwarded_by=context.peer_broker)
     inner = RequestContext(
         DetachedConnection(f"{host}:0", identity), handler, header.version, header.correlation_id, header.client_id,
         context.received_ns,
     )  # fmt: skip
     try:
         message = handler.decode(memoryview(request.request_data), header.body_pos, header.version, yield_if_due)
+        response = await complete_response(handler.handle, services, inner, message)
     except MalformedError:
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
-    response = await complete_response(handler.handle, services, inner, message)
     if has_error_code(response, ErrorCode.NOT_CONTROLLER):
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     out: list[Buffer] = [encode_response_header(header.api_key, header.version, header.correlation_id)]

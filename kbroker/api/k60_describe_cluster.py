@@ -7,7 +7,7 @@
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.k03_metadata import controller_id
-from kbroker.api.k29_acls import CLUSTER_OPERATIONS, OPERATIONS_NOT_REQUESTED
+from kbroker.authorization.acl import CLUSTER_NAME, OPERATIONS_NOT_REQUESTED, ResourceType
 from protocol.errors import ErrorCode
 from protocol.messages.k60_describe_cluster import (
     DescribeClusterBroker,
@@ -45,6 +45,8 @@ def handle(services: Services, context: RequestContext, request: DescribeCluster
         controller_id=controller_id(metadata, metadata.endpoints(context.listener)),
         brokers=brokers,
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_REQUESTED
+            context.authorized_operations(services, ResourceType.CLUSTER, CLUSTER_NAME)
+            if request.include_cluster_authorized_operations
+            else OPERATIONS_NOT_REQUESTED
         ),
     )

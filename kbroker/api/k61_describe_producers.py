@@ -5,8 +5,12 @@ of an error, because kafka-transactions asks for all topics.
 """
 
 from functools import cache, partial
+from typing import Any
 
-from kbroker.api.context import RequestContext, Services
+from kbroker.api.authorization import DEFAULT_TEXT, Request, each, may
+from kbroker.api.context import Handle, RequestContext, Services
+from kbroker.authorization.acl import Operation, ResourceType
+from kbroker.common import KafkaError
 from kbroker.metadata.topics.topic_names import topic_name_error
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
@@ -33,6 +37,29 @@ def handle(services: Services, context: RequestContext, request: DescribeProduce
         partitions = [describe(topic.name, name_error, index) for index in paced(topic.partition_indexes)]
         response.topics.append(TopicResponse(name=topic.name, partitions=partitions))
     return response
+
+
+_may_read = may(Operation.READ, ResourceType.TOPIC, "name", DEFAULT_TEXT)
+
+
+def authorize(checked: Request, handle: Handle) -> Any:
+    # As in Kafka, an invalid name has its own error.
+    return each("topics", lambda request, topic: None if topic_name_error(topic.name) else _may_read(request, topic))(
+        checked, handle
+    )
+
+
+def failed_response(
+    context: RequestContext, request: DescribeProducersRequest, error: KafkaError
+) -> DescribeProducersResponse:
+    topics = []
+    for topic in paced(request.topics):
+        results = [
+            PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
+            for index in paced(topic.partition_indexes)
+        ]
+        topics.append(TopicResponse(name=topic.name, partitions=results))
+    return DescribeProducersResponse(topics=topics)
 
 
 def _partition(services: Services, topic: str, name_error: str | None, index: int) -> PartitionResponse:

@@ -6,10 +6,12 @@
   each member.
 - Both get UNSUPPORTED_VERSION while the feature group.version is below 1, or without `consumer` in
   group.coordinator.rebalance.protocols.
+- With ACLs the first needs READ on the group and DESCRIBE on the topics that it names (regular expressions match only
+  such topics), the second DESCRIBE on the group and on all topics that are assigned.
 """
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.k15_groups import describe_groups_of_kind
+from kbroker.api.k15_groups import assigned_topics, describe_groups_of_kind
 from kbroker.common import KafkaError, uuid_text
 from kbroker.coordinator.group.assignors.server_assignors import supported_assignors
 from kbroker.coordinator.group.consumer.consumer_groups import ConsumerGroups
@@ -40,14 +42,17 @@ async def heartbeat(
     _check_enabled(services)
     validate_request(request, context.version, supported_assignors(services.config.group_consumer_assignors))
     new_member_id = uuid_text(services.environment.random.randbytes(16))
-    beat = HeartbeatRequest(request, new_member_id, context.client_id or "", context.client_host)
+    client_id, access = context.client_id or "", context.access(services)
+    beat = HeartbeatRequest(request, new_member_id, client_id, context.client_host, access=access)
     return await services.groups.write(request.group_id, ConsumerGroups, lambda groups: groups.heartbeat(beat))
 
 
 async def describe(
     services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    groups = await describe_groups_of_kind(services, request, ConsumerGroups, DescribedConsumerGroup, _check_enabled)
+    groups = await describe_groups_of_kind(
+        services, context, request, ConsumerGroups, DescribedConsumerGroup, _check_enabled, assigned_topics
+    )
     return ConsumerGroupDescribeResponse(groups=groups)
 
 

@@ -4,16 +4,19 @@
 - cursor is the topic and partition with which a page starts. If the request names topics, it must be one of them.
 - A page has at most response_partition_limit partitions, at least 1 and at most max.request.partition.size.limit.
   Topics that do not exist do not count.
+- Topics without DESCRIBE are left out of all topics. If they are named, they have TOPIC_AUTHORIZATION_FAILED at the end
+  of the page, whether they exist or not.
 - A replica is offline if its broker is fenced, not registered, or without the listener of the request. As in Kafka, a
   leader without this listener is not named, without an error. The eligible leader replicas (ELR) and the last known
   ones are those that the controller has stored with the partition.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from heapq import merge
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.k29_acls import TOPIC_OPERATIONS
+from kbroker.authorization.acl import Operation, ResourceType
 from kbroker.common import NO_LEADER
 from kbroker.metadata.image import BrokerEndpoint, MetadataImage, PartitionRegistration, TopicImage
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, topic_name_error
@@ -42,12 +45,24 @@ def handle(
         topics = [_missing_topic(ErrorCode.INVALID_REQUEST, name) for name in paced(requested)]
         return DescribeTopicPartitionsResponse(topics=topics)
     names = requested or sorted(services.metadata.topics)
-    first_partition = 0
+    first_partition, refused = 0, []
     if cursor is not None:
         names = [name for name in paced(names) if name >= cursor.topic_name]
+    access = context.access(services)
+    if access is not None:
+        may_describe = partial(access.allows, Operation.DESCRIBE, ResourceType.TOPIC)
+        refused = [name for name in paced(requested and names) if not may_describe(name)]
+        names = [name for name in paced(names) if may_describe(name)]
+    if cursor is not None:
         first_partition = cursor.partition_index if names and names[0] == cursor.topic_name else 0
     limit = min(request.response_partition_limit, services.config.max_request_partition_size_limit)
-    return _page(services.metadata, context.listener, names, first_partition, max(limit, 1))
+    response = _page(services.metadata, context.listener, names, first_partition, max(limit, 1))
+    for topic in paced(response.topics):
+        topic.topic_authorized_operations = context.authorized_operations(
+            services, ResourceType.TOPIC, topic.name or ""
+        )
+    response.topics += [_missing_topic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name) for name in paced(refused)]
+    return response
 
 
 def _sorted_names(request: DescribeTopicPartitionsRequest) -> list[str]:
@@ -69,6 +84,10 @@ def _page(
     """Return a page of these topics, at most `limit` partitions, starting with `first_partition` of the first topic."""
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     for name in paced(names):
+        if limit == 0:
+            return DescribeTopicPartitionsResponse(
+                topics=topics, next_cursor=Cursor(topic_name=name, partition_index=0)
+            )
         topic = image.topics.get(name)
         if topic is None:
             is_valid = topic_name_error(name) is None
@@ -76,10 +95,6 @@ def _page(
             topics.append(_missing_topic(code, name))
             first_partition = 0
             continue
-        if limit == 0:
-            return DescribeTopicPartitionsResponse(
-                topics=topics, next_cursor=Cursor(topic_name=name, partition_index=0)
-            )
         topic = image.resolve(topic)
         end = min(first_partition + limit, len(topic.partitions))
         topics.append(_topic(image, listener, topic, first_partition, end))
@@ -93,10 +108,8 @@ def _page(
 
 
 def _missing_topic(code: ErrorCode, name: str) -> DescribeTopicPartitionsResponseTopic:
-    topic = DescribeTopicPartitionsResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
-    if code != ErrorCode.INVALID_REQUEST:
-        topic.topic_authorized_operations = TOPIC_OPERATIONS
-    return topic
+    is_internal = name in INTERNAL_TOPICS and code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name, is_internal=is_internal)
 
 
 def _topic(
@@ -112,7 +125,6 @@ def _topic(
         topic_id=topic.topic_id,
         is_internal=topic.internal,
         partitions=partitions,
-        topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 

@@ -3,10 +3,11 @@
 - ShareGroupHeartbeat (key 76), version 1: join a group, stay in it and get partitions, leave it.
 - ShareGroupDescribe (key 77), version 1: the state, epochs and members of groups.
 - Both get UNSUPPORTED_VERSION while the feature share.version is below 1.
+- With ACLs both need the same as the APIs of consumer groups (k68_consumer_groups.py).
 """
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.k15_groups import describe_groups_of_kind
+from kbroker.api.k15_groups import assigned_topics, describe_groups_of_kind
 from kbroker.coordinator.group.share.heartbeat import validate_request
 from kbroker.coordinator.group.share.share_groups import ShareGroups
 from protocol.apis import ApiKey
@@ -43,7 +44,9 @@ async def heartbeat(
 async def describe(
     services: Services, context: RequestContext, request: ShareGroupDescribeRequest
 ) -> ShareGroupDescribeResponse:
-    groups = await describe_groups_of_kind(services, request, ShareGroups, DescribedShareGroup, _check_enabled)
+    groups = await describe_groups_of_kind(
+        services, context, request, ShareGroups, DescribedShareGroup, _check_enabled, assigned_topics
+    )
     return ShareGroupDescribeResponse(groups=groups)
 
 

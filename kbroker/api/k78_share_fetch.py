@@ -6,20 +6,23 @@
 - The acknowledgements of a partition are all accepted, or none. They are persisted before the response.
 - A renewal (version 2, KIP-1222) extends locks; its request fetches nothing.
 - The first request of a session cannot acknowledge anything.
+- With ACLs they need READ on the group, and on each topic whenever records of it are acquired or acknowledged.
 """
 
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from kbroker.api.authorization import require
 from kbroker.api.context import RequestContext, Services
+from kbroker.authorization.acl import Operation, ResourceType
 from kbroker.common import KafkaError
 from kbroker.metadata.features import SHARE_VERSION
 from kbroker.runtime.turns import paced
 from kbroker.share.delivery import Acknowledgement, AcknowledgeType
 from kbroker.share.leader import AcquiredRecords, AcquireRequest
 from kbroker.share.partition import not_acquired
-from kbroker.share.session import FINAL_EPOCH, INITIAL_EPOCH, TopicIdPartition
+from kbroker.share.session import FINAL_EPOCH, INITIAL_EPOCH, ShareSession, TopicIdPartition
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.fast.current_leader import CurrentLeader
@@ -59,7 +62,7 @@ async def share_fetch(services: Services, context: RequestContext, request: Shar
             (each.topic_id, index) for each in request.forgotten_topics_data for index in paced(each.partitions)
         ]
         session = sharing.begin_fetch(group_id, member_id, epoch, context.connection, added, forgotten)
-    outcomes = await _acknowledge(services, group_id, member_id, acknowledgements, request.is_renew_ack)
+    outcomes = await _acknowledge(services, context, session, acknowledgements, request.is_renew_ack)
     results = {}
     if epoch == FINAL_EPOCH:
         await sharing.release(session)
@@ -72,7 +75,8 @@ async def share_fetch(services: Services, context: RequestContext, request: Shar
             # At least one batch, even if other clients do not read their responses.
             max(services.fetching.max_consumer_bytes(request.max_bytes), min(request.max_bytes, 1)),
         )
-        results = await sharing.fetch(wanted, request.max_wait_ms, request.min_bytes)
+        check_topic = partial(_check_topic, services, context)
+        results = await sharing.fetch(wanted, request.max_wait_ms, request.min_bytes, check_topic)
     response = ShareFetchResponse(acquisition_lock_timeout_ms=_lock_duration_ms(services, group_id))
     leaders = _Leaders(services, context.listener)
     topics: dict[bytes, list[SharePartitionData]] = {}
@@ -107,7 +111,7 @@ async def share_acknowledge(
     epoch, sharing = request.share_session_epoch, services.share
     session = sharing.begin_acknowledgement(group_id, member_id, epoch)
     acknowledgements = _acknowledgements(request.topics)
-    outcomes = await _acknowledge(services, group_id, member_id, acknowledgements, request.is_renew_ack)
+    outcomes = await _acknowledge(services, context, session, acknowledgements, request.is_renew_ack)
     if epoch == FINAL_EPOCH:
         await sharing.release(session)
     leaders = _Leaders(services, context.listener)
@@ -159,16 +163,28 @@ def _acknowledgements(topics: Sequence[Any]) -> Acknowledgements:
     return found
 
 
+def _check_topic(services: Services, context: RequestContext, topic_id: bytes) -> None:
+    """Raise KafkaError if the client may not read a topic. The partitions of unknown ones have another error."""
+    name = services.metadata.topic_name(topic_id)
+    if name is not None:
+        require(services, context, Operation.READ, ResourceType.TOPIC, name)
+
+
 async def _acknowledge(
-    services: Services, group_id: str, member_id: str, acknowledgements: Acknowledgements, is_renewal: bool
+    services: Services,
+    context: RequestContext,
+    session: ShareSession,
+    acknowledgements: Acknowledgements,
+    is_renewal: bool,
 ) -> Outcomes:
     """Acknowledge records of several partitions at the same time."""
     outcomes: Outcomes = {}
     pending = {}
     for key, batches in paced(acknowledgements.items()):
         try:
+            _check_topic(services, context, key[0])
             spans = _by_type(batches, is_renewal)
-            pending[key] = services.share.acknowledge(group_id, member_id, key, spans)
+            pending[key] = services.share.acknowledge(session.group_id, session.member_id, key, spans)
             outcomes[key] = None
         except KafkaError as error:
             outcomes[key] = error

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.response_errors import failed_rows
 from kbroker.common import KafkaError
 from kbroker.coordinator.share.records import decode_batches, encode_batches
 from kbroker.coordinator.share.share_coordinator import ShareCoordinator
@@ -101,6 +102,12 @@ async def handle(services: Services, context: RequestContext, request: Any) -> A
             for topic_id, partitions in results.items()
         ]
     )
+
+
+def failed_response(context: RequestContext, request: Any, error: KafkaError) -> Any:
+    response_class = OPERATIONS[context.api_key][0]
+    row_class: Any = response_class.__rows__["results"].type[0]
+    return response_class(results=failed_rows(row_class, request.topics, error))
 
 
 HANDLERS = dict.fromkeys(OPERATIONS, handle)

@@ -4,15 +4,20 @@
   records from the start offset on that are not completed. -1 stands for an offset that no leader has determined yet.
 - AlterShareGroupOffsets (key 91), version 0: set start offsets. Records before them are not delivered any more.
 - DeleteShareGroupOffsets (key 92), version 0: forget topics, so that the group begins with them as with new ones.
+- With ACLs the first needs DESCRIBE on the group and the topics, the second READ on both, the last DELETE on the group
+  and READ on the topics.
 - The group must be empty for the last two. All get UNSUPPORTED_VERSION while the feature share.version is below 1.
 """
 
 from collections.abc import Iterable
-from typing import cast
+from typing import Any, cast
 
+from kbroker.api.authorization import DEFAULT_TEXT, refusal, require
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.k02_list_offsets import CONSUMER, LATEST
 from kbroker.api.local_requests import handle_locally
+from kbroker.api.response_errors import failed_rows
+from kbroker.authorization.acl import Operation, ResourceType
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.share.share_groups import ShareGroups
 from kbroker.coordinator.share.share_partition_state import UNINITIALIZED_START_OFFSET, UNKNOWN_COUNT, StateSummary
@@ -58,17 +63,19 @@ async def describe(
     services: Services, context: RequestContext, request: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:
     with_lag = context.version >= LAG_VERSION
-    groups = [await _describe(services, group, with_lag=with_lag) for group in request.groups]
+    groups = [await _describe(services, context, group, with_lag=with_lag) for group in request.groups]
     return DescribeShareGroupOffsetsResponse(groups=groups)
 
 
 async def _describe(
-    services: Services, group: DescribeShareGroupOffsetsRequestGroup, *, with_lag: bool
+    services: Services, context: RequestContext, group: DescribeShareGroupOffsetsRequestGroup, *, with_lag: bool
 ) -> DescribeShareGroupOffsetsResponseGroup:
     group_id = group.group_id
     response = DescribeShareGroupOffsetsResponseGroup(group_id=group_id)
     try:
+        require(services, context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
         requested = await _requested_partitions(services, group)
+        response.topics = _without_refused(services, context, group, requested)
         known = [
             (topic.topic_id, index)
             for name, indexes in paced(requested.items())
@@ -100,6 +107,27 @@ async def _describe(
             else:
                 row.partitions.append(_described(index, summary, end))
     return response
+
+
+def _without_refused(
+    services: Services,
+    context: RequestContext,
+    group: DescribeShareGroupOffsetsRequestGroup,
+    requested: dict[str, list[int]],
+) -> list[DescribeShareGroupOffsetsResponseTopic]:
+    """Remove the topics that the client may not describe. Returns rows with errors for those that it has named."""
+    access = context.access(services)
+    refused = [
+        name
+        for name in paced(requested)
+        if access is not None and not access.allows(Operation.DESCRIBE, ResourceType.TOPIC, name)
+    ]
+    error = refusal(ResourceType.TOPIC, DEFAULT_TEXT)
+    rows = []
+    for name in paced(refused):
+        partitions = [_failed(index, error) for index in paced(requested.pop(name))]
+        rows.append(DescribeShareGroupOffsetsResponseTopic(topic_name=name, partitions=partitions))
+    return [] if group.topics is None else rows
 
 
 async def _requested_partitions(
@@ -176,6 +204,16 @@ async def _list_offsets(services: Services, leader: int, request: ListOffsetsReq
         timeout_ms = services.config.request_timeout_ms
         response = await services.peers.request(leader, request, LIST_OFFSETS_VERSION, timeout_ms=timeout_ms)
     return cast(ListOffsetsResponse, response)
+
+
+def failed_response(context: RequestContext, request: Any, error: KafkaError) -> Any:
+    """As in Kafka, topics that are refused have the error, else the response of AlterShareGroupOffsets and Delete."""
+    is_alter = isinstance(request, AlterShareGroupOffsetsRequest)
+    response_class: Any = AlterShareGroupOffsetsResponse if is_alter else DeleteShareGroupOffsetsResponse
+    if error.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return response_class(error_code=error.code, error_message=error.message)
+    row_class = AlterShareGroupOffsetsResponseTopic if is_alter else DeleteShareGroupOffsetsResponseTopic
+    return response_class(responses=failed_rows(row_class, request.topics, error))
 
 
 async def alter(

@@ -13,6 +13,7 @@ from kbroker.api.context import (
     complete_response,
 )
 from kbroker.api.dispatch import load_handler
+from kbroker.authorization.authorizer import Access
 from protocol.apis import ALL_APIS
 from protocol.schema.message import Message, message_info
 
@@ -31,12 +32,13 @@ _IGNORE_ERRORS = _IgnoreErrors()
 class DetachedConnection:
     """Stands for the connection of such a request."""
 
-    __slots__ = ("client_software", "identity", "peer", "producer_since", "sasl")
+    __slots__ = ("access", "client_software", "identity", "peer", "producer_since", "sasl")
 
     def __init__(self, peer: str, identity: Identity) -> None:
         self.producer_since: int | None = None
         self.sasl: None = None
         self.client_software = UNKNOWN_SOFTWARE
+        self.access: Access | None = None
         self.peer = peer
         self.identity = identity
 
@@ -50,17 +52,19 @@ class DetachedConnection:
 
 
 @cache
-def handler_of(api_key: int, version: int) -> ApiHandler | None:
+def handler_of(api_key: int, version: int, *, authorizes: bool) -> ApiHandler | None:
     """Return the handler that does not forward; None if the version is not served."""
     api = ALL_APIS.get(api_key)
-    return load_handler(api.key, version, forwards=False) if api is not None and api.serves(version) else None
+    if api is None or not api.serves(version):
+        return None
+    return load_handler(api.key, version, forwards=False, authorizes=authorizes)
 
 
 async def handle_locally(services: Services, request: Message, version: int, peer_broker: tuple[int, int]) -> Message:
     """Handle a request of this broker to itself, as if it had come over a connection between brokers."""
     api_key = message_info(type(request)).key
     assert api_key is not None
-    handler = handler_of(api_key, version)
+    handler = handler_of(api_key, version, authorizes=False)
     assert handler is not None
     identity = Identity(services.config.inter_broker_listener_name, peer_broker=peer_broker)
     connection = DetachedConnection("local:0", identity)

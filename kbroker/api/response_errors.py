@@ -15,9 +15,10 @@ from kbroker.api.context import RequestContext
 from kbroker.common import KafkaError
 from kbroker.runtime.turns import paced
 from protocol.schema.function_source import FunctionSource
-from protocol.schema.message import Message, StructType
+from protocol.schema.message import Message, Struct, StructType
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Struct)
 
 
 def failed_response(cls: type[Message], context: RequestContext, request: Any, error: KafkaError) -> Message:
@@ -31,6 +32,24 @@ def failed_response(cls: type[Message], context: RequestContext, request: Any, e
 def no_failed_response(context: RequestContext, request: Any, error: KafkaError) -> Message:
     """Raise the error, which closes the connection: the response has no field for it."""
     raise error
+
+
+def failed_rows(row_class: type[S], elements: Iterable[Any], error: KafkaError) -> list[S]:
+    """Return a row with the error for each element of a request, or for each of its partitions if these have codes.
+
+    A row has the fields that its class and the element have both, such as the name.
+    """
+    return [_failed_row(row_class, element, error) for element in paced(elements)]
+
+
+def _failed_row(row_class: type[S], element: Any, error: KafkaError) -> S:
+    fields: dict[str, Any] = {"error_code": error.code, "error_message": error.message}
+    for name, value in row_class.__rows__.items():
+        if name in type(element).__rows__:
+            of_element = getattr(element, name)
+            is_list = isinstance(value.type, list)
+            fields[name] = failed_rows(value.type[0], of_element, error) if is_list else of_element
+    return row_class(**{name: value for name, value in fields.items() if name in row_class.__rows__})
 
 
 # Reports.

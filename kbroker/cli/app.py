@@ -44,6 +44,10 @@ COMMANDS = {
         "kbroker.cli.transactions.app", "app", "List and describe transactions, find and end hanging ones."
     ),
     "users": CommandSource("kbroker.cli.users", "app", "List, set and delete the SCRAM users of secured listeners."),
+    "acls": CommandSource("kbroker.cli.acls", "app", "List, add and remove ACLs: what clients may do."),
+    "quotas": CommandSource(
+        "kbroker.cli.quotas", "app", "List, set and remove quotas of users, clients and addresses."
+    ),
     "configs": CommandSource(
         "kbroker.cli.configs.app", "app", "Get, set and unset configs of topics, brokers, groups and client metrics."
     ),

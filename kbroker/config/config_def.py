@@ -42,9 +42,8 @@ class NoEffect(StrEnum):
     NO_SECURITY only say how such a protection works.
     """
 
-    NO_QUOTAS = "kbroker has no client quotas yet"
     JAVA_CLASS = "kbroker does not load Java classes"
-    NO_PROTECTION = "kbroker has no authorization, delegation tokens, Kerberos or OAUTHBEARER yet"
+    NO_PROTECTION = "kbroker has no delegation tokens, Kerberos or OAUTHBEARER yet"
     NO_SECURITY = "it is part of Java's TLS, of Kerberos, OAUTHBEARER or delegation tokens, which kbroker does not have"
     BROKER_SECRET = "brokers prove to each other that they know the cluster's secret, instead of a login with SASL"
     NO_TIERED_STORAGE = "kbroker has no tiered storage"

@@ -84,8 +84,7 @@ def _refused(keys: Iterable[ConfigKey]) -> Iterator[str]:
 Those who set these configs rely on them, and {NoEffect.NO_PROTECTION}:
 everyone who can connect may do everything. So a broker that has one of them in its file, its environment or its options
 does not start, with or without a listener's prefix, and a request to set one is refused. Only the default and an empty
-value are accepted. The same holds for `super.users` and `allow.everyone.if.no.acl.found`, which Kafka's authorizer
-reads, and for a listener with another security protocol than PLAINTEXT.
+value are accepted. The same holds for a listener with another security protocol than PLAINTEXT.
 """
     yield ", ".join(f"`{key.name}`" for key in keys if key.no_effect is NoEffect.NO_PROTECTION)
     yield ""

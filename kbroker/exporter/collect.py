@@ -130,6 +130,9 @@ def _add_connections(sources: MetricSources, page: MetricsPage) -> None:
     page.add("kbroker_refusals_suppressed_total", server.context.errors.suppressed)
     for reason, count in sorted(closed.items()):
         page.add("kbroker_connections_closed_total", count, labels(reason=reason))
+    for quota, (responses, total_ms) in sorted(server.context.quotas.throttled.items()):
+        page.add("kbroker_throttled_responses_total", responses, labels(quota=quota))
+        page.add("kbroker_throttle_seconds_total", total_ms / 1000, labels(quota=quota))
 
 
 def _add_listener(page: MetricsPage, name: str, connections: int, accepted: int) -> None:

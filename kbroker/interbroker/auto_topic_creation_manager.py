@@ -6,8 +6,9 @@ from asyncio import Task
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from kbroker.common import ANONYMOUS, KafkaError
+from kbroker.common import KafkaError, Principal
 from kbroker.config import BrokerConfig
+from kbroker.interbroker.controller_channel import BROKER_PRINCIPAL
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
@@ -27,10 +28,16 @@ IMAGE_TIMEOUT_S = 5.0
 IMAGE_POLL_S = 0.01
 # As in Kafka.
 MAX_FAILURES = 1000
+# The principal and the host of the client whose request needs a topic.
+Requester = tuple[Principal, str]
+_SELF: Requester = BROKER_PRINCIPAL, ""
 
 
 class AutoTopicCreationManager:
     """Creates the topic on this broker if it is the controller, else sends a CreateTopics to the controller.
+
+    The caller has checked that the requester may create it. The controller checks it, too; what the broker creates for
+    itself, such as an internal topic, is allowed.
 
     `channel`: None if the cluster has no other broker.
     """
@@ -53,29 +60,28 @@ class AutoTopicCreationManager:
         self._failures: dict[str, tuple[str, int]] = {}
         self._tasks: set[Task[None]] = set()
 
-    async def auto_create_topic(self, name: str) -> TopicImage:
+    async def auto_create_topic(self, name: str, requester: Requester) -> TopicImage:
         """Return a topic; create it with the cluster's defaults if it does not exist. Raises KafkaError."""
-        if name in INTERNAL_TOPICS:
-            return await self.ensure_internal_topic(name)
-        return await self.ensure_topic(NewTopic(name))
+        new = new_internal_topic(name, self._config()) if name in INTERNAL_TOPICS else NewTopic(name)
+        return await self.ensure_topic(new, requester)
 
     async def ensure_internal_topic(self, name: str) -> TopicImage:
         """Return __consumer_offsets or __transaction_state; create it if it does not exist. Raises KafkaError."""
         return await self.ensure_topic(new_internal_topic(name, self._config()))
 
-    async def ensure_topic(self, new: NewTopic) -> TopicImage:
+    async def ensure_topic(self, new: NewTopic, requester: Requester = _SELF) -> TopicImage:
         """Return a topic; create it if it does not exist. Raises KafkaError."""
         topic = self._image.topics.get(new.name)
         if topic is not None:
             return topic
         if self._channel is not None and not self._controller.is_elected:
-            return await self._forward(self._channel, new)
+            return await self._forward(self._channel, new, requester)
         (result,) = await self._controller.topics.create_topics([new], validate_only=False)
         if result.error is not None and result.error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise result.error
         return self._image.topics[new.name]
 
-    def begin_creation(self, topics: Iterable[NewTopic], remember_ms: int) -> Mapping[str, str]:
+    def begin_creation(self, topics: Iterable[NewTopic], remember_ms: int, requester: Requester) -> Mapping[str, str]:
         """Create topics in the background, unless that is in progress. Returns why some of them failed before."""
         now_ms = self._environment.clock.mono_ms()
         self._failures = {name: failure for name, failure in self._failures.items() if failure[1] > now_ms}
@@ -83,15 +89,15 @@ class AutoTopicCreationManager:
         new = [topic for topic in missing if topic.name not in self._creating]
         if new:
             self._creating.update(topic.name for topic in new)
-            task = self._environment.loop.create_task(self._create(new, remember_ms))
+            task = self._environment.loop.create_task(self._create(new, remember_ms, requester))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return {topic.name: self._failures[topic.name][0] for topic in missing if topic.name in self._failures}
 
-    async def _create(self, topics: Iterable[NewTopic], remember_ms: int) -> None:
+    async def _create(self, topics: Iterable[NewTopic], remember_ms: int, requester: Requester) -> None:
         for topic in topics:
             try:
-                await self.ensure_topic(topic)
+                await self.ensure_topic(topic, requester)
                 self._failures.pop(topic.name, None)
             except Exception as error:
                 reason = (error.message if isinstance(error, KafkaError) else None) or f"{error}"
@@ -102,7 +108,7 @@ class AutoTopicCreationManager:
             finally:
                 self._creating.discard(topic.name)
 
-    async def _forward(self, channel: ControllerChannel, new: NewTopic) -> TopicImage:
+    async def _forward(self, channel: ControllerChannel, new: NewTopic, requester: Requester) -> TopicImage:
         # Imported here because most brokers never create a topic.
         from protocol.messages.k19_create_topics import (
             CreatableTopic,
@@ -119,7 +125,7 @@ class AutoTopicCreationManager:
         )
         timeout_ms = self._config().request_timeout_ms
         request = CreateTopicsRequest(topics=[creatable], timeout_ms=timeout_ms)
-        response = await channel.forward(request, _CREATE_TOPICS_VERSION, None, ANONYMOUS, "", timeout_ms)
+        response = await channel.forward(request, _CREATE_TOPICS_VERSION, None, *requester, timeout_ms)
         assert isinstance(response, CreateTopicsResponse)
         (result,) = response.topics
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):

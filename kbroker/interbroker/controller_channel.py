@@ -31,6 +31,8 @@ from protocol.schema.message import Message, message_info
 # The backoff between two attempts, in seconds. Kafka's retry.backoff.ms of this channel is 100 ms.
 MIN_BACKOFF_S = 0.02
 MAX_BACKOFF_S = 0.5
+# The principal of the requests that a broker forwards for itself. No client has one of this type.
+BROKER_PRINCIPAL = Principal("Broker", "")
 # The version of Envelope, which has another request inside, and of the principal in it.
 _ENVELOPE_VERSION = 0
 _PRINCIPAL_VERSION = 0

@@ -6,6 +6,7 @@ from asyncio import CancelledError, Future, Task
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import cast
 
 from kbroker.common import Buffer, format_address
 from kbroker.interbroker.frame_protocol import PeerFrameBuffers
@@ -16,6 +17,7 @@ from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
 from protocol.messages import message_classes
+from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from protocol.schema.codec import decode, encode
 from protocol.schema.message import Message, message_info
 
@@ -28,6 +30,9 @@ CONNECT_TIMEOUT_S = 5.0
 # Kafka's reconnect.backoff.ms and reconnect.backoff.max.ms.
 MIN_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 1.0
+BROKER_HEARTBEAT_VERSION = 2
+# The interval of asking whether a broker has a metadata change, in seconds.
+IMAGE_POLL_S = 0.02
 
 
 class Channel(IntEnum):
@@ -108,6 +113,31 @@ class Peers:
             connection = await self._connect(broker_id, channel, deadline_s)
             timeout_s = deadline_s - self._loop.time()
         return await connection.request(api_key, version, body, timeout_s)
+
+    async def wait_for_images(self, number: int, timeout_s: float) -> None:
+        """Wait until the images of all other brokers have the metadata change `number`, for at most `timeout_s`.
+
+        A broker that does not respond is not waited for.
+        """
+        deadline_s = self._loop.time() + timeout_s
+        others = [broker_id for broker_id in self._image.brokers if broker_id != self._identity.broker_id]
+        await asyncio.gather(*(self._wait_for_image(broker_id, number, deadline_s) for broker_id in others))
+
+    async def _wait_for_image(self, broker_id: int, number: int, deadline_s: float) -> None:
+        own = self._identity
+        request = BrokerHeartbeatRequest(
+            broker_id=own.broker_id, broker_epoch=own.broker_epoch, current_metadata_offset=number
+        )
+        while (remaining_s := deadline_s - self._loop.time()) > 0:
+            try:
+                response = await self.request(
+                    broker_id, request, BROKER_HEARTBEAT_VERSION, timeout_ms=int(remaining_s * 1000)
+                )
+            except PeerUnavailable:
+                return
+            if cast(BrokerHeartbeatResponse, response).is_caught_up:
+                return
+            await self._environment.sleep(IMAGE_POLL_S)
 
     # Connections.
 

@@ -78,6 +78,11 @@ class ControlManager:
                 f"Expected broker epoch {broker.registration.epoch}, but got broker epoch {broker_epoch}",
             )
 
+    async def _ensure_directory(self, path: str) -> None:
+        """Create a parent of nodes that the version which has created the cluster did not know. Raises KafkaError."""
+        if await self._writer.coordination.exists(path) is None:
+            await self._writer.commit([Create(path, b"")])
+
     def _is_acceptable(self) -> Callable[[int], bool]:
         """Return the function that says whether a broker may lead: see acceptable_leaders."""
         return acceptable_leaders(self._loader.registrations).__contains__

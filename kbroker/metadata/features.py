@@ -12,6 +12,9 @@ The features are those of Kafka:
   of an earlier version would ignore their records.
 - The levels of WITHOUT_EFFECT change nothing, so that `kafka-features upgrade --release-version` works.
 
+One is kbroker's own, and clients do not see it: kbroker.acls has level 1 as long as there are ACLs, which a broker of
+an earlier version would not enforce.
+
 Errors are those of Apache Kafka 4.4.
 """
 
@@ -25,6 +28,7 @@ GROUP_VERSION = "group.version"
 TRANSACTION_VERSION = "transaction.version"
 SHARE_VERSION = "share.version"
 STREAMS_VERSION = "streams.version"
+ACLS = "kbroker.acls"
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
@@ -63,7 +67,10 @@ class BrokerFeature(NamedTuple):
 
 
 # What this broker registers.
-OWN_FEATURES = tuple(BrokerFeature(name, range.lowest, range.highest) for name, range in SUPPORTED_FEATURES.items())
+OWN_FEATURES = (
+    *(BrokerFeature(name, range.lowest, range.highest) for name, range in SUPPORTED_FEATURES.items()),
+    BrokerFeature(ACLS, 0, 1),
+)
 # The features of a version that does not register any.
 FORMER_FEATURES = (BrokerFeature(TRANSACTION_VERSION, 0, 2),)
 
@@ -119,6 +126,14 @@ class FeatureUpdate(NamedTuple):
     upgrade_type: int
 
 
+def with_acls(features: FinalizedFeatures, has_acls: bool) -> FinalizedFeatures:
+    """Return the features of a cluster with or without ACLs."""
+    if has_acls == bool(features.level(ACLS)):
+        return features
+    levels = {name: level for name, level in features.levels.items() if name != ACLS}
+    return FinalizedFeatures(features.epoch + 1, {**levels, ACLS: 1} if has_acls else levels)
+
+
 def update_features(
     features: FinalizedFeatures,
     updates: Sequence[FeatureUpdate],
@@ -149,7 +164,7 @@ def _rejection_reason(
         return "The controller does not support the given upgrade type."
     if update.level < 0:
         return "A feature version cannot be less than 0."
-    if update.name not in SUPPORTED_FEATURES and update.level == 0:
+    if update.name == ACLS or (update.name not in SUPPORTED_FEATURES and update.level == 0):
         # Level 0 means that the feature is to be removed. Kafka has another message for this.
         return f"Feature {update.name} not found."
     supporters = {f"Local controller {controller_id}": OWN_FEATURES}

@@ -7,14 +7,19 @@ that does not await sees a consistent state. Other code only reads it.
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from kbroker.authorization.rule_set import RuleSet
 from kbroker.common import NO_LEADER, TopicPartition
 from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.config.queue_configs import VIEW_OF
 from kbroker.metadata.features import FORMER_FEATURES, FORMER_FINALIZED, BrokerFeature, FinalizedFeatures
 from kbroker.metadata.topics.topic_names import collision_key
+from kbroker.quotas.entities import QuotaEntity, Quotas
 from protocol.scram import ScramCredential, ScramMechanism
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class WriteHealth(IntEnum):
@@ -257,8 +262,9 @@ class MetadataDelta:
     must handle deletions first. A topic in `missing` has no nodes any more, but nothing proves that it was deleted:
     nothing of it may be removed for good. `partitions` has every new, changed or removed partition, including those of
     created, deleted and missing topics. `configs` has the new overrides of each changed resource, {} if they were
-    removed, and `scram_users` the new credentials of each changed user. A broker that has left `MetadataImage.brokers`
-    or `fenced_brokers` has None in the field of the same name.
+    removed, `scram_users` the new credentials of each changed user, `client_quotas` the new quotas of each changed
+    entity, and `rules` all ACLs if any has changed. A broker that has left `MetadataImage.brokers` or `fenced_brokers`
+    has None in the field of the same name.
     """
 
     deleted: list[TopicImage] = field(default_factory=list)
@@ -272,12 +278,24 @@ class MetadataDelta:
     controller_id: int | None = None
     features: FinalizedFeatures | None = None
     scram_users: dict[str, Mapping[ScramMechanism, ScramCredential]] = field(default_factory=dict)
+    rules: RuleSet | None = None
+    client_quotas: dict[QuotaEntity, Quotas] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(
             self.deleted or self.missing or self.created or self.updated or self.configs or self.brokers
             or self.fenced_brokers or self.controller_id is not None or self.features is not None or self.scram_users
+            or self.client_quotas or self.rules is not None
         )  # fmt: skip
+
+
+def _update(current: dict[K, V], changes: Mapping[K, V | None]) -> None:
+    """Apply changes, of which those without a value, or with an empty one, are removals."""
+    for key, value in changes.items():
+        if value:
+            current[key] = value
+        else:
+            current.pop(key, None)
 
 
 # Awaited with each delta after it was applied. It must not wait for the controller, which waits for the listeners.
@@ -288,7 +306,8 @@ class MetadataImage:
     """The topics, brokers, config overrides and features of the cluster.
 
     `brokers` are those that the controller has unfenced: only they can lead partitions, and clients see only them.
-    `scram_users`: the credentials of each user that has any.
+    `scram_users`: the credentials of each user that has any. `client_quotas`: the quotas of each entity that has any.
+    `rules`: the ACLs.
     """
 
     def __init__(self) -> None:
@@ -304,6 +323,8 @@ class MetadataImage:
         # Topic names by their form in Kafka's metrics, in which "." is replaced by "_".
         self.names_by_collision_key: dict[str, str] = {}
         self.scram_users: dict[str, Mapping[ScramMechanism, ScramCredential]] = {}
+        self.rules = RuleSet()
+        self.client_quotas: dict[QuotaEntity, Quotas] = {}
         # The names of the views of each source topic.
         self.views: dict[str, set[str]] = {}
         # By name and by id of each topic with retired partitions: the image version in which the last of them retired.
@@ -334,30 +355,22 @@ class MetadataImage:
                 self._note_retired(self.topics.get(topic.name), topic)
             self.topics[topic.name] = topic
             self.topics_by_id[topic.topic_id] = topic
+        _update(self._overrides, delta.configs)
         for resource, overrides in delta.configs.items():
-            if overrides:
-                self._overrides[resource] = overrides
-            else:
-                self._overrides.pop(resource, None)
             if resource.type == ConfigResourceType.TOPIC and resource.name in self.topics:
                 self.topics[resource.name].configs = overrides
-        for changes, brokers in ((delta.brokers, self.brokers), (delta.fenced_brokers, self.fenced_brokers)):
-            for broker_id, broker in changes.items():
-                if broker is None:
-                    brokers.pop(broker_id, None)
-                else:
-                    brokers[broker_id] = broker
+        _update(self.brokers, delta.brokers)
+        _update(self.fenced_brokers, delta.fenced_brokers)
         if delta.brokers:
             self._endpoints = {}
         if delta.controller_id is not None:
             self.controller_id = delta.controller_id
         if delta.features is not None:
             self.features = delta.features
-        for user, credentials in delta.scram_users.items():
-            if credentials:
-                self.scram_users[user] = credentials
-            else:
-                self.scram_users.pop(user, None)
+        if delta.rules is not None:
+            self.rules = delta.rules
+        _update(self.scram_users, delta.scram_users)
+        _update(self.client_quotas, delta.client_quotas)
 
     def _note_retired(self, old: TopicImage | None, new: TopicImage) -> None:
         if not new.partitions or not is_retired(new.partitions[-1]):
@@ -387,6 +400,13 @@ class MetadataImage:
         return replace(
             topic, partitions=source.partitions, removed_from=source.removed_from, removed_to=source.removed_to
         )
+
+    def topic_name(self, key: str | bytes) -> str | None:
+        """Return the name of a topic that a request names by its name or id; None for an unknown id."""
+        if isinstance(key, str):
+            return key
+        topic = self.topics_by_id.get(key)
+        return None if topic is None else topic.name
 
     def overrides(self, resource_type: int, name: str) -> dict[str, str]:
         """Return the config overrides of a resource, {} if it has none."""

@@ -259,8 +259,9 @@ class MetadataLoader(LoadedNodes):
     async def _all_paths(self) -> list[str]:
         roots = (znodes.PARTITIONS, znodes.TOPICS, znodes.REGISTRATIONS, *znodes.CONFIG_ROOTS)
         paths = [f"{root}/{name}" for root in roots for name in await self._coordination.children(root)]
-        with suppress(NoNode):  # the version that created the cluster had no users
-            paths += [f"{znodes.USERS}/{name}" for name in await self._coordination.children(znodes.USERS)]
+        for root in (znodes.USERS, znodes.QUOTAS, znodes.ACLS):
+            with suppress(NoNode):  # the version that created the cluster had none
+                paths += [f"{root}/{name}" for name in await self._coordination.children(root)]
         return [
             *paths,
             znodes.FEATURES,

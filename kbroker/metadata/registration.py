@@ -39,6 +39,8 @@ def layout_ops(random: Random) -> list[Op]:
         znodes.CONFIGS,
         *znodes.CONFIG_ROOTS,
         znodes.USERS,
+        znodes.ACLS,
+        znodes.QUOTAS,
         RECENT,
         *recent_paths(),
     )

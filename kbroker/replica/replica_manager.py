@@ -119,7 +119,8 @@ class ReplicaManager:
         if partition is None:
             topic = self._metadata.topics_by_id.get(key) if isinstance(key, bytes) else self._metadata.topics.get(key)
             if topic is not None and topic.view_of:
-                text = f"Topic '{topic.name}' is a view without records of its own; use its source '{topic.view_of}'."
+                # Its source is not named: the client may have no right to know it.
+                text = f"Topic '{topic.name}' is a view without records of its own; use its source."
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
             raise KafkaError(self.missing_error(key, index))
         if not partition.is_leader:
@@ -184,6 +185,9 @@ class ReplicaManager:
         if found is not None:
             endpoint = LeaderEndpoint(found.host, found.port, self._metadata.brokers[registration.leader].rack)
         return CurrentLeader(registration.leader, registration.leader_epoch, endpoint)
+
+    def topic_name(self, key: TopicKey) -> str | None:
+        return self._metadata.topic_name(key)
 
     def _topic(self, key: TopicKey) -> TopicImage | None:
         topic = self._metadata.topics_by_id.get(key) if isinstance(key, bytes) else self._metadata.topics.get(key)

@@ -51,6 +51,13 @@ def is_in_turn() -> bool:
     return type(getcurrent()) is _Stack
 
 
+def turns_ns() -> int:
+    """Return the nanoseconds that the turns of the running call have taken. The caller must be in a turn."""
+    stack = getcurrent()
+    assert type(stack) is _Stack
+    return stack.former_turns_ns + stack.mono_ns() - stack.end_ns + TURN_NS
+
+
 def paced(elements: Iterable[E]) -> Iterable[E]:
     """Return an iterable of the elements that calls `yield_if_due` after each of them, if the caller is in a turn."""
     return _paced(elements) if type(getcurrent()) is _Stack else elements
@@ -146,6 +153,8 @@ class _Stack(greenlet):
     mono_ns: Callable[[], int]
     elements_left: int = 0
     end_ns: int = 0
+    # The time of the call's turns before this one.
+    former_turns_ns: int = 0
     # What the call waits for; None while it runs, and after its end.
     awaited: Awaitable[Any] | None = None
     # The result of the call or _Failure, until it is returned.
@@ -159,6 +168,7 @@ class _Stack(greenlet):
     def pause(self, awaited: Awaitable[Any]) -> Any:
         """Called on this stack. Returns the result of `awaited`, or raises its error."""
         self.awaited = awaited
+        self.former_turns_ns += self.mono_ns() - self.end_ns + TURN_NS
         result = self.hub.switch()
         if type(result) is _Failure:
             raise result.take()
@@ -217,6 +227,7 @@ class Turns:
     def call(self, function: Callable[..., T], *arguments: Any) -> T | Coroutine[Any, Any, T]:
         """Call a function in a turn. Returns its result; if it has paused, a coroutine that returns it."""
         stack = self._idle.pop() if self._idle else new_stack(self._mono_ns)
+        stack.former_turns_ns = 0
         result = stack.enter(function, arguments)
         if stack.awaited is not None:
             return self._finish(stack)

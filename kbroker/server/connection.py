@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from kbroker.api.context import UNKNOWN_SOFTWARE, Identity, RequestContext, SaslLogin
 from kbroker.api.dispatch import UnsupportedRequest
 from kbroker.common import KafkaError
+from kbroker.quotas.request_charge import charge_request
 from kbroker.server.backlog import Backlog
 from kbroker.server.error_reporter import api_name, closing_reason, foreign_protocol
 from kbroker.server.fair_scheduler import EXPENSIVE_NS, LAST_DATA_API_KEY
@@ -32,6 +33,7 @@ from protocol.errors import MalformedError, ManyElements
 from protocol.varints import skip_tagged_fields
 
 if TYPE_CHECKING:
+    from kbroker.authorization.authorizer import Access
     from kbroker.server.server_context import ServerContext
 
 _LENGTH = Struct(">i")
@@ -69,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_backlog", "_cache_prefix", "_client_id", "_client_id_bytes", "_linger_timer", "_listener", "_received",
-        "_responses", "_server", "_transport", "_turn_bytes", "client_software", "errors", "host", "identity",
+        "_responses", "_server", "_transport", "_turn_bytes", "access", "client_software", "errors", "host", "identity",
         "last_active_ns", "peer", "producer_since",
     )  # fmt: skip
 
@@ -80,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = "?"
         self.producer_since: int | None = None
         self.client_software = UNKNOWN_SOFTWARE
+        self.access: Access | None = None
         self.last_active_ns = 0
         self.identity = listener.identity
         self.errors = server.errors
@@ -276,9 +279,16 @@ class Connection(asyncio.BufferedProtocol):
             stats.requests += 1
             stats.bytes_in += size
             context = RequestContext(self, handler, version, correlation_id, client_id, self.last_active_ns)
+            if server.quotas.has_client_quotas:
+                self._charge(context, size)
             cache_key = None
-            if handler.may_be_cached and size <= MAX_REQUEST_BYTES:
+            # A cached response to a Fetch may exceed its quota.
+            is_limited = context.charge is not None and context.charge.fetch_bytes is not None
+            if handler.may_be_cached and size <= MAX_REQUEST_BYTES and not is_limited:
                 cache_key = b"".join((self._cache_prefix, frame[:4], frame[pos:]))
+                if server.dispatch.authorizes and (access := context.access(server.services)) is not None:
+                    # Other rights have another number, so they never find what these have been sent.
+                    cache_key = access.number.to_bytes(8) + cache_key
                 find = handler.find_response or server.cached_responses.get
                 context.body = find(server.services, cache_key)
                 if context.body is not None:
@@ -313,10 +323,20 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:
             self.on_request_error(error, context)
         else:
+            if context.charge is not None:
+                context.charge.end_handling(server.mono_ns())
             if api_key > LAST_DATA_API_KEY:
                 elapsed_ns = server.mono_ns() - self.last_active_ns
                 if elapsed_ns > EXPENSIVE_NS:
                     server.scheduler.pause_after(elapsed_ns)
+
+    def _charge(self, context: RequestContext, size: int) -> None:
+        """Count the request in the quotas of its client. If it exceeds that of producers, the next ones wait."""
+        client = (self.identity.principal.name, context.client_id)
+        quotas, now_ns = self._server.quotas, self._server.mono_ns()
+        charge = context.charge = charge_request(quotas, client, context.api_key, size, now_ns)
+        if charge is not None and charge.throttle_ms:
+            self._responses.mute(charge.throttle_ms)
 
     def _cache_response(self, context: RequestContext, key: bytes, request: Any, response: Any) -> None:
         handler, body = context.handler, context.body
@@ -382,8 +402,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a request waits for its response. If so, the connection is not idle."""
-        return not self._responses.is_empty
+        """Whether a request waits for its response, or for the end of a throttle. If so, the connection is not idle."""
+        return not self._responses.is_empty or self._responses.is_muted
 
     def _end(self) -> bool:
         """Stop handling requests and sending responses. Returns whether the client was not reading its responses."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.runtime.delayed_response import DelayedResponse
-from kbroker.runtime.turns import RELEASED_AT_ONCE, release, wait_in_turn, yield_if_due
+from kbroker.runtime.turns import RELEASED_AT_ONCE, release, turns_ns, wait_in_turn, yield_if_due
 from kbroker.server.error_reporter import ResponseTooLarge
 from kbroker.server.receive_buffer import release_pages
 from protocol.fast.fetch import Records
@@ -75,6 +75,8 @@ def serve_request(server: ServerContext, context: RequestContext, request: Any, 
     if response is None:
         return None
     has_errors = encode_response(context, response, request)
+    if context.charge is not None:
+        context.charge.spent_ns = turns_ns()
     # Parts of the response may be from another image or config than the others.
     is_consistent = services.metadata.version == image_version and services.config is config
     if cache_key is not None and is_consistent and not has_errors:

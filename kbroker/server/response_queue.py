@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from kbroker.api.context import Body, Overlap, RequestContext
 from kbroker.common import Buffer, KafkaError
+from kbroker.quotas.throttle_time import read_throttle_ms, with_throttle_ms
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.server.direct_send import Part
 from kbroker.server.file_response import FileResponseWriter
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
+    from kbroker.quotas.request_charge import RequestCharge
     from kbroker.runtime.disk import DirectSocket
     from kbroker.server.server_context import ServerContext
 
@@ -45,8 +47,8 @@ class ResponseQueue:
     """Gathers the complete responses of a connection, in order; `flush` sends them with one system call.
 
     `is_blocked`: no further request may be handled now, because a request waits that must not overlap with others, too
-    many requests overlap, the client does not read its responses, or a response is being read from the log. `admits`
-    says which requests are excepted.
+    many requests overlap, the client does not read its responses, a response is being read from the log, or a quota was
+    exceeded (`is_muted`). `admits` says which requests are excepted.
     `is_serving`: the connection is handling received requests, and calls `flush` after the last one.
     `on_unblocked`: called when requests may be handled again. It must not handle any itself: another connection's
     append may be the caller.
@@ -54,8 +56,8 @@ class ResponseQueue:
 
     __slots__ = (
         "_admitted_api_key", "_blocking", "_contexts", "_direct_socket", "_file_writer", "_gathered", "_gathered_bytes",
-        "_is_flush_scheduled", "_is_full", "_is_paused", "_owner", "_sent_contexts", "_server", "_transport",
-        "_unsent_bytes", "is_blocked", "is_serving", "on_unblocked",
+        "_is_flush_scheduled", "_is_full", "_is_paused", "_mute_timer", "_muted_until_ns", "_owner", "_sent_contexts",
+        "_server", "_transport", "_unsent_bytes", "is_blocked", "is_serving", "on_unblocked",
     )  # fmt: skip
 
     def __init__(self, server: ServerContext, transport: asyncio.Transport, owner: QueueOwner) -> None:
@@ -85,12 +87,19 @@ class ResponseQueue:
         self._is_flush_scheduled = False
         # Whether the transport's buffer is full.
         self._is_paused = False
+        # Set while the connection waits because of a quota (KIP-219).
+        self._mute_timer: asyncio.TimerHandle | None = None
+        self._muted_until_ns = 0
         # The bytes that `count_unsent` has reported to the server.
         self._unsent_bytes = 0
 
     @property
     def is_empty(self) -> bool:
         return not self._contexts and self._file_writer is None
+
+    @property
+    def is_muted(self) -> bool:
+        return self._mute_timer is not None
 
     # Requests.
 
@@ -166,7 +175,8 @@ class ResponseQueue:
         self.on_unblocked()
 
     def _update_blocked(self) -> None:
-        self._is_full = self._is_paused or self._file_writer is not None or len(self._contexts) >= MAX_OVERLAPPING
+        is_stuck = self._is_paused or self._file_writer is not None or self._mute_timer is not None
+        self._is_full = is_stuck or len(self._contexts) >= MAX_OVERLAPPING
         self.is_blocked = self._is_full or bool(self._blocking)
 
     # Sending.
@@ -189,7 +199,10 @@ class ResponseQueue:
 
     def _gather(self, context: RequestContext) -> None:
         """Add a complete response to those that the next `flush` sends."""
-        body, handler = context.body, context.handler
+        handler = context.handler
+        if context.charge is not None:
+            self._throttle(context, context.charge)
+        body = context.body
         tags = b"\0" if handler.has_flexible_response_header else b""
         if isinstance(body, bytes):
             size = len(body) + 4 + len(tags)
@@ -210,6 +223,35 @@ class ResponseQueue:
         self._gathered_bytes += size
         if self._gathered_bytes >= self._server.max_gathered_bytes:
             self.flush()
+
+    def _throttle(self, context: RequestContext, charge: RequestCharge) -> None:
+        """Count a response in the quotas of its client. If one is exceeded, the response says it, and nothing is served
+        until the time is over (KIP-219).
+        """
+        body, offset, now_ns = context.body, context.handler.throttle_offset, self._server.mono_ns()
+        assert body is not None
+        size = len(body) if isinstance(body, bytes) else sum(map(len, body))
+        throttle_ms = charge.settle(size, read_throttle_ms(body, offset), now_ns)
+        if throttle_ms:
+            context.body = with_throttle_ms(body, offset, throttle_ms)
+            self.mute(throttle_ms)
+
+    def mute(self, duration_ms: int) -> None:
+        """Serve no requests for some milliseconds."""
+        until_ns = self._server.mono_ns() + duration_ms * 1_000_000
+        if self._transport is None or (self._mute_timer is not None and until_ns <= self._muted_until_ns):
+            return
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
+        self._muted_until_ns = until_ns
+        self._mute_timer = self._server.call_later(duration_ms / 1000, self._unmute)
+        self._update_blocked()
+
+    def _unmute(self) -> None:
+        self._mute_timer = None
+        self._owner.last_active_ns = self._server.mono_ns()
+        self._update_blocked()
+        self.on_unblocked()
 
     def flush(self) -> None:
         """Hand the gathered responses to the transport, which sends them with one system call."""
@@ -296,6 +338,9 @@ class ResponseQueue:
         if self._file_writer is not None:
             self._file_writer.stop()
             self._file_writer = None
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
+            self._mute_timer = None
         self._gathered, self._sent_contexts = [], []
         contexts, self._contexts = self._contexts, deque()
         for context in contexts:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kbroker.api.dispatch import Dispatch
+from kbroker.quotas.client_quotas import ClientQuotaManager, QuotaWindows
 from kbroker.runtime.turns import Turns
 from kbroker.server.error_reporter import ErrorReporter
 from kbroker.server.fair_scheduler import LAST_DATA_API_KEY, FairScheduler
@@ -81,6 +82,8 @@ class ServerContext(SharedContext):
         self.memory = RequestMemory(loop.call_soon, loop.call_later, clock.mono_ns)
         self.cached_responses = ResponseCache()
         self.random = environment.random
+        # Those of the broker, when it begins to serve.
+        self.quotas = ClientQuotaManager({}, QuotaWindows())
         # Bytes of responses that clients have not read yet.
         self.unsent_bytes = 0
 

@@ -173,7 +173,8 @@ class SocketServer:
 
     async def serve(self, services: Services) -> None:
         """Accept connections on every bound address. Raises OSError."""
-        self.context.services = services
+        self.context.services, self.context.quotas = services, services.quotas
+        self.context.dispatch.authorizes = services.authorizer is not None
         for server in self._listening:
             await start_serving(server)
 
@@ -206,6 +207,10 @@ class SocketServer:
             connection.close("max.connections reached", limit=min(config.max_connections, listener.max_connections))
         elif self._connections_by_host[host] > max_of_host:
             connection.close("max.connections.per.ip reached", limit=max_of_host)
+        elif delay_ms := self.context.quotas.connection_delay_ms(host, self.context.mono_ns() // 1_000_000):
+            # As in Kafka, it is closed later, since the client would try again at once.
+            connection.pause_writing()
+            self._loop.call_later(delay_ms / 1000, connection.close, "connection_creation_rate exceeded")
         elif delay_s := max(
             self._rate_limiter.delay_s(self._loop.time(), config.max_connection_creation_rate),
             listener.delay_s(self._loop.time()),

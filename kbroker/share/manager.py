@@ -192,11 +192,13 @@ class SharePartitionManager:
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE)
         return leader.acknowledge(member_id, acknowledgements)
 
-    async def fetch(self, request: AcquireRequest, max_wait_ms: int, min_bytes: int) -> FetchResults:
+    async def fetch(
+        self, request: AcquireRequest, max_wait_ms: int, min_bytes: int, check_topic: Callable[[bytes], None]
+    ) -> FetchResults:
         """Acquire records of the session's partitions. Waits until there are some, at most `max_wait_ms`.
 
         Begins when `min_bytes` are available, or at the end of the wait. Returns the partitions with records, and those
-        with an error.
+        with an error. `check_topic` raises KafkaError for a topic id from which the client may not read.
         """
         session, loop = request.session, self._environment.loop
         deadline_s = loop.time() + max_wait_ms / 1000
@@ -205,7 +207,7 @@ class SharePartitionManager:
         while True:
             session.is_woken = False
             results: FetchResults = {}
-            leaders = self._leaders_of(session, results)
+            leaders = self._leaders_of(session, check_topic, results)
             wait_s = deadline_s - loop.time()
             if wait_s <= 0 or sum([leader.available_bytes() for leader in leaders.values()]) >= min_bytes:
                 await self._acquire(leaders, request, results)
@@ -216,11 +218,14 @@ class SharePartitionManager:
             if not session.is_woken:
                 await self._wait(session, wait_s)
 
-    def _leaders_of(self, session: ShareSession, results: FetchResults) -> dict[TopicIdPartition, SharePartitionLeader]:
+    def _leaders_of(
+        self, session: ShareSession, check_topic: Callable[[bytes], None], results: FetchResults
+    ) -> dict[TopicIdPartition, SharePartitionLeader]:
         """Return the partitions of a session that this broker leads. The errors of others are added to the results."""
         leaders: dict[TopicIdPartition, SharePartitionLeader] = {}
         for key in paced(list(session.partitions)):
             try:
+                check_topic(key[0])
                 leaders[key] = leader = self.leader(session.group_id, key)
                 leader.sessions[session] = None
             except KafkaError as error:

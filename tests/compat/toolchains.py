@@ -1,4 +1,7 @@
-"""Runs Go, Rust and JavaScript programs of the tests, with what they download in `.cache`."""
+"""Runs Go, Rust and JavaScript programs of the tests, with what they download in `.cache`.
+
+`python -m tests.compat.toolchains` compiles the Rust programs, so that they are ready when the tests run them.
+"""
 
 import fcntl
 import os
@@ -11,6 +14,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache"
+RUST_PROGRAMS = {
+    "modern_groups": ROOT / "tests" / "compat" / "modern_groups" / "rust",
+    "rskafka_reader": ROOT / "tests" / "compat" / "queues" / "programs" / "rust",
+}
 # The first run downloads Go modules, npm packages, or jars.
 TIMEOUT_S = 500
 
@@ -32,7 +39,12 @@ def need(*programs: str) -> None:
             pytest.skip(f"not run: {program} is not installed")
 
 
-def run(*command: str | Path, directory: Path, environment: Mapping[str, str] | None = None) -> str:
+def run(
+    *command: str | Path,
+    directory: Path,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = TIMEOUT_S,
+) -> str:
     """Run a program that must succeed, and return its standard output."""
     result = subprocess.run(
         [str(part) for part in command],
@@ -41,7 +53,7 @@ def run(*command: str | Path, directory: Path, environment: Mapping[str, str] | 
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=timeout_s,
     )
     assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
     return result.stdout
@@ -54,15 +66,16 @@ def go_program(directory: Path, program: Path) -> Path:
     return program
 
 
-def rust_program(directory: Path, name: str) -> Path:
-    """Build the Rust crate of a directory, and return its program `name`."""
+def rust_program(name: str, timeout_s: float | None = TIMEOUT_S) -> Path:
+    """Build a Rust program, and return its path."""
     need("cargo")
     if subprocess.run(("cargo", "--version"), capture_output=True).returncode:
         # rustup installs the program cargo without a toolchain.
         pytest.skip("not run: cargo has no toolchain")
     target = CACHE / "rust"
     command = ("cargo", "build", "--quiet", "--locked", "--target-dir", target)
-    run(*command, directory=directory, environment={"CARGO_HOME": str(CACHE / "cargo")})
+    environment = {"CARGO_HOME": str(CACHE / "cargo")}
+    run(*command, directory=RUST_PROGRAMS[name], environment=environment, timeout_s=timeout_s)
     return target / "debug" / name
 
 
@@ -81,3 +94,8 @@ def javascript_directory() -> Path:
             npm = ("npm", "install", "--silent", "--no-audit", "--no-fund", "--no-package-lock")
             run(*npm, "--cache", CACHE / "npm", directory=directory)
     return directory
+
+
+if __name__ == "__main__":
+    for program in RUST_PROGRAMS:
+        rust_program(program, timeout_s=None)

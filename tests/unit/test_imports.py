@@ -17,9 +17,11 @@ ROOT = Path(kbroker.__file__).parent.parent
 LAYERS = (
     "protocol",
     "common",
+    "authorization",
     "client",
     "runtime",
     "config",
+    "quotas",
     "storage",
     "coordination",
     "metadata",
@@ -47,6 +49,7 @@ CLIENTS = {
 # `kbroker tools frame` shows record batches in the same way. Plans of moves are made by pure functions of
 # kbroker.metadata, which the brokers can use too.
 CLIENT_EXCEPTIONS = {
+    "kbroker/cli/acls.py": {"authorization"},
     "kbroker/cli/cluster/brokers.py": {"metadata"},
     "kbroker/cli/cluster/cluster_state.py": {"metadata"},
     "kbroker/cli/cluster/plan_report.py": {"metadata"},
@@ -117,6 +120,7 @@ RUNNING_LOOP = {"asyncio": {"Future", "Lock", "sleep"}}
 # Decisions over plain state: no event loop, disk or clock, not even as a parameter.
 # A directory stands for all files in it.
 PURE = (
+    "kbroker/authorization/",
     "kbroker/client/requests.py",
     "kbroker/config/",
     "kbroker/coordinator/group/assignors/",
@@ -179,6 +183,7 @@ PURE = (
     "kbroker/queues/record_selection.py",
     "kbroker/queues/topic_filters.py",
     "kbroker/queues/views.py",
+    "kbroker/quotas/",
     "kbroker/replica/fetch/read_filter.py",
     "kbroker/replica/fetcher/replica_fetch_session.py",
     "kbroker/replica/partition_state.py",

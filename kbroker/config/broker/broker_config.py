@@ -6,7 +6,13 @@ from typing import Any
 
 from kbroker.config.broker.consistency import validate_broker_configs
 from kbroker.config.broker.listeners import WILDCARDS, Endpoint, parse_listeners
-from kbroker.config.broker.security import NO_SECURITY, ListenerSecurity, listener_security
+from kbroker.config.broker.security import (
+    NO_SECURITY,
+    AuthorizerSettings,
+    ListenerSecurity,
+    authorizer_settings,
+    listener_security,
+)
 from kbroker.config.config_def import ConfigKey, NoEffect, broker_defaults
 from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY, strip_listener_prefix
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
@@ -40,6 +46,7 @@ class BrokerConfig:
     topic_defaults: TopicConfig = field(repr=False)
     group_defaults: GroupConfig = field(repr=False, compare=False)
     security: Mapping[str, ListenerSecurity] = field(repr=False)
+    authorizer: AuthorizerSettings | None
     # Those that `group_config` has returned, by overrides.
     known_group_configs: dict[tuple[tuple[str, str], ...], GroupConfig] = field(repr=False, compare=False)
 
@@ -56,6 +63,8 @@ class BrokerConfig:
     broker_rack: str | None
     connections_max_idle_ms: int
     controlled_shutdown_enable: bool
+    controller_quota_window_num: int
+    controller_quota_window_size_seconds: int
     default_replication_factor: int
     delete_topic_enable: bool
     errors_deadletterqueue_auto_create_topics_enable: bool
@@ -114,6 +123,8 @@ class BrokerConfig:
     producer_id_expiration_ms: int
     queued_max_request_bytes: int
     queued_max_requests: int
+    quota_window_num: int
+    quota_window_size_seconds: int
     replica_fetch_backoff_ms: int
     replica_fetch_max_bytes: int
     replica_fetch_min_bytes: int
@@ -256,7 +267,7 @@ CLUSTER_DEFAULTS: Mapping[str, Value] = {
 
 _INPUTS = {"static_configs", "dynamic_default_configs", "dynamic_broker_configs", "values", "topic_defaults"}
 _COMPUTED = {
-    "group_defaults", "known_group_configs", "security", "listeners", "advertised_listeners",
+    "group_defaults", "known_group_configs", "security", "authorizer", "listeners", "advertised_listeners",
     "inter_broker_listener_name", "log_dirs",
 }  # fmt: skip
 _ATTRIBUTES = tuple(
@@ -265,8 +276,6 @@ _ATTRIBUTES = tuple(
 _DEFAULTS: Mapping[str, Value] = {name: key.default for name, key in BROKER_CONFIGS.items()}
 # Values of security configs that ask for no protection.
 _NOTHING = ("", ())
-# Those of Apache Kafka's authorizer, which are no broker configs.
-_AUTHORIZER_CONFIGS = ("allow.everyone.if.no.acl.found", "super.users")
 
 
 def _ignored(name: str, error: ConfigError) -> str:
@@ -308,6 +317,7 @@ def _build(
         topic_defaults=TopicConfig.from_values(broker_defaults(ALL_TOPIC_CONFIGS, values)),
         group_defaults=GroupConfig.of({}, values),
         security=listener_security(values, listeners),
+        authorizer=authorizer_settings(values),
         known_group_configs={},
         listeners=listeners,
         advertised_listeners=advertised_listeners,
@@ -340,8 +350,6 @@ def _strings(value: Value) -> tuple[str, ...]:
 def broker_config_key(name: str) -> ConfigKey:
     """Return the definition of a broker config, whose name may have a listener prefix. Raises ConfigError."""
     key = BROKER_CONFIGS.get(name) or DYNAMIC_ONLY.get(name) or BROKER_CONFIGS.get(strip_listener_prefix(name))
-    if name in _AUTHORIZER_CONFIGS:
-        raise _no_protection([name])
     if key is None:
         import difflib  # imported here to keep the startup fast
 

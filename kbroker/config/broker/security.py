@@ -1,4 +1,4 @@
-"""How listeners protect their connections: TLS, SASL mechanisms and the users of PLAIN.
+"""How listeners protect their connections: TLS, SASL mechanisms and the users of PLAIN; and what the authorizer needs.
 
 The value of a config for a listener is that with the prefix `listener.name.<listener>.<mechanism>.`, else that with
 `listener.name.<listener>.`, else that without a prefix, as in Kafka. What would not protect a listener is refused.
@@ -7,10 +7,11 @@ The value of a config for a listener is that with the prefix `listener.name.<lis
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker.common import StoreSettings
+from kbroker.common import Principal, StoreSettings
 from kbroker.config.broker.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
 from kbroker.config.broker.listeners import PLAINTEXT, Endpoint
 from kbroker.config.definitions.broker import BROKER_CONFIGS, strip_listener_prefix
+from kbroker.config.definitions.security import AUTHORIZER_KEYS, STANDARD_AUTHORIZER
 from kbroker.config.values import ConfigError, Value
 
 PLAIN = "PLAIN"
@@ -77,6 +78,35 @@ class ListenerSecurity(NamedTuple):
 
 
 NO_SECURITY = ListenerSecurity(None, None)
+
+
+class AuthorizerSettings(NamedTuple):
+    super_users: tuple[Principal, ...]
+    allows_everyone_if_no_acl: bool
+
+
+def authorizer_settings(values: Mapping[str, Value]) -> AuthorizerSettings | None:
+    """Return the settings of the authorizer; None without one. Raises ConfigError."""
+    defaults = {key.name: key.default for key in AUTHORIZER_KEYS}
+    for name, value in values.items():
+        base = strip_listener_prefix(name)
+        if base != name and base in defaults:
+            raise ConfigError(f"cannot set {name}: the authorizer is the same for all listeners, set {base}")
+        if base in defaults and value != defaults[base] and not values["authorizer.class.name"]:
+            raise ConfigError(f"cannot set {name} without authorizer.class.name: every client may do everything")
+    class_name = values["authorizer.class.name"]
+    if not class_name:
+        return None
+    if class_name != STANDARD_AUTHORIZER:
+        raise ConfigError(f"authorizer.class.name is {class_name}; kbroker has {STANDARD_AUTHORIZER}")
+    texts = [text.strip() for text in str(values["super.users"]).split(";")]
+    super_users = []
+    for text in filter(None, texts):
+        type, colon, name = text.partition(":")
+        if not colon:
+            raise ConfigError(f"super.users has {text}, which is no principal: write User:{text}")
+        super_users.append(Principal(type, name))
+    return AuthorizerSettings(tuple(super_users), bool(values["allow.everyone.if.no.acl.found"]))
 
 
 class _Values:

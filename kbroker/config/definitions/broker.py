@@ -133,10 +133,18 @@ KEYS = (
     ConfigKey("transactional.id.expiration.ms", INT, 604_800_000, at_least(1), HIGH, READ_ONLY,
         "Time without a transaction after which a transactional id expires."),
     # Quotas, metrics and the format of the log.
+    ConfigKey("controller.quota.window.num", INT, 11, at_least(1), LOW, READ_ONLY,
+        "Number of windows whose changes of partitions a client may make at once."),
+    ConfigKey("controller.quota.window.size.seconds", INT, 1, at_least(1), LOW, READ_ONLY,
+        "Length of a window over which the rate of changes of partitions is measured."),
     ConfigKey("kbroker.log.format", STRING, "text", one_of("text", "json"), LOW, READ_ONLY,
         "Only in kbroker. Format of the log: text, or json for one JSON object per line."),
     ConfigKey("kbroker.metrics.listener", STRING, "", optional_address, MEDIUM, READ_ONLY,
         "Only in kbroker. HOST:PORT on which /metrics is served for Prometheus; empty to disable it."),
+    ConfigKey("quota.window.num", INT, 11, at_least(1), LOW, READ_ONLY,
+        "Number of windows over which the rate of a client is measured; all but one may be used at once."),
+    ConfigKey("quota.window.size.seconds", INT, 1, at_least(1), LOW, READ_ONLY,
+        "Length of a window over which the rate of a client is measured."),
     ConfigKey("replication.quota.window.num", INT, 11, at_least(1), LOW, READ_ONLY,
         "Number of windows over which the rate of throttled replication is measured."),
     ConfigKey("replication.quota.window.size.seconds", INT, 1, at_least(1), LOW, READ_ONLY,
@@ -198,7 +206,15 @@ _DYNAMIC_ONLY = (
 _PREFIXED_NAME = re.compile(r"listener\.name\.[^.]+\.(.+)")
 
 BROKER_CONFIGS = config_def(
-    (*KEYS, *ZOOKEEPER_KEYS, *log.KEYS, *security.KEYS, *group.BROKER_KEYS, *keys_without_effect("broker"))
+    (
+        *KEYS,
+        *ZOOKEEPER_KEYS,
+        *log.KEYS,
+        *security.KEYS,
+        *security.AUTHORIZER_KEYS,
+        *group.BROKER_KEYS,
+        *keys_without_effect("broker"),
+    )
 )
 
 # Kafka accepts these through IncrementalAlterConfigs only, and does not list them until they are set.

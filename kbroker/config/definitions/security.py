@@ -1,8 +1,13 @@
-"""Configs of TLS and SASL. Each may have a listener prefix, those of SASL also a mechanism: see broker/security.py."""
+"""Configs of TLS and SASL, which may have a listener prefix, those of SASL also a mechanism; and of the authorizer.
 
-from kbroker.config.config_def import LOW, MEDIUM, PER_BROKER, READ_ONLY, ConfigKey
+See broker/security.py.
+"""
+
+from kbroker.config.config_def import HIGH, LOW, MEDIUM, PER_BROKER, READ_ONLY, ConfigKey
 from kbroker.config.validators import at_least, list_of, one_of
-from kbroker.config.values import INT, LIST, LONG, PASSWORD, STRING
+from kbroker.config.values import BOOLEAN, INT, LIST, LONG, PASSWORD, STRING
+
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 # fmt: off
 KEYS = (
@@ -53,5 +58,14 @@ KEYS = (
         "Password of a PKCS12 trust store."),
     ConfigKey("ssl.truststore.type", STRING, "JKS", None, MEDIUM, PER_BROKER,
         "Format of the trust store, as ssl.keystore.type."),
+)
+
+AUTHORIZER_KEYS = (
+    ConfigKey("allow.everyone.if.no.acl.found", BOOLEAN, False, None, MEDIUM, READ_ONLY,
+        "Of Kafka's authorizer. Whether everyone may use a resource that no ACL covers."),
+    ConfigKey("authorizer.class.name", STRING, "", None, LOW, READ_ONLY,
+        f"{STANDARD_AUTHORIZER}: ACLs decide what clients may do. Empty: clients may do everything."),
+    ConfigKey("super.users", STRING, "", None, HIGH, READ_ONLY,
+        "Of Kafka's authorizer. Principals that may do everything, such as User:admin, separated by semicolons."),
 )
 # fmt: on

@@ -3,6 +3,7 @@
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from kbroker.authorization.acl import Acl
 from kbroker.common import TopicPartition
 from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.metadata.features import FORMER_FINALIZED
@@ -26,13 +27,14 @@ ChangedTopics = dict[bytes, set[int] | None]
 
 
 class LoadedNodes:
-    """`topics`, `chunks` and `registrations` are the nodes as last read, by name, number and broker id."""
+    """`topics`, `chunks`, `registrations` and `acls` are the nodes as last read, by name, number and broker id."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
         self.topics: dict[str, znodes.TopicNode] = {}
         self.chunks = LoadedChunks()
         self.registrations: dict[int, KnownBroker] = {}
+        self.acls: dict[int, frozenset[Acl]] = {}
         self.reassignment_plan = LoadedPlan()
         self._topic_names: dict[bytes, str] = {}
 
@@ -42,6 +44,8 @@ class LoadedNodes:
         yield from map(znodes.registration_path, self.registrations)
         yield from self.reassignment_plan.known_paths()
         yield from map(znodes.user_path, self.image.scram_users)
+        yield from map(znodes.acls_path, self.acls)
+        yield from map(znodes.quotas_path, self.image.client_quotas)
         for resource_type in znodes.CONFIG_DIRECTORIES:
             for name in self.image.resources_with_overrides(resource_type):
                 yield znodes.config_path(ConfigResource(resource_type, name))
@@ -71,6 +75,7 @@ class LoadedNodes:
         """
         changed: ChangedTopics = {}
         has_brokers = False
+        acls: dict[int, frozenset[Acl]] = {}
         for path, data in nodes.items():
             parent, _, name = path.rpartition("/")
             if parent == znodes.TOPICS:
@@ -89,6 +94,12 @@ class LoadedNodes:
                 user, credentials = znodes.user_name(path), {} if data is None else znodes.decode_user(path, data)
                 if credentials != self.image.scram_users.get(user, {}):
                     delta.scram_users[user] = credentials
+            elif parent == znodes.ACLS:
+                acls[znodes.number_of(path)] = frozenset() if data is None else znodes.decode_acls(path, data)
+            elif parent == znodes.QUOTAS:
+                entity, quotas = znodes.quota_entity(path), {} if data is None else znodes.decode_quotas(path, data)
+                if quotas != self.image.client_quotas.get(entity, {}):
+                    delta.client_quotas[entity] = quotas
             elif parent in znodes.CONFIG_ROOTS:
                 overrides: dict[str, str] = {} if data is None else znodes.decode(path, data)
                 resource = znodes.config_resource(path)
@@ -105,6 +116,19 @@ class LoadedNodes:
             self._add_topic_delta(topic_id, indexes, delta, deleted)
         if has_brokers:
             self._add_broker_deltas(delta)
+        if acls:
+            self._update_acls(acls, delta)
+
+    def _update_acls(self, changed: Mapping[int, frozenset[Acl]], delta: MetadataDelta) -> None:
+        removed, added = set[Acl](), set[Acl]()
+        for number, new in changed.items():
+            old = self.acls.pop(number, frozenset())
+            removed |= old - new
+            added |= new - old
+            if new:
+                self.acls[number] = new
+        if removed or added:
+            delta.rules = self.image.rules.changed(removed, added)
 
     def _update_broker(self, broker_id: int, known: KnownBroker | None) -> None:
         if known is None:

@@ -21,6 +21,9 @@
     /kbroker/features                {"epoch", "levels": {feature: finalized level}}
     /kbroker/producer-ids            {"next": first id of the next block}
     /kbroker/users/NAME              {SCRAM mechanism: [iterations, salt, stored key, server key]}, the bytes in hex
+    /kbroker/acls/N                  [fields of Acl]: up to 512 ACLs, about 50 KB
+    /kbroker/quotas/ENTITY           {quota: value}; ENTITY is user=NAME&client-id=NAME or ip=NAME, without =NAME for
+                                     the default entity of a type
     /kbroker/deleted-topics/N        [topic id in hex]: the last topics that were deleted: recovery/deleted_topics.py
     /kbroker/reassignment-plan       the plan that moves partitions, see reassignments/stored_plan.py
 
@@ -38,6 +41,7 @@ from hashlib import sha256
 from typing import Any, TypeVar, get_type_hints
 from urllib.parse import quote, unquote
 
+from kbroker.authorization.acl import Acl, Operation, PatternType, PermissionType, ResourceType
 from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.coordination import interface
 from kbroker.coordination.interface import CoordinationError, Create, Delete, Op, Set
@@ -53,6 +57,7 @@ from kbroker.metadata.image import (
     SeenMetadata,
     WriteHealth,
 )
+from kbroker.quotas.entities import ENTITY_TYPES, QuotaEntity, Quotas
 from protocol.scram import MECHANISMS, ScramCredential, ScramMechanism
 
 ROOT, CLUSTER_ID = interface.ROOT, interface.CLUSTER_ID
@@ -70,6 +75,8 @@ CONFIGS = f"{ROOT}/configs"
 FEATURES = f"{ROOT}/features"
 PRODUCER_IDS = f"{ROOT}/producer-ids"
 USERS = f"{ROOT}/users"
+ACLS = f"{ROOT}/acls"
+QUOTAS = f"{ROOT}/quotas"
 REASSIGNMENT_PLAN = f"{ROOT}/reassignment-plan"
 
 CONFIG_DIRECTORIES: dict[int, str] = {
@@ -281,6 +288,47 @@ def decode_user(path: str, data: bytes) -> dict[ScramMechanism, ScramCredential]
             for name, (iterations, *keys) in decode(path, data).items()
             if name in MECHANISMS
         }
+
+
+def acls_path(number: int) -> str:
+    return f"{ACLS}/{number}"
+
+
+def encode_acls(acls: Iterable[Acl]) -> bytes:
+    return encode(sorted(acls))
+
+
+def decode_acls(path: str, data: bytes) -> frozenset[Acl]:
+    """One that this version cannot decode is invalid: a broker that ignored a DENY would allow too much."""
+    with decoding(path):
+        return frozenset(
+            Acl(
+                ResourceType(type),
+                PatternType(pattern),
+                name,
+                principal,
+                host,
+                Operation(operation),
+                PermissionType(each),
+            )
+            for type, pattern, name, principal, host, operation, each in decode(path, data)
+        )
+
+
+def quotas_path(entity: QuotaEntity) -> str:
+    named = ((kind, name) for kind, name in zip(ENTITY_TYPES, entity, strict=True) if name is not None)
+    return f"{QUOTAS}/" + "&".join(f"{kind}={escape(name)}" if name else kind for kind, name in named)
+
+
+def quota_entity(path: str) -> QuotaEntity:
+    """Return the entity of a path; the inverse of quotas_path."""
+    parts = dict(part.partition("=")[::2] for part in path.rpartition("/")[2].split("&"))
+    return QuotaEntity(*(unquote(parts[kind]) if kind in parts else None for kind in ENTITY_TYPES))
+
+
+def decode_quotas(path: str, data: bytes) -> Quotas:
+    with decoding(path):
+        return {name: float(value) for name, value in decode(path, data).items()}
 
 
 @dataclass(slots=True)

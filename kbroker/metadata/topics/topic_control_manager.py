@@ -36,6 +36,7 @@ from kbroker.metadata.topics.topic_requests import (
     plan_partitions,
     plan_topic,
 )
+from kbroker.quotas.client_quotas import UNLIMITED, MutationQuota
 from kbroker.runtime.turns import paced, yield_if_due
 from protocol.errors import ErrorCode
 
@@ -66,8 +67,13 @@ class CreatePartitionsResult:
 
 
 class TopicControlManager(ControlManager):
-    async def create_topics(self, topics: Sequence[NewTopic], validate_only: bool) -> list[CreateTopicResult]:
-        """Create each topic independently, and return one result for each name. A repeated name is not created."""
+    async def create_topics(
+        self, topics: Sequence[NewTopic], validate_only: bool, quota: MutationQuota = UNLIMITED
+    ) -> list[CreateTopicResult]:
+        """Create each topic independently, and return one result for each name. A repeated name is not created.
+
+        As in Kafka, partitions count in the quota with `validate_only`, too.
+        """
         times_named = Counter(topic.name for topic in paced(topics))
         results = {
             name: CreateTopicResult(name, error=_repeated() if count > 1 else None)
@@ -85,6 +91,7 @@ class TopicControlManager(ControlManager):
             for topic in paced(unique):
                 try:
                     plan = plan_topic(topic, context, self._image.names_by_collision_key)
+                    quota.charge(len(plan.replicas))
                 except KafkaError as error:
                     results[topic.name] = CreateTopicResult(topic.name, error=error)
                     continue
@@ -163,7 +170,9 @@ class TopicControlManager(ControlManager):
         isr = sorted(able or eligible, key=self._image.write_health)
         return PartitionRegistration(leader=isr[0], leader_epoch=leader_epoch, replicas=replicas, isr=isr)
 
-    async def delete_topics(self, requested: Sequence[TopicNameOrId]) -> list[TopicDeletion]:
+    async def delete_topics(
+        self, requested: Sequence[TopicNameOrId], quota: MutationQuota = UNLIMITED
+    ) -> list[TopicDeletion]:
         """Delete topics, and return one result for each name or id."""
         async with self._lock:
             error = await _error_of(self._writer.prepare())
@@ -171,6 +180,12 @@ class TopicControlManager(ControlManager):
             if error is not None:
                 # The image may be old, so an error such as "unknown topic" may be wrong.
                 return [TopicDeletion(deletion.name, deletion.topic_id, error) for deletion in deletions]
+            for deletion in deletions:
+                if deletion.error is None:
+                    try:
+                        quota.charge(len(self._image.topics_by_id[deletion.topic_id].partitions))
+                    except KafkaError as refusal:
+                        deletion.error = refusal
         valid = [deletion for deletion in deletions if deletion.error is None]
         names = {deletion.name or "" for deletion in valid}
         while valid:
@@ -212,7 +227,7 @@ class TopicControlManager(ControlManager):
             deletion.error = error
 
     async def create_partitions(
-        self, topics: Sequence[NewPartitions], validate_only: bool
+        self, topics: Sequence[NewPartitions], validate_only: bool, quota: MutationQuota = UNLIMITED
     ) -> list[CreatePartitionsResult]:
         """Add partitions to each topic independently, and return one result for each name."""
         times_named = Counter(topic.name for topic in paced(topics))
@@ -224,14 +239,16 @@ class TopicControlManager(ControlManager):
                 try:
                     if times_named[topic.name] > 1:
                         raise _repeated()
-                    max_new_partitions -= await self._add_partitions(topic, validate_only, max_new_partitions)
+                    max_new_partitions -= await self._add_partitions(topic, validate_only, max_new_partitions, quota)
                 except KafkaError as error:
                     result.error = error
                 yield_if_due()
         await self._loader.wait_if_alone()
         return list(results.values())
 
-    async def _add_partitions(self, new: NewPartitions, validate_only: bool, max_new_partitions: int) -> int:
+    async def _add_partitions(
+        self, new: NewPartitions, validate_only: bool, max_new_partitions: int, quota: MutationQuota
+    ) -> int:
         """Add partitions to a topic, unless `validate_only`. Returns how many are added."""
         await self._writer.prepare()
         check_not_view(self._image.topics.get(new.name), "add partitions to")
@@ -240,6 +257,7 @@ class TopicControlManager(ControlManager):
         topic = self._image.topics[new.name]
         listed = topic.listed_partitions
         check_open(topic)
+        quota.charge(len(added))
         if validate_only:
             return len(added)
         draft = ChunkDraft(self._loader.chunks)

@@ -372,5 +372,5 @@ def check_views_deleted(name: str, views: Collection[str], deleted: Collection[s
 def check_not_view(topic: TopicImage | None, operation: str) -> None:
     """Raise KafkaError if the topic is a view, for an operation on its partitions."""
     if topic is not None and topic.view_of:
-        message = f"Topic '{topic.name}' is a view; {operation} its source '{topic.view_of}'."
+        message = f"Topic '{topic.name}' is a view; {operation} its source."
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)

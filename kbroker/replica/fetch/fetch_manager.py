@@ -10,7 +10,8 @@ from asyncio import Lock
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from kbroker.common import Buffer, KafkaError
+from kbroker.authorization.authorizer import Access
+from kbroker.common import ANONYMOUS, Buffer, KafkaError, Principal
 from kbroker.replica.fetch.cold_reads import ColdReadResult, read_cold_blocking
 from kbroker.replica.fetch.fetch_response_cache import FetchResponseCache
 from kbroker.replica.fetch.fetch_session import (
@@ -28,6 +29,8 @@ from kbroker.replica.fetch.partition_reads import (
     check_fetch,
     look_up,
     read_partitions,
+    renew_access,
+    use_access,
     wait_for_change,
 )
 from kbroker.replica.replication_throttle import LeaderThrottle, unlimited_quota
@@ -113,15 +116,25 @@ class FetchManager:
         self._large_batch = Lock()
 
     def fetch(
-        self, request: FetchRequest, uses_topic_ids: bool, listener: str, in_turns: bool = False
+        self,
+        request: FetchRequest,
+        uses_topic_ids: bool,
+        listener: str,
+        in_turns: bool = False,
+        principal: Principal = ANONYMOUS,
+        access: Access | None = None,
+        is_throttled: bool = False,
     ) -> FetchResponse | DelayedFetch:
         """Read the requested records. The response is delayed if there are too few, or if they are only on disk.
 
         `listener`: the one over which the request came. With `in_turns` the session is busy, except while the request
-        waits for records.
+        waits for records. `access`: what the client may read; None if that is everything. With `is_throttled` nothing
+        is read: a session only gets its new positions.
         """
+        if is_throttled and not request.session_id:
+            return FetchResponse(0, 0, [])
         try:
-            session = self._find_session(request, uses_topic_ids)
+            session = self._find_session(request, uses_topic_ids, principal)
         except KafkaError as error:
             return FetchResponse(error.code, 0, [])
         session.is_busy = in_turns
@@ -131,6 +144,10 @@ class FetchManager:
             if session.size_bytes != session.counted_bytes or not session.partitions:
                 session = self._count_session(session)
             session.listener = listener
+            if access is not session.access:
+                use_access(session, access, self.replicas)
+            if is_throttled:
+                return self._respond(session, FetchReads())
             if request.replica_id >= 0:
                 record_positions(session, request, self.replicas, self.environment.clock.mono_ms())
             reads = read_partitions(session, request, max_bytes, self.replicas, self.throttle)
@@ -222,7 +239,7 @@ class FetchManager:
 
     # Sessions.
 
-    def _find_session(self, request: FetchRequest, uses_topic_ids: bool) -> FetchSession:
+    def _find_session(self, request: FetchRequest, uses_topic_ids: bool, principal: Principal) -> FetchSession:
         """Return the session of a request, which the request may then update. Raises KafkaError."""
         epoch = request.session_epoch
         if epoch == FINAL_EPOCH and not request.session_id:
@@ -233,17 +250,17 @@ class FetchManager:
         now_ms = self.environment.clock.mono_ms()
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id:
-                self._close(sessions.remove(request.session_id))
+                self._close(sessions.close(request.session_id, principal))
             if epoch == INITIAL_EPOCH:
                 if request.replica_id >= 0:
                     self._close_sessions_of(request.replica_id)
-                session, evicted = sessions.create(uses_topic_ids, now_ms)
+                session, evicted = sessions.create(uses_topic_ids, now_ms, principal)
                 self._close(evicted)
             else:
                 session = FetchSession(0, uses_topic_ids, now_ms)
             session.replica_id = request.replica_id
         else:
-            session = sessions.resume(request.session_id, epoch, uses_topic_ids, now_ms)
+            session = sessions.resume(request.session_id, epoch, uses_topic_ids, now_ms, principal)
             if session.waiter is not None:
                 self._end_waiter(session)
         return session
@@ -308,6 +325,7 @@ class FetchManager:
         self.replicas.purgatory.cancel(delayed)
         session.is_busy = delayed.in_turns
         try:
+            renew_access(session, self.replicas)
             max_bytes = self.max_bytes_for(request)
             reads = read_partitions(session, request, max_bytes, self.replicas, self.throttle)
         except Exception as error:
@@ -359,6 +377,7 @@ class FetchManager:
             log.failure("read failed", error, partition=cold[0].partition.tp)
             results = [KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)] * len(cold)
         if not delayed.is_done:
+            renew_access(session, self.replicas)
             add_cold_results(reads, session, delayed.request, results, self.replicas)
         self._complete_or_wait(delayed, reads)
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
-from kbroker.common import KafkaError
+from kbroker.authorization.authorizer import Access
+from kbroker.common import ANONYMOUS, KafkaError, Principal
 from kbroker.replica.fetch.read_filter import ReadView
 from kbroker.runtime.delayed_response import DelayedResponse, Purgatory
 from kbroker.runtime.turns import yield_if_due
@@ -88,16 +89,20 @@ class FetchSession:
     `is_closed`: it was closed or evicted. `size_bytes`: an upper bound of its memory; the cache has counted
     `counted_bytes` of it. `withheld`: throttled partitions that are not `ready` until the quota allows, or until
     `next_look_ms` (monotonic). `is_busy`: a large request is being handled in turns, which ends the session itself if
-    it is closed meanwhile. `listener`: the one over which the last request came.
+    it is closed meanwhile. `listener`: the one over which the last request came. `principal`: who has created it, and
+    alone can use it. `access`: what its client may read, as last checked; None without an authorizer.
     """
 
     __slots__ = (
-        "counted_bytes", "epoch", "id", "is_busy", "is_closed", "is_incremental", "last_used_ms", "listener",
-        "next_look_ms", "partitions", "ready", "replica_id", "size_bytes", "uses_topic_ids", "waiter", "withheld",
+        "access", "counted_bytes", "epoch", "id", "is_busy", "is_closed", "is_incremental", "last_used_ms", "listener",
+        "next_look_ms", "partitions", "principal", "ready", "replica_id", "size_bytes", "uses_topic_ids", "waiter",
+        "withheld",
     )  # fmt: skip
 
-    def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
+    def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int, principal: Principal = ANONYMOUS) -> None:
         self.id = session_id
+        self.principal = principal
+        self.access: Access | None = None
         self.replica_id = -1
         self.listener = ""
         self.uses_topic_ids = uses_topic_ids
@@ -196,18 +201,20 @@ class FetchSessionCache:
     def all(self) -> list[FetchSession]:
         return list(self._sessions.values())
 
-    def create(self, uses_topic_ids: bool, now_ms: int) -> tuple[FetchSession, FetchSession | None]:
+    def create(
+        self, uses_topic_ids: bool, now_ms: int, principal: Principal = ANONYMOUS
+    ) -> tuple[FetchSession, FetchSession | None]:
         """Return (new session, the session that was evicted for it or None)."""
         evicted = None
         if len(self._sessions) >= self.slots:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now_ms - oldest.last_used_ms < self.eviction_ms:
-                return FetchSession(0, uses_topic_ids, now_ms), None
+                return FetchSession(0, uses_topic_ids, now_ms, principal), None
             evicted = self.remove(oldest.id)
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = self._random.randrange(1, 2**31)
-        session = self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, now_ms)
+        session = self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, now_ms, principal)
         return session, evicted
 
     def count_bytes(self, session: FetchSession, now_ms: int) -> list[FetchSession]:
@@ -234,10 +241,12 @@ class FetchSessionCache:
             yield_if_due()
         return evicted
 
-    def resume(self, session_id: int, epoch: int, uses_topic_ids: bool, now_ms: int) -> FetchSession:
+    def resume(
+        self, session_id: int, epoch: int, uses_topic_ids: bool, now_ms: int, principal: Principal = ANONYMOUS
+    ) -> FetchSession:
         """Return the session that an incremental request continues. Raises KafkaError."""
         session = self._sessions.get(session_id)
-        if session is None:
+        if session is None or session.principal != principal:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.is_busy:
             # A large request of another connection is being handled.
@@ -251,6 +260,11 @@ class FetchSessionCache:
         session.is_incremental = True
         self._sessions.move_to_end(session_id)
         return session
+
+    def close(self, session_id: int, principal: Principal) -> FetchSession | None:
+        """Remove a session as its client asks, unless it is another client's."""
+        session = self._sessions.get(session_id)
+        return self.remove(session_id) if session is not None and session.principal == principal else None
 
     def remove(self, session_id: int) -> FetchSession | None:
         session = self._sessions.pop(session_id, None)

@@ -6,6 +6,8 @@ request's partitions. So partitions on disk are read as often as those in memory
 
 from collections.abc import Sequence
 
+from kbroker.authorization.acl import Operation, ResourceType
+from kbroker.authorization.authorizer import Access
 from kbroker.common import Buffer, KafkaError
 from kbroker.replica.fetch.cold_reads import AbortedTransactions, ColdRead, ColdReadResult, aborted_transactions
 from kbroker.replica.fetch.fetch_session import READ_COMMITTED, FetchPartition, FetchSession
@@ -56,8 +58,9 @@ class FetchReads:
         self, fetched: FetchPartition, code: ErrorCode, leader: CurrentLeader | None = None, message: str | None = None
     ) -> None:
         """Add the error of a partition. `message`: the reason, for the broker's log."""
-        # As in Kafka, the list of aborted transactions is empty if the partition does not exist, and else null.
-        aborted: AbortedTransactions = [] if fetched.target is None else None
+        # As in Kafka, the list of aborted transactions is null, but empty if the log was not looked for or not found.
+        is_known = fetched.target is not None and code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        aborted: AbortedTransactions = None if is_known else []
         result = FetchResult(fetched.index, code, -1, -1, -1, aborted, b"", None, leader, error_message=message)
         self.results.append((fetched, result))
 
@@ -138,6 +141,7 @@ def read_partitions(
     is_follower = session.replica_id >= 0
     rack_id = None if is_follower else request.rack_id
     max_results = MAX_FOLLOWER_RESULTS if is_follower else MAX_INCREMENTAL_RESULTS
+    access = session.access
     for fetched in list(session.ready if session.is_incremental else session.partitions.values()):
         if session.is_busy:
             yield_if_due()
@@ -146,6 +150,11 @@ def read_partitions(
             if not is_follower:
                 reads.must_respond = True
             break
+        if access is not None and not may_read(access, fetched, partitions):
+            # Before the look-up: whether the topic exists must not show.
+            reads.must_respond = True
+            reads.add_error(fetched, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            continue
         try:
             partition: Partition | None = fetched.target  # type: ignore[assignment]
             view = fetched.view
@@ -216,6 +225,33 @@ def read_partitions(
             # If other records were read already, the next request reads the cold ones.
             reads.add(session, fetched, partition, request, records or b"", aborted)
     return reads
+
+
+# Rights. A response is checked by the rules that are in force when it is complete.
+
+
+def may_read(access: Access, fetched: FetchPartition, partitions: ReplicaManager) -> bool:
+    """Return whether the client may read a topic, of a view the view alone. An unknown topic id has its own error."""
+    name = partitions.topic_name(fetched.key)
+    return name is None or name in access.readable_topics or access.allows(Operation.READ, ResourceType.TOPIC, name)
+
+
+def use_access(session: FetchSession, access: Access | None, partitions: ReplicaManager) -> None:
+    """Read by other rights from now on. Partitions without news become ready if the right is gone: an error is due."""
+    session.access = access
+    if access is not None and session.is_incremental:
+        for fetched in session.partitions.values():
+            if session.is_busy:
+                yield_if_due()
+            if not may_read(access, fetched, partitions):
+                session.ready[fetched] = None
+
+
+def renew_access(session: FetchSession, partitions: ReplicaManager) -> None:
+    """Read by the rules that are in force now, after a wait."""
+    access = session.access
+    if access is not None and (current := access.current()) is not access:
+        use_access(session, current, partitions)
 
 
 def _add_refusal(
@@ -371,7 +407,10 @@ def add_cold_results(
         if session.is_busy:
             yield_if_due()
         result = results[number] if number < len(results) else (b"", None)
-        if cold_read.partition.is_closed:
+        if session.access is not None and not may_read(session.access, cold_read.fetched, partitions):
+            # The right was revoked while the thread was reading.
+            result = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        elif cold_read.partition.is_closed:
             # The topic was deleted meanwhile.
             result = KafkaError(partitions.missing_error(cold_read.fetched.key, cold_read.fetched.index))
         if isinstance(result, KafkaError):

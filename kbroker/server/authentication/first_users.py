@@ -38,7 +38,9 @@ async def create_first_users(services: Services, users: Sequence[FirstUser]) -> 
             name=name, mechanism=mechanism, iterations=iterations, salt=salt, salted_password=salted
         )
         handler = load_handler(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0)
-        connection = DetachedConnection("127.0.0.1:0", Identity(services.config.inter_broker_listener_name))
+        own = services.node_id, 0
+        identity = Identity(services.config.inter_broker_listener_name, peer_broker=own)
+        connection = DetachedConnection("127.0.0.1:0", identity)
         context = RequestContext(connection, handler, 0, 0, None, environment.clock.mono_ns())
         request = AlterUserScramCredentialsRequest(upsertions=[row])
         response = await complete_response(handler.handle, services, context, request)

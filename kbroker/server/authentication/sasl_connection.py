@@ -20,6 +20,7 @@ from protocol.apis import ApiKey
 from protocol.framing import ParsedRequestHeader, decode_request_header, encode_response_header
 
 if TYPE_CHECKING:
+    from kbroker.authorization.authorizer import Access
     from kbroker.server.authentication.sasl_session import SaslSession
     from kbroker.server.server_context import ServerContext, SharedContext
 
@@ -137,6 +138,7 @@ class SaslConnection(Stranger, FrameProtocol):
         FrameProtocol.__init__(self, listener.login_buffers, session.max_receive_bytes)
         self.identity = listener.identity
         self.client_software = UNKNOWN_SOFTWARE
+        self.access: Access | None = None
         self.producer_since: int | None = None
         self.sasl: SaslSession | None = session
         self._session = session

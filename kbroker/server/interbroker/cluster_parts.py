@@ -5,7 +5,6 @@ A lone broker (kbroker/broker.py) imports none of them.
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
@@ -14,7 +13,7 @@ from kbroker.api.local_requests import handle_locally
 from kbroker.interbroker.controller_channel import ControllerChannel
 from kbroker.interbroker.fencing_check import FencingCheck
 from kbroker.interbroker.handshake import BrokerIdentity
-from kbroker.interbroker.peers import Peers, PeerUnavailable
+from kbroker.interbroker.peers import BROKER_HEARTBEAT_VERSION, Peers, PeerUnavailable
 from kbroker.replica.fetcher.fetched_partitions import LeaderEndPoint
 from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
 from kbroker.replica.logs.disk_reports import DiskReporter
@@ -44,7 +43,6 @@ log = EventLogger("kbroker.cluster")
 
 ALTER_PARTITION_VERSION = 3
 ASSIGN_REPLICAS_TO_DIRS_VERSION = 0
-BROKER_HEARTBEAT_VERSION = 2
 # The time in which the controller must have moved all leaderships away from a broker that stops, and the interval of
 # asking whether it has.
 CONTROLLED_SHUTDOWN_S = 10.0
@@ -186,33 +184,14 @@ class ClusterParts:
     async def _wait_for_images(self, deadline_s: float) -> None:
         """Wait until no live broker refers clients to this one. One that does not respond is not waited for."""
         own, image = self._config().node_id, self._member.image
-        others = [broker_id for broker_id in image.brokers if broker_id != own]
-        while others and any(partition.leader == own for _, partition in image.partitions()):
+        while any(broker_id != own for broker_id in image.brokers) and any(
+            partition.leader == own for _, partition in image.partitions()
+        ):
             if self._environment.loop.time() > deadline_s:
                 return
             await self._environment.sleep(CONTROLLED_SHUTDOWN_POLL_S)
         number = self._member.loader.change_log.number
-        waits = [self._wait_for_image(broker_id, number, deadline_s) for broker_id in others]
-        await asyncio.gather(*waits)
-
-    async def _wait_for_image(self, broker_id: int, number: int, deadline_s: float) -> None:
-        """Wait until the image of another broker has the change `number`."""
-        loop = self._environment.loop
-        request = BrokerHeartbeatRequest(
-            broker_id=self._config().node_id,
-            broker_epoch=self.identity.broker_epoch,
-            current_metadata_offset=number,
-        )
-        while (remaining_s := deadline_s - loop.time()) > 0:
-            try:
-                response = await self.peers.request(
-                    broker_id, request, BROKER_HEARTBEAT_VERSION, timeout_ms=int(remaining_s * 1000)
-                )
-            except PeerUnavailable:
-                return
-            if cast(BrokerHeartbeatResponse, response).is_caught_up:
-                return
-            await self._environment.sleep(CONTROLLED_SHUTDOWN_POLL_S)
+        await self.peers.wait_for_images(number, deadline_s - self._environment.loop.time())
 
     async def _stop_reporting(self) -> None:
         if self._disk_reporter is not None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from asyncio import Transport
     from collections.abc import Sequence
 
+    from kbroker.authorization.authorizer import Access
     from kbroker.common import Buffer
     from kbroker.runtime.disk import DirectSocket
     from kbroker.server.direct_send import Part
@@ -57,6 +58,7 @@ class InterBrokerConnection(FrameProtocol):
         self.producer_since: int | None = None
         self.sasl: None = None
         self.client_software = UNKNOWN_SOFTWARE
+        self.access: Access | None = None
         self.errors = server.errors
         self._server = server
         self._on_close = on_close

@@ -27,7 +27,7 @@ def small_disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         pytest.skip("not run: needs a cluster of its own, and the suite was pointed at a broker")
     directory = tmp_path_factory.mktemp("full-disks")
     # No follower leaves the ISR because it lags behind.
-    cluster = Cluster(directory, Ensemble(directory), replica_lag_time_max_ms="60000")
+    cluster = Cluster(directory, Ensemble(directory, 1), replica_lag_time_max_ms="60000")
     disk = directory / "disk"
     disk.mkdir()
     mounting = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk)]

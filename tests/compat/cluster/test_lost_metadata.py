@@ -27,7 +27,7 @@ DELETE_DELAY_MS = "100"
 
 @pytest.fixture
 def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with running_cluster(tmp_path, log_segment_delete_delay_ms=DELETE_DELAY_MS) as cluster:
+    with running_cluster(tmp_path, servers=1, log_segment_delete_delay_ms=DELETE_DELAY_MS) as cluster:
         yield cluster
 
 

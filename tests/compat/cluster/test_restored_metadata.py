@@ -1,16 +1,24 @@
 """ZooKeeper is restored from a copy that is older than the logs: no acknowledged record is lost, and writes go on."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.compat.cluster.cluster import IS_KBROKER, Cluster
+from tests.compat.cluster.cluster import IS_KBROKER, Cluster, running_cluster
 from tests.compat.cluster.work import Work, create_topic, working
 from tests.compat.support import eventually
 
 pytestmark = pytest.mark.skipif(not IS_KBROKER, reason="not run: another program's brokers, without ZooKeeper")
 
 NOTICED = "has older metadata than brokers have seen"
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster with one ZooKeeper server, which restarts faster than three."""
+    with running_cluster(tmp_path_factory.mktemp("restored"), servers=1) as cluster:
+        yield cluster
 
 
 def says(cluster: Cluster, text: str, count: int = 1) -> bool:

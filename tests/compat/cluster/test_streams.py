@@ -14,9 +14,8 @@ from tests.compat.support import eventually, unique
 
 @pytest.fixture
 def streams_cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with running_cluster(
-        tmp_path / "cluster", **{name.replace(".", "_"): value for name, value in SETTINGS.items()}
-    ) as own:
+    settings = {name.replace(".", "_"): value for name, value in SETTINGS.items()}
+    with running_cluster(tmp_path / "cluster", servers=1, **settings) as own:
         yield own
 
 

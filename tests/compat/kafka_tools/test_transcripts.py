@@ -2,14 +2,18 @@
 
 from collections.abc import Iterator
 from difflib import unified_diff
+from pathlib import Path
 
 import pytest
 
+from kbroker.common import ANONYMOUS
+from kbroker.config.definitions.security import STANDARD_AUTHORIZER
 from tests.compat.kafka_tools.jvm import Jvm
-from tests.compat.kafka_tools.transcript import HERE, Shell, Step, read, replay, write
-from tests.compat.support import DEADLINE_S
+from tests.compat.kafka_tools.transcript import ACLS, HERE, Shell, Step, read, replay, write
+from tests.compat.support import DEADLINE_S, BrokerProcess, need_own_broker
 
 FEATURES = {
+    ACLS: "security",
     "topics": "topics",
     "consoles": "records",
     "groups": "group admin",
@@ -20,6 +24,7 @@ FEATURES = {
     "configs": "configs",
     "features": "cluster",
     "quorum": "cluster",
+    "quotas": "security",
     "reassignments": "cluster",
     "releases": "cluster",
     "security": "security",
@@ -28,8 +33,20 @@ FEATURES = {
 
 
 @pytest.fixture
-def shell(jvm: Jvm, bootstrap: str) -> Iterator[Shell]:
-    opened = Shell(jvm, bootstrap)
+def with_authorizer(tmp_path: Path) -> Iterator[str]:
+    need_own_broker()
+    broker = BrokerProcess(tmp_path, {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": str(ANONYMOUS)})
+    try:
+        broker.start()
+        yield broker.bootstrap
+        broker.stop()
+    finally:
+        broker.end()
+
+
+@pytest.fixture
+def shell(jvm: Jvm, stem: str, request: pytest.FixtureRequest) -> Iterator[Shell]:
+    opened = Shell(jvm, request.getfixturevalue("with_authorizer" if stem == ACLS else "bootstrap"))
     yield opened
     opened.close()
 

@@ -91,4 +91,4 @@ def go(directory: Path) -> Path:
 
 
 def rust(_: Path) -> Path:
-    return rust_program(HERE / "rust", "modern_groups")
+    return rust_program("modern_groups")

@@ -29,7 +29,7 @@ def queue_program(directory: Path) -> Path:
 
 
 def rskafka_program() -> Path:
-    return rust_program(PROGRAMS / "rust", "rskafka_reader")
+    return rust_program("rskafka_reader")
 
 
 class ReadingClient:

@@ -137,6 +137,15 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
         "UnregisterBroker": {"broker_id": 999},
         "AlterReplicaLogDirs": {"dirs": [{"path": "/wire.nowhere", "topics": topics}]},
         "DescribeClientQuotas": {"components": [{"entity_type": "user", "match": "wire.nobody"}]},
+        "AlterClientQuotas": {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "user", "entity_name": ""}],
+                    "ops": [{"key": "producer_byte_rate", "value": 1.0, "remove": False}],
+                }
+            ],
+            "validate_only": True,
+        },
         "AlterUserScramCredentials": {
             "deletions": [{"name": "bad", "mechanism": 1}],
             "upsertions": [{"name": "", "mechanism": 1, "iterations": 1, "salt": b"s", "salted_password": b"p"}],

@@ -1,15 +1,22 @@
 """Envelope: what another broker may forward to the controller."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from kbroker.common import ANONYMOUS, KafkaError
-from kbroker.interbroker.controller_channel import encode_principal
+from kbroker.api import k58_envelope
+from kbroker.api.context import ApiHandler, RequestContext
+from kbroker.api.dispatch import load_handler
+from kbroker.authorization.acl import Acl, Operation, PatternType, PermissionType, ResourceType, canonical_host
+from kbroker.authorization.authorizer import Authorizer
+from kbroker.authorization.rule_set import RuleSet
+from kbroker.common import ANONYMOUS, KafkaError, Principal
+from kbroker.interbroker.controller_channel import BROKER_PRINCIPAL, encode_principal
 from protocol.apis import ApiKey
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, MalformedError
 from protocol.framing import encode_request_header
-from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from protocol.messages.k58_envelope import EnvelopeRequest
 from protocol.schema.codec import encode
 from tests.unit.support.peer_brokers import ForwardingBrokers
@@ -67,3 +74,70 @@ async def test_an_envelope_to_another_broker_is_refused(s: ForwardingBrokers) ->
 async def test_an_error_between_brokers_is_unexpected_for_the_client(s: ForwardingBrokers) -> None:
     with pytest.raises(KafkaError, match=r"UNKNOWN_SERVER_ERROR.*INVALID_REQUEST"):
         await s.two.loop.run(s.two.channel.forward(EnvelopeRequest(), 0, "app", ANONYMOUS, "10.0.0.7", 1000))
+
+
+def test_what_a_request_may_do_is_decided_by_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker that forwards a client's request may do everything; the client may not."""
+    seen: list[tuple[Any, ...]] = []
+
+    def handle(services: Any, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        access = context.access(services)
+        assert access is not None
+        assert access is context.access(services), "looked up once"
+        allowed = [name for name in ("a", "b") if access.allows(Operation.READ, ResourceType.TOPIC, name)]
+        seen.append(
+            (str(context.principal), canonical_host(context.host), context.peer_broker, context.forwarded_by, allowed)
+        )
+        return CreateTopicsResponse(topics=[])
+
+    def handler_of(key: int, version: int, **_: object) -> ApiHandler:
+        return replace(load_handler(ApiKey(key), version, forwards=False), handle=handle)
+
+    monkeypatch.setattr(k58_envelope, "handler_of", handler_of)
+    rule = Acl(
+        ResourceType.TOPIC, PatternType.LITERAL, "a", "User:alice", "10.0.0.7", Operation.READ, PermissionType.ALLOW
+    )  # fmt: skip
+
+    @simulated(ForwardingBrokers, SEEDS)
+    async def story(s: ForwardingBrokers) -> None:
+        s.one.services.authorizer = Authorizer(RuleSet([rule]), [], False)
+        for principal, host in (
+            (Principal("User", "alice"), "10.0.0.7"),
+            (Principal("User", "alice"), "::ffff:10.0.0.7"),
+            (Principal("User", "alice"), "10.0.0.8"),
+            (ANONYMOUS, "10.0.0.7"),
+            (Principal("Broker", "2"), "10.0.0.7"),
+            (BROKER_PRINCIPAL, ""),
+        ):
+            await s.two.loop.run(s.two.channel.forward(create("t"), 7, None, principal, host, 1000))
+        two = (2, s.two.identity.broker_epoch)
+        assert seen == [
+            ("User:alice", "10.0.0.7", None, two, ["a"]),
+            ("User:alice", "10.0.0.7", None, two, ["a"]),
+            ("User:alice", "10.0.0.8", None, two, []),
+            ("User:ANONYMOUS", "10.0.0.7", None, two, []),
+            ("Broker:2", "10.0.0.7", None, two, []),
+            ("User:ANONYMOUS", "?", two, None, ["a", "b"]),
+        ]
+        seen.clear()
+
+    story(0)
+
+
+def test_a_malformed_request_that_only_its_handler_recognizes_does_not_end_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def handle(services: Any, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        raise MalformedError("an unknown element")
+
+    def handler_of(key: int, version: int, **_: object) -> ApiHandler:
+        return replace(load_handler(ApiKey(key), version, forwards=False), handle=handle)
+
+    monkeypatch.setattr(k58_envelope, "handler_of", handler_of)
+
+    @simulated(ForwardingBrokers, SEEDS)
+    async def story(s: ForwardingBrokers) -> None:
+        header = encode_request_header(ApiKey.CREATE_TOPICS, 7, 5, "app")
+        assert await envelope_error(s, header + encode(create("a"), 7)) == ErrorCode.INVALID_REQUEST
+
+    story(0)

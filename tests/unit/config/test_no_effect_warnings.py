@@ -30,7 +30,7 @@ READ_IN_CONFIG = {
     "max.connection.creation.rate",
     "max.connections",
     "process.roles",
-    *(key.name for key in security.KEYS),
+    *(key.name for key in (*security.KEYS, *security.AUTHORIZER_KEYS)),
     *(key.name for key in ZOOKEEPER_KEYS),
     # Consumers read them.
     *(key.name for key in RETRY_KEYS),
@@ -73,13 +73,13 @@ def test_the_broker_configs_behind_a_topic_config_take_effect_if_it_does(key):
     ("name", "reason"),
     [
         ("listener.name.x.ssl.keystore.location", None),
-        ("authorizer.class.name", NoEffect.NO_PROTECTION),
+        ("sasl.login.class", NoEffect.NO_PROTECTION),
         ("listener.name.x.ssl.provider", NoEffect.NO_SECURITY),
         ("listener.name.x.socket.send.buffer.bytes", "it applies to all listeners only"),
         ("listener.name.x.max.connections", None),
         ("socket.send.buffer.bytes", None),
         ("controller.quorum.voters", "kbroker has no metadata quorum"),
-        ("controller.quota.window.num", "kbroker has no client quotas yet"),
+        ("client.quota.callback.class", "kbroker does not load Java classes"),
         ("remote.log.reader.threads", "kbroker has no tiered storage"),
     ],
 )

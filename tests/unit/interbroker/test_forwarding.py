@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.common import ANONYMOUS
 from kbroker.config.config_def import ConfigResourceType
 from kbroker.interbroker.peers import PeerUnavailable
 from protocol.errors import ErrorCode
@@ -196,7 +197,10 @@ async def test_what_is_invalid_for_this_broker_is_not_forwarded(s: ForwardingBro
 @simulated(ForwardingBrokers, SEEDS)
 async def test_topics_are_created_automatically_through_any_broker(s: ForwardingBrokers) -> None:
     topics = await asyncio.gather(
-        *(broker.loop.run(broker.auto_topic_creation.auto_create_topic("auto")) for broker in (s.two, s.three))
+        *(
+            broker.loop.run(broker.auto_topic_creation.auto_create_topic("auto", (ANONYMOUS, "10.0.0.7")))
+            for broker in (s.two, s.three)
+        )
     )
     # When the call returns, this broker's image has the topic.
     assert [topic.topic_id for topic in topics] == [s.one.image.topics["auto"].topic_id] * 2
@@ -206,7 +210,7 @@ async def test_topics_are_created_automatically_through_any_broker(s: Forwarding
 @simulated(ForwardingBrokers, SEEDS)
 async def test_internal_topics_are_created_through_any_broker(s: ForwardingBrokers) -> None:
     await s.two.loop.run(s.two.auto_topic_creation.ensure_internal_topic("__consumer_offsets"))
-    await s.three.loop.run(s.three.auto_topic_creation.auto_create_topic("__consumer_offsets"))
+    await s.three.loop.run(s.three.auto_topic_creation.auto_create_topic("__consumer_offsets", (ANONYMOUS, "10.0.0.7")))
     assert s.one.controller.created == ["__consumer_offsets"]
 
 
@@ -214,4 +218,4 @@ async def test_internal_topics_are_created_through_any_broker(s: ForwardingBroke
 async def test_automatic_creation_fails_without_a_controller(s: ForwardingBrokers) -> None:
     s.kill(s.one)
     with pytest.raises(PeerUnavailable, match="REQUEST_TIMED_OUT"):
-        await s.two.loop.run(s.two.auto_topic_creation.auto_create_topic("auto"))
+        await s.two.loop.run(s.two.auto_topic_creation.auto_create_topic("auto", (ANONYMOUS, "10.0.0.7")))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.common import KafkaError
+from kbroker.common import ANONYMOUS, KafkaError
 from kbroker.config import BrokerConfig
 from kbroker.config.config_def import ConfigResourceType
 from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
@@ -230,16 +230,16 @@ async def test_a_name_that_is_too_long_for_a_path_is_rejected():
 async def test_concurrent_requests_for_one_topic_create_it_once():
     broker = await start(MemoryDisk())
     creation = AutoTopicCreationManager(make_environment(), broker.image, broker.controller, None, lambda: CONFIG)
-    topics = await asyncio.gather(*(creation.auto_create_topic("a") for _ in range(20)))
+    topics = await asyncio.gather(*(creation.auto_create_topic("a", (ANONYMOUS, "10.0.0.7")) for _ in range(20)))
     assert {id(topic) for topic in topics} == {id(broker.image.topics["a"])}
     offsets = await asyncio.gather(*(creation.ensure_internal_topic("__consumer_offsets") for _ in range(5)))
     assert offsets[0].internal
     assert len(offsets[0].partitions) == 50
     assert offsets[0].has_kafka_key_hash
     assert not topics[0].has_kafka_key_hash
-    assert (await creation.auto_create_topic("__consumer_offsets")) is offsets[0]
+    assert (await creation.auto_create_topic("__consumer_offsets", (ANONYMOUS, "10.0.0.7"))) is offsets[0]
     with pytest.raises(KafkaError, match="INVALID_TOPIC_EXCEPTION"):
-        await creation.auto_create_topic("a b")
+        await creation.auto_create_topic("a b", (ANONYMOUS, "10.0.0.7"))
 
 
 @async_test
@@ -249,9 +249,12 @@ async def test_topics_are_created_in_the_background_and_failures_are_remembered(
     topics = [NewTopic("a", 2, 1), NewTopic("b", 1, 1, configs=[("cleanup.policy", "foo")])]
     for _ in range(2):
         # At the second time, both are being created.
-        assert creation.begin_creation(topics, remember_ms=60_000) == {}
+        assert creation.begin_creation(topics, remember_ms=60_000, requester=(ANONYMOUS, "10.0.0.7")) == {}
     reason = "Invalid value foo for configuration cleanup.policy: String must be one of: compact, delete"
-    await until(lambda: creation.begin_creation(topics, remember_ms=60_000) == {"b": reason}, seconds=30)
+    await until(
+        lambda: creation.begin_creation(topics, remember_ms=60_000, requester=(ANONYMOUS, "10.0.0.7")) == {"b": reason},
+        seconds=30,
+    )
     assert len(broker.image.topics["a"].partitions) == 2
 
 

@@ -151,6 +151,7 @@ class Node:
         self.share_group_states = ShareGroupStates(environment, self.image, self.groups, self.persister)
         config.group_config = partial(group_config, config)
         self.services: Any = SimpleNamespace(
+            authorizer=None,
             node_id=broker_id,
             config=config,
             environment=environment,

@@ -8,13 +8,14 @@ from typing import Any
 from kbroker.api.context import Identity, RequestContext, complete_response
 from kbroker.api.dispatch import load_handler
 from kbroker.api.local_requests import DetachedConnection
-from kbroker.common import KafkaError, TopicPartition
+from kbroker.common import ANONYMOUS, KafkaError, Principal, TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.config.topic_config import TopicConfig
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration, WriteHealth
+from kbroker.quotas.client_quotas import ClientQuotaManager, QuotaWindows
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.log.log_health import LogHealth
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
@@ -153,6 +154,7 @@ class Handlers:
         self.services: Any = SimpleNamespace(
             node_id=1,
             started_ms=0,
+            authorizer=None,
             config=config,
             environment=environment,
             metadata=member.image,
@@ -165,6 +167,7 @@ class Handlers:
             replicas=self.replicas,
             producer_ids=member.producer_ids,
             client_metrics=ClientMetricsManager(environment, member.image),
+            quotas=ClientQuotaManager(member.image.client_quotas, QuotaWindows()),
         )
 
     async def join(self, broker_id: int) -> ClusterMember:
@@ -175,20 +178,33 @@ class Handlers:
         return await join_cluster(environment, self.store.session(), broker, lambda: config, raise_failure)
 
     async def request(
-        self, key: ApiKey, version: int, *, peer_broker: tuple[int, int] | None = None, **fields: Any
+        self,
+        key: ApiKey,
+        version: int,
+        *,
+        peer_broker: tuple[int, int] | None = None,
+        principal: Principal = ANONYMOUS,
+        **fields: Any,
     ) -> Any:
         """Return the response to a request. `peer_broker`: the broker that has sent it, None for a client."""
-        return await respond(self.services, message_classes(key)[0](**fields), version, peer_broker=peer_broker)
+        request = message_classes(key)[0](**fields)
+        return await respond(self.services, request, version, peer_broker=peer_broker, principal=principal)
 
 
 async def respond(
-    services: Any, request: Any, version: int, client: str = "client", peer_broker: tuple[int, int] | None = None
+    services: Any,
+    request: Any,
+    version: int,
+    client: str = "client",
+    peer_broker: tuple[int, int] | None = None,
+    principal: Principal = ANONYMOUS,
 ) -> Any:
     """Return the response of a request's handler. Both are encoded and decoded."""
     key = message_info(type(request)).key
     assert key is not None
-    handler = load_handler(ApiKey(key), version, forwards=False)
-    identity = Identity("PLAINTEXT", peer_broker=peer_broker)
+    is_checked = services.authorizer is not None and peer_broker is None
+    handler = load_handler(ApiKey(key), version, forwards=False, authorizes=is_checked)
+    identity = Identity("PLAINTEXT", principal, peer_broker=peer_broker)
     context = RequestContext(DetachedConnection("127.0.0.1:5", identity), handler, version, 0, client, 0)
     decoded = decode(type(request), encode(request, version), version)
     response = await complete_response(handler.handle, services, context, decoded)

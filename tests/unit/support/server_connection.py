@@ -10,6 +10,8 @@ from typing import Any, cast
 from kbroker.api.context import ApiHandler, Identity, Overlap, RequestContext
 from kbroker.api.dispatch import Dispatch, UnsupportedRequest
 from kbroker.api.response_errors import no_failed_response
+from kbroker.quotas.client_quotas import ClientQuotaManager, QuotaWindows
+from kbroker.quotas.entities import QuotaEntity, Quotas
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.metrics import RequestStats
 from kbroker.server.connection import Connection
@@ -106,8 +108,10 @@ class FakeServer:
         self.write_high_water = 1000
         self.max_gathered_bytes = 300
         self.max_request_bytes = MAX_FRAME
-        self.services = None
+        self.services = SimpleNamespace(authorizer=None)
         self.identity = Identity("PLAINTEXT")
+        self.client_quotas: dict[QuotaEntity, Quotas] = {}
+        self.quotas = ClientQuotaManager(self.client_quotas, QuotaWindows())
         self.dispatch = DispatchTo(self.find)
         self.unsent_bytes = 0
         self.connections: list[Connection] = []

@@ -42,7 +42,7 @@ class Harness(CoordinatorHarness):
     def __init__(self, log: MemoryLog | None = None, *, topic_id: bytes = TOPIC_ID, **config: Any) -> None:
         super().__init__(log, DEFAULTS | config)
         self.share_states = ShareCoordinator(self.environment, self.log, self.metadata, lambda: self.config)
-        self.services: Any = SimpleNamespace(metadata=self.metadata, share_states=self.share_states)
+        self.services: Any = SimpleNamespace(metadata=self.metadata, share_states=self.share_states, authorizer=None)
         self.coordinators = (self.share_states,)
         self.start_coordinators()
         self.create(SHARE_GROUP_STATE_TOPIC, self.config.share_coordinator_state_topic_num_partitions, b"s" * 16)

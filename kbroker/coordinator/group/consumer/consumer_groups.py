@@ -5,6 +5,7 @@ The decisions are in heartbeat.py, membership.py and current_assignment.py.
 
 from collections.abc import Mapping
 
+from kbroker.authorization.authorizer import Access
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.assignors.members import Assignment
 from kbroker.coordinator.group.assignors.server_assignors import supported_assignors
@@ -66,8 +67,10 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
         super().__init__(shard)
         self.classic_members = self._migration = ClassicMembersOfConsumerGroups(shard, self._topics, self._settings)
         self._resolver = RegexResolver(shard.environment, self._post_regexes)
-        # Rises with each new topic, which a regular expression may match.
+        # Rises with each new topic, which a regular expression may match, and when ACLs have changed.
         self._topics_version = 0
+        # The group of the last heartbeat, and what its client may do.
+        self._last_client: tuple[str, Access | None] = "", None
         self._replays = {
             GroupEpoch: self._replay_group_epoch,
             MemberMetadata: self._replay_member,
@@ -82,6 +85,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
     def heartbeat(self, request: HeartbeatRequest) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
         """Handle a ConsumerGroupHeartbeat of a member that joins, stays or leaves. Raises KafkaError."""
         message = request.message
+        self._note_client(message.group_id, request.access)
         if message.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
             return self._leave(message)
         group, first_records = self._find_or_create(message.group_id, may_create=message.member_epoch == JOIN_EPOCH)
@@ -157,14 +161,24 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
 
     # Regular expressions.
 
+    def _note_client(self, group_id: str, access: Access | None) -> None:
+        former = self._last_client[1]
+        if former is not None and access is not None and former.rules is not access.rules:
+            self._topics_version += 1
+        self._last_client = group_id, access
+
     def _resolve_regexes(self, group: ConsumerGroup) -> None:
-        """Start to resolve the regular expressions that have to be, in a thread."""
-        if not group.regexes.members:
+        """Start to resolve the regular expressions that have to be, in a thread.
+
+        The records of a heartbeat are replayed before any other. With the rights of other clients nothing is resolved.
+        """
+        group_id, access = self._last_client
+        if not group.regexes.members or (access is not None and group_id != group.group_id):
             return
         due = group.regexes.due(self._topics_version, self.shard.now().wall_ms)
         if due:
             names = list(self.shard.metadata.topics)
-            self._resolver.start(group.group_id, group.regexes, due, names, self._topics_version)
+            self._resolver.start(group.group_id, group.regexes, due, names, self._topics_version, access)
 
     def _post_regexes(self, group_id: str, resolved: Mapping[str, ResolvedRegex]) -> None:
         self.shard.context.post(lambda _: self._update_regexes(group_id, resolved), group_id, self.mode)

@@ -13,6 +13,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, NamedTuple
 
+from kbroker.authorization.authorizer import Access
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.assignors.members import MemberSpec
 from kbroker.coordinator.group.assignors.server_assignors import SERVER_ASSIGNORS
@@ -62,7 +63,8 @@ _BLANKS = "".join(map(chr, range(0x21)))
 class HeartbeatRequest(NamedTuple):
     """A request, and what is known of its sender. `new_member_id`: the id of a member that has not chosen one.
 
-    `classic`: what the sender has sent in a JoinGroup, if it is a member of the classic protocol.
+    `classic`: what the sender has sent in a JoinGroup, if it is a member of the classic protocol. `access`: what it may
+    do, None if that is everything.
     """
 
     message: ConsumerGroupHeartbeatRequest
@@ -70,6 +72,7 @@ class HeartbeatRequest(NamedTuple):
     client_id: str
     client_host: str
     classic: ClassicMemberMetadata | None = None
+    access: Access | None = None
 
 
 class HeartbeatSettings(NamedTuple):

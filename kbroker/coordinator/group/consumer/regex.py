@@ -2,7 +2,8 @@
 
 Each is resolved once for all its members, in a thread, over the names of all topics: as in Kafka, internal ones too.
 The result is a record of the group (key 16). A new one is resolved at once, and all of them again, at most every 10 s,
-when there are new topics. Deleted topics need no resolution: a name without a topic has no partitions.
+when there are new topics or ACLs. As in Kafka it has the topics that the client may describe whose heartbeat makes the
+resolution due. Deleted topics need no resolution: a name without a topic has no partitions.
 """
 
 from collections import Counter
@@ -10,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kbroker.authorization.acl import Operation, ResourceType
+from kbroker.authorization.authorizer import Access
 from kbroker.common import KafkaError
 from kbroker.coordinator.re2_pattern import Re2Pattern
 
@@ -71,12 +74,22 @@ def validate_regex(regex: str) -> None:
     Re2Pattern(regex)
 
 
-def match_blocking(regexes: Sequence[str], topics: Sequence[str]) -> list[frozenset[str]]:
-    """Return the topics that each expression matches, none for one that another version of RE2 has accepted."""
+def match_blocking(regexes: Sequence[str], topics: Sequence[str], access: Access | None = None) -> list[frozenset[str]]:
+    """Return the topics that each expression matches, none for one that another version of RE2 has accepted.
+
+    `access`: of the client, None if it may describe all topics.
+    """
     matches = []
     for regex in regexes:
         try:
-            matches.append(frozenset(Re2Pattern(regex).select_blocking(topics)))
+            matched = Re2Pattern(regex).select_blocking(topics)
+            matches.append(
+                frozenset(
+                    topic
+                    for topic in matched
+                    if access is None or access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic)
+                )
+            )
         except KafkaError:
             matches.append(NO_TOPICS)
     return matches

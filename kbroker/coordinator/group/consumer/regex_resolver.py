@@ -10,6 +10,7 @@ from kbroker.coordinator.group.consumer.regex import GroupRegexes, ResolvedRegex
 if TYPE_CHECKING:
     from asyncio import Task
 
+    from kbroker.authorization.authorizer import Access
     from kbroker.runtime.environment import Environment
 
 
@@ -23,19 +24,21 @@ class RegexResolver:
         self._on_resolved = on_resolved
         self._tasks: set[Task[None]] = set()
 
-    def start(self, group_id: str, group: GroupRegexes, due: list[str], topics: list[str], version: int) -> None:
+    def start(
+        self, group_id: str, group: GroupRegexes, due: list[str], topics: list[str], version: int, access: Access | None
+    ) -> None:
         """Resolve the expressions that are due over the names of the topics of an image version."""
         group.is_resolving = True
-        task = self._environment.loop.create_task(self._resolve(group_id, group, due, topics, version))
+        task = self._environment.loop.create_task(self._resolve(group_id, group, due, topics, version, access))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _resolve(
-        self, group_id: str, group: GroupRegexes, due: list[str], topics: list[str], version: int
+        self, group_id: str, group: GroupRegexes, due: list[str], topics: list[str], version: int, access: Access | None
     ) -> None:
         timestamp_ms, is_refresh = self._environment.clock.now_ms(), len(due) == len(group.members)
         try:
-            matches = await self._environment.offload(match_blocking, due, topics)
+            matches = await self._environment.offload(match_blocking, due, topics, access)
         finally:
             group.is_resolving = False
         if is_refresh:

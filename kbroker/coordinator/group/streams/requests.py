@@ -1,13 +1,14 @@
 """Which StreamsGroupHeartbeat requests no group accepts. The messages are Kafka's (pure)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.modern.modern_member import JOIN_EPOCH, LEAVE_STATIC_EPOCH
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, topic_name_error
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
-from protocol.messages.k88_streams_groups import HeartbeatTopology, StreamsGroupHeartbeatRequest
+from protocol.messages.k88_streams_groups import HeartbeatTopology, StreamsGroupHeartbeatRequest, StreamsTopology
 
 UNSET_TIMEOUT = -1
 # What Java's String.trim removes.
@@ -50,15 +51,17 @@ def _refuse_if(is_invalid: bool, message: str, code: ErrorCode = ErrorCode.INVAL
         raise KafkaError(code, message)
 
 
-def _topic_names(topology: HeartbeatTopology) -> Iterator[str]:
-    for each in paced(topology.subtopologies):
+def topic_names(topology: HeartbeatTopology | StreamsTopology | None) -> Iterator[str]:
+    """Return the topics of a topology, some of them several times."""
+    subtopologies: Sequence[Any] = (topology and topology.subtopologies) or ()
+    for each in paced(subtopologies):
         yield from each.source_topics
         yield from each.repartition_sink_topics
         yield from (topic.name for topic in (*each.repartition_source_topics, *each.state_changelog_topics))
 
 
 def _validate_names(topology: HeartbeatTopology) -> None:
-    names = list(dict.fromkeys(_topic_names(topology)))
+    names = list(dict.fromkeys(topic_names(topology)))
     internal = [name for name in names if name in INTERNAL_TOPICS]
     if internal:
         text = f"Use of Kafka internal topics {','.join(internal)} in a Kafka Streams topology is prohibited."

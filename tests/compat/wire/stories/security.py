@@ -29,6 +29,9 @@ ACL_ELEMENTS = ("resource_type", "resource_pattern_type", "operation", "permissi
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 
 Component = tuple[str, int, str | None]
+Entity = list[tuple[str, str | None]]
+# A quota with its value, None to remove it.
+Op = tuple[str, float | None]
 
 
 @of_api("DescribeAcls", "security")
@@ -98,6 +101,114 @@ def describe_client_quotas(story: Story) -> None:
     request("an empty type", ("", EXACT, "a"))
     request("a bad match type, then no such type", ("user", 7, "a"), ("host", EXACT, "a"))
     request("no such type, then a bad match type", ("host", EXACT, "a"), ("user", 7, "a"))
+
+
+@of_api("AlterClientQuotas", "security")
+def alter_client_quotas(story: Story) -> None:
+    def entry(entity: Entity, *ops: Op) -> dict[str, Any]:
+        return {
+            "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity],
+            "ops": [{"key": key, "value": value or 0.0, "remove": value is None} for key, value in ops],
+        }
+
+    def alter(step: str, entity: Entity, *ops: Op, validate_only: bool = False) -> None:
+        story.request(step, entries=[entry(entity, *ops)], validate_only=validate_only)
+
+    def wait_for_changes() -> None:
+        """Wait until the broker has what the controller has written."""
+        sync = [("client-id", f"sync-{len(story.steps)}")]
+        for value in (1.0, None):
+            operation = entry(sync, ("producer_byte_rate", value))
+            story.call("AlterClientQuotas", entries=[operation], validate_only=False)
+            component = {"entity_type": sync[0][0], "match_type": EXACT, "match": sync[0][1]}
+            story.call_until(
+                "DescribeClientQuotas",
+                lambda response, value=value: bool(response["entries"]) == bool(value),
+                components=[component],
+                strict=True,
+            )
+
+    def describe(step: str, *components: Component, strict: bool = False) -> None:
+        wait_for_changes()
+        rows = [{"entity_type": kind, "match_type": options, "match": match} for kind, options, match in components]
+        entries = story.try_call("DescribeClientQuotas", components=rows, strict=strict)["entries"]
+        quotas = [
+            ",".join(sorted(f"{row['entity_type']}={row['entity_name']}" for row in each["entity"]))
+            + "".join(sorted(f" {row['key']}={row['value']}" for row in each["values"]))
+            for each in entries
+        ]
+        story.record(step, quotas=sorted(quotas))
+
+    rate = ("producer_byte_rate", 1024.0)
+    user, client, other = [("user", "a b/ü")], [("client-id", "c=1,d")], [("user", "b"), ("client-id", "c")]
+    story.request("nothing", entries=[], validate_only=False)
+    alter("only validated", user, rate, validate_only=True)
+    describe("nothing is stored")
+    alter("of a user", user, rate, ("consumer_byte_rate", 2048.0), ("request_percentage", 12.5))
+    alter("of a client id", client, ("controller_mutation_rate", 0.5), rate)
+    alter("of a user and a client id", other, rate)
+    alter("of the default user", [("user", None)], ("consumer_byte_rate", 5.0))
+    alter("of the default client id", [("client-id", None)], rate)
+    alter("of both defaults", [("user", None), ("client-id", None)], rate)
+    alter("of a user and the default client id", [("client-id", None), ("user", "b")], rate)
+    alter("of an address", [("ip", "127.0.0.9")], ("connection_creation_rate", 100.0))
+    alter("of the default address", [("ip", None)], ("connection_creation_rate", 1000.0))
+    describe("all")
+    describe("users", ("user", SPECIFIED, None))
+    describe("users, strict", ("user", SPECIFIED, None), strict=True)
+    describe("one user", ("user", EXACT, "b"))
+    describe("one user, strict", ("user", EXACT, "b"), strict=True)
+    describe("the default user", ("user", DEFAULT, None))
+    describe("a user and any client id", ("user", EXACT, "b"), ("client-id", SPECIFIED, None))
+    describe("any user and the default client id", ("client-id", DEFAULT, None), ("user", SPECIFIED, None), strict=True)
+    describe("addresses", ("ip", SPECIFIED, None))
+    describe("no component, strict", strict=True)
+    alter("an operation on what is set", user, ("producer_byte_rate", 4096.0), ("consumer_byte_rate", None))
+    alter("removal of what is not set", user, ("consumer_byte_rate", None))
+    alter("removal of no quota", user, ("no_such_quota", None))
+    alter("removal of a quota of addresses", user, ("connection_creation_rate", None))
+    alter("removal for an entity without quotas", [("user", "nobody")], ("consumer_byte_rate", None))
+    describe("what is left", ("user", EXACT, user[0][1]))
+    for name, value in (
+        ("no_such_quota", 1.0), ("", 1.0), ("producer_byte_rate", 0.0), ("producer_byte_rate", -1.0),
+        ("producer_byte_rate", 1.5), ("producer_byte_rate", 1e19), ("producer_byte_rate", float("nan")),
+        ("producer_byte_rate", float("inf")), ("producer_byte_rate", 1.0000001), ("consumer_byte_rate", 0.25),
+        ("request_percentage", 0.0), ("request_percentage", -1.0), ("request_percentage", 1e10),
+        ("controller_mutation_rate", 0.0), ("controller_mutation_rate", float("nan")),
+        ("connection_creation_rate", 1.0), ("SCRAM-SHA-256", 1.0),
+    ):  # fmt: skip
+        alter(f"{name} {value}", [("user", "values")], (name, value))
+        describe(f"after {name} {value}", ("user", EXACT, "values"))
+    for value in (0.0, -1.0, 1.5, 2147483647.0, 2147483648.0):
+        alter(f"connection_creation_rate {value}", [("ip", "127.0.0.8")], ("connection_creation_rate", value))
+    alter("a byte rate of an address", [("ip", "127.0.0.8")], rate)
+    alter("an address of version 6", [("ip", "::1")], ("connection_creation_rate", 1.0))
+    for name in ("no address", "256.1.1.1", "localhost", "1", "[::1]", "host.invalid"):
+        alter(f"address {name}", [("ip", name)], ("connection_creation_rate", 1.0))
+    alter("no entity", [], rate)
+    alter("an unknown type", [("host", "a")], rate)
+    alter("an empty type", [("", "a")], rate)
+    alter("an unknown type of two", [("user", "a"), ("host", "a")], rate)
+    alter("an empty user", [("user", "")], rate)
+    alter("an empty client id", [("client-id", "")], rate)
+    alter("an address and a user", [("ip", "127.0.0.1"), ("user", "a")], rate)
+    alter("an address and a client id", [("ip", "127.0.0.1"), ("client-id", "a")], rate)
+    alter("a user twice", [("user", "a"), ("user", "z")], rate)
+    alter("no operations", user)
+    alter("a quota twice", [("user", "twice")], rate, rate)
+    describe("after a quota twice", ("user", EXACT, "twice"))
+    alter("a valid and an invalid quota", [("user", "half")], rate, ("no_such_quota", 1.0))
+    describe("after a valid and an invalid quota", ("user", EXACT, "half"))
+    story.request("an entity twice", entries=[entry([("user", "two")], rate)] * 2, validate_only=False)
+    describe("after an entity twice", ("user", EXACT, "two"))
+    rows = [entry([("user", "good")], rate), entry([("user", "")], rate)]
+    story.request("a good and a bad entity", entries=rows, validate_only=False)
+    describe("after a good and a bad entity", ("user", EXACT, "good"))
+    for each in story.try_call("DescribeClientQuotas", components=[], strict=False)["entries"]:
+        entity = [(row["entity_type"], row["entity_name"]) for row in each["entity"]]
+        rows = [entry(entity, *((row["key"], None) for row in each["values"]))]
+        story.call("AlterClientQuotas", entries=rows, validate_only=False)
+    describe("after all are removed")
 
 
 @of_api("DescribeUserScramCredentials", "security")

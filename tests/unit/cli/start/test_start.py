@@ -122,13 +122,13 @@ def test_an_invalid_value_is_rejected_with_its_origin(
 def test_a_broker_that_would_be_open_does_not_start(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     """Its user relies on the protection."""
     file = tmp_path / "server.properties"
-    file.write_text("sasl.login.class=c.D\nauthorizer.class.name=a.B\n")
+    file.write_text("sasl.login.class=c.D\nprincipal.builder.class=a.B\n")
     data = ("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
     command = [sys.executable, "-m", "kbroker", "start", "--config", str(file), *data, *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert result.returncode == 1
     assert result.stdout == ""
-    assert result.stderr.startswith("kbroker: cannot set sasl.login.class to c.D, authorizer.class.name to a.B: ")
+    assert result.stderr.startswith("kbroker: cannot set sasl.login.class to c.D, principal.builder.class to a.B: ")
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "data").exists()
 

@@ -44,6 +44,7 @@ def test_attributes_have_the_types_of_their_configs(config_class: type, definiti
         "throttled_followers",
         "group_defaults",
         "security",
+        "authorizer",
         "known_group_configs",
     }
     for attribute, hint in get_type_hints(config_class).items():

@@ -2,12 +2,13 @@
 
 import pytest
 
-from kbroker.common import KafkaError
+from kbroker.common import KafkaError, Principal
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.config.alter import AlterConfigOp, OpType, alter_broker
+from kbroker.config.broker.security import AuthorizerSettings
 from kbroker.config.config_def import READ_ONLY, NoEffect
 from kbroker.config.definitions.broker import BROKER_CONFIGS
-from kbroker.config.definitions.security import KEYS
+from kbroker.config.definitions.security import KEYS, STANDARD_AUTHORIZER
 from kbroker.config.sources.static_configs import from_environment
 from kbroker.config.values import INT, LONG, format_value
 from protocol.errors import ErrorCode
@@ -23,7 +24,7 @@ def value_of(name: str) -> str:
 def test_configs_of_every_protection_are_refused() -> None:
     """A config of a new version of Kafka must be decided upon, too."""
     security = {name for name in BROKER_CONFIGS if name.startswith(("ssl.", "sasl.", "delegation.", "security."))}
-    security |= {"authorizer.class.name", "connections.max.reauth.ms", "principal.builder.class"}
+    security |= {"connections.max.reauth.ms", "principal.builder.class"}
     security |= {"connection.failed.authentication.delay.ms", "early.start.listeners"}
     others = {name for name in security if BROKER_CONFIGS[name].no_effect is None}
     assert others == {key.name for key in KEYS}
@@ -52,28 +53,56 @@ def test_the_default_is_accepted(name: str) -> None:
         BrokerConfig.load({name: default})
 
 
-@pytest.mark.parametrize("name", ["sasl.enabled.mechanisms", "authorizer.class.name", "ssl.cipher.suites"])
+@pytest.mark.parametrize(
+    "name", ["sasl.enabled.mechanisms", "authorizer.class.name", "super.users", "ssl.cipher.suites"]
+)
 def test_an_empty_value_is_accepted(name: str) -> None:
     BrokerConfig.load({name: " "})
 
 
 def test_the_error_names_each_config() -> None:
-    configs = {"sasl.login.class": "c.D", "num.partitions": "2", "authorizer.class.name": "a.B"}
+    configs = {"sasl.login.class": "c.D", "num.partitions": "2", "principal.builder.class": "a.B"}
     with pytest.raises(ConfigError) as raised:
         BrokerConfig.load(configs)
-    assert str(raised.value) == f"cannot set sasl.login.class to c.D, authorizer.class.name to a.B: {REASON}"
+    assert str(raised.value) == f"cannot set sasl.login.class to c.D, principal.builder.class to a.B: {REASON}"
 
 
-@pytest.mark.parametrize("name", ["super.users", "allow.everyone.if.no.acl.found"])
-def test_the_configs_of_kafkas_authorizer_are_refused(name: str) -> None:
+AUTHORIZER = {"authorizer.class.name": STANDARD_AUTHORIZER}
+
+
+def test_the_settings_of_the_authorizer() -> None:
+    assert BrokerConfig.load().authorizer is None
+    assert BrokerConfig.load(AUTHORIZER).authorizer == AuthorizerSettings((), False)
+    users = {"super.users": " User:admin ;;User:CN=a;b:c", "allow.everyone.if.no.acl.found": "true"}
+    principals = (Principal("User", "admin"), Principal("User", "CN=a"), Principal("b", "c"))
+    assert BrokerConfig.load(AUTHORIZER | users).authorizer == AuthorizerSettings(principals, True)
+
+
+@pytest.mark.parametrize(
+    ("configs", "reason"),
+    [
+        ({"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"},
+         f"authorizer.class.name is kafka.security.authorizer.AclAuthorizer; kbroker has {STANDARD_AUTHORIZER}"),
+        ({"super.users": "User:a"},
+         "cannot set super.users without authorizer.class.name: every client may do everything"),
+        ({"allow.everyone.if.no.acl.found": "true"},
+         "cannot set allow.everyone.if.no.acl.found without authorizer.class.name: every client may do everything"),
+        (AUTHORIZER | {"super.users": "User:a;admin"},
+         "super.users has admin, which is no principal: write User:admin"),
+        ({f"listener.name.plaintext.{name}": value for name, value in AUTHORIZER.items()},
+         "cannot set listener.name.plaintext.authorizer.class.name: the authorizer is the same for all listeners, set "
+         "authorizer.class.name"),
+    ],
+)  # fmt: skip
+def test_an_authorizer_that_would_not_decide_is_refused(configs: dict[str, str], reason: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        BrokerConfig.load({name: "false"})
-    assert str(raised.value) == f"cannot set {name}: {REASON}"
+        BrokerConfig.load(configs)
+    assert str(raised.value) == reason
 
 
 def test_environment_variables_are_refused() -> None:
-    configs = from_environment({"KBROKER_AUTHORIZER_CLASS_NAME": "a.B"})
-    with pytest.raises(ConfigError, match=r"^cannot set authorizer.class.name to a.B"):
+    configs = from_environment({"KBROKER_SASL_LOGIN_CLASS": "a.B"})
+    with pytest.raises(ConfigError, match=r"^cannot set sasl.login.class to a.B"):
         BrokerConfig.load({name: source.text for name, source in configs.items()})
 
 

@@ -35,6 +35,8 @@ OWN = {
     }
     | {key.name for key in RETRY_KEYS},
     "broker": {
+        "allow.everyone.if.no.acl.found",
+        "super.users",
         "kbroker.inter.broker.listener",
         "kbroker.log.format",
         "kbroker.metrics.listener",

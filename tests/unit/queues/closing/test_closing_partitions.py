@@ -82,7 +82,7 @@ def test_the_state_is_stored(forwarding: Forwarding) -> None:
         (None, 1, False, 3, None),
         (replace(TOPIC, internal=True), 1, False, 17, "Cannot remove partitions of internal topic t."),
         (replace(TOPIC, configs={"kbroker.view.of": "s"}, partitions=[]), 1, False, 42,
-         "Topic 't' is a view; remove partitions of its source 's'."),
+         "Topic 't' is a view; remove partitions of its source."),
         (TOPIC, 0, False, 37, "A topic keeps at least one partition."),
         (TOPIC, -5, False, 37, "A topic keeps at least one partition."),
         (TOPIC, 3, False, 37, "Topic already has 3 partition(s)."),

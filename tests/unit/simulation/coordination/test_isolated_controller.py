@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from kbroker.common import ANONYMOUS
 from tests.unit.simulation.coordination.test_fencing_check import SESSION_S, ThreeBrokers
 from tests.unit.support.simulated_hosts import simulated
 
@@ -41,7 +42,7 @@ async def test_another_broker_becomes_the_controller(s: ThreeBrokers, direction:
     # ISRs change, and topics are created, at the request of a broker that is not the controller.
     await s.until(lambda: all(s.isr(others[0], index) == others for index in range(3)), 10)
     (other,) = {*others} - {*controllers(s)}
-    creating = s.broker(other).services.auto_topic_creation.auto_create_topic("created")
+    creating = s.broker(other).services.auto_topic_creation.auto_create_topic("created", (ANONYMOUS, "10.0.0.7"))
     await asyncio.wait_for(s.machines[other].loop.run(creating), 10)
     for source, target in links(former, direction):
         faults.restore(source, target)

@@ -73,7 +73,7 @@ def a_missing_topic_counts_as_deleted(patch: pytest.MonkeyPatch) -> None:
     wrap(patch, LoadedNodes, "update", update)
 
 
-@mutation(SCENARIO, [INVARIANT], replicated(seconds=8.0), slow=True)
+@mutation(SCENARIO, [INVARIANT], replicated(seconds=8.0), first_seed=3, slow=True)
 @replaces(assigned_partitions, "fate_of_log")
 def a_start_deletes_the_logs_of_unknown_topics(original: Callable[..., LogFate], *arguments: Any) -> LogFate:
     """A broker that starts deletes what the metadata does not assign to it."""

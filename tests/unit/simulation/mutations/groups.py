@@ -29,7 +29,7 @@ from kbroker.storage.cleaner import cleaner
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
 from tests.unit.simulation.mutations.cluster import replicated
-from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, ignore_errors, mutation, replaces
+from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, SPINNING, ignore_errors, mutation, replaces
 from tests.unit.simulation.mutations.scene import Scene
 from tests.unit.simulation.mutations.shapes import (
     NEVER,
@@ -69,7 +69,7 @@ CONSUMER_PROTOCOL = {
         only(member_out_of_reach, pause_s=1.0, seconds=30.0, members=2, readers=1, producers=1, consumer_protocol=True),
         **CONSUMER_PROTOCOL,
     ),
-    first_seed=1,
+    first_seed=6,
     slow=True,
 )
 def stale_consumer_protocol_member_commits(patch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,26 @@ def consuming(*faults: Any, **values: Any) -> Shape:
     return broker(shape, **CONSUMER_PROTOCOL, **configs)
 
 
-@mutation("cluster-groups", [INVARIANT], consuming("full", seconds=8.0), first_seed=18)
+async def _refused_members(simulation: Simulation, random: Random) -> None:
+    """The log refuses a batch with the records of members, once. A full disk refuses the first batch of any kind."""
+    scene = Scene(simulation, (GROUPS_TOPIC, 0))
+    if not await scene.until_in_sync(0) or scene.leader.services is None:
+        return
+    [context] = scene.leader.services.groups.runtime.contexts()
+    append = context._append
+
+    def refuse(events: Any, *rest: Any) -> bool:
+        if not any(event.mode is ORDERED for event in events):
+            return append(events, *rest)
+        del context._append
+        context._on_append_failed(events, ErrorCode.KAFKA_STORAGE_ERROR)
+        return True
+
+    context._append = refuse
+    await asyncio.sleep(NEVER)
+
+
+@mutation("cluster-groups", [INVARIANT], consuming(_refused_members, seconds=8.0))
 @replaces(CoordinatorContext, "_on_append_failed")
 def a_failed_append_leaves_replayed_state(
     _: Any, context: CoordinatorContext[Any], events: Any, error: ErrorCode
@@ -214,7 +233,6 @@ def compaction_drops_the_newest(real: Any, *arguments: Any) -> Any:
 
 # Share groups.
 
-SPINNING = "SpinningError"
 BROKEN = ["BrokenShareGroup"]
 
 

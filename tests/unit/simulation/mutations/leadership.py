@@ -108,7 +108,7 @@ def truncations_keep_the_epoch_of_the_last_append(original: Any, truncator: LogT
     log._append_epoch = epoch
 
 
-@mutation("cluster", [INVARIANT], replicated(synced_records_are_truncated, seconds=2.0, partitions=3), first_seed=1)
+@mutation("cluster", [INVARIANT], replicated(synced_records_are_truncated, seconds=2.0, partitions=3), first_seed=3)
 @replaces(LogTruncator, "_apply")
 def truncations_keep_the_recovery_point(original: Any, truncator: LogTruncator, truncation: Any) -> None:
     """What is appended after a truncation counts as synced, as what was truncated is."""
@@ -244,7 +244,9 @@ def a_recovery_elects_the_worst_log(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log_recovery, "_best", worst)
 
 
-@mutation("cluster", RESTORE_SIGNS, replicated(restored_with_a_stale_follower_first, seconds=25.0), slow=True)
+@mutation(
+    "cluster", RESTORE_SIGNS, replicated(restored_with_a_stale_follower_first, seconds=25.0), first_seed=1, slow=True
+)
 def a_recovery_does_not_wait_for_other_logs(patch: pytest.MonkeyPatch) -> None:
     """The first broker that has a log leads."""
 

@@ -84,15 +84,11 @@ class ScramControlManager(ControlManager):
             checked = check_changes(changes, users)
             valid = [change for change in checked.values() if isinstance(change, CredentialChange)]
             if valid:
-                await self._create_directory()
+                if not users:
+                    await self._ensure_directory(znodes.USERS)
                 await self._writer.commit_all([_op(users, change) for change in valid])
         await self._loader.wait_if_alone()
         return {user: change if isinstance(change, KafkaError) else None for user, change in checked.items()}
-
-    async def _create_directory(self) -> None:
-        """Create the parent of the users' nodes, which a version without SCRAM did not create."""
-        if not self._image.scram_users and await self._writer.coordination.exists(znodes.USERS) is None:
-            await self._writer.commit([Create(znodes.USERS, b"")])
 
 
 def _op(users: Mapping[str, UserCredentials], change: CredentialChange) -> Op:

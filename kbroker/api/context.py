@@ -66,8 +66,7 @@ from kbroker.runtime.metrics import RequestStats
 from kbroker.share.manager import SharePartitionManager
 from kbroker.telemetry.client_instances import ClientMetricsManager
 from protocol.fast.fetch import Records
-from protocol.messages.k17_sasl_handshake import SaslHandshakeResponse
-from protocol.messages.k36_sasl_authenticate import SaslAuthenticateResponse
+from protocol.messages.k17_sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 if TYPE_CHECKING:
     from kbroker.interbroker.controller_channel import ControllerChannel
@@ -84,6 +83,7 @@ class Services:
     `marker_writer` writes to the partitions of this broker. `share_states` are those that this broker coordinates.
     `peers` and `controller_channel` are None if this broker is not a member of a cluster, but the only broker.
     `authorizer`: None if clients may do everything. `started_ms`: the wall clock when the broker started.
+    `salt_key`: the salts of unknown SCRAM users follow from it.
     """
 
     node_id: int
@@ -110,6 +110,7 @@ class Services:
     controller_channel: ControllerChannel | None = None
     authorizer: Authorizer | None = None
     started_ms: int = 0
+    salt_key: bytes = b""
 
 
 class Identity(NamedTuple):
@@ -153,7 +154,12 @@ class SaslLogin(Protocol):
 
     def handshake(self, mechanism: str, now_ms: int) -> SaslHandshakeResponse: ...
 
-    def authenticate(self, token: bytes, now_ms: int) -> SaslAuthenticateResponse: ...
+    def authenticate(
+        self, token: bytes, now_ms: int
+    ) -> SaslAuthenticateResponse | Awaitable[SaslAuthenticateResponse]: ...
+
+    @property
+    def is_revoked(self) -> bool: ...
 
 
 class RequestConnection(Protocol):

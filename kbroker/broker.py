@@ -7,6 +7,7 @@ asked to stop; simulations and tests create the same broker in another environme
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -57,7 +58,7 @@ from kbroker.share.manager import SharePartitionManager
 from kbroker.telemetry.client_instances import ClientMetricsManager
 
 if TYPE_CHECKING:
-    from kbroker.config.first_users import FirstUser
+    from kbroker.config.broker.security import FirstUser
     from kbroker.exporter.exporter import Exporter
     from kbroker.metadata.recovery.log_recovery_manager import LogsByBroker
     from kbroker.server.interbroker.cluster_parts import ClusterParts
@@ -311,6 +312,7 @@ class Broker:
             controller_channel=channel,
             authorizer=_authorizer(self.config, member.image),
             started_ms=self.environment.clock.now_ms(),
+            salt_key=hmac.digest(member.secret, b"salts of unknown users", "sha256"),
         )
 
     def _add_listeners(self, member: ClusterMember, assigned: AssignedPartitions) -> None:
@@ -320,6 +322,8 @@ class Broker:
         def change_roles(delta: MetadataDelta) -> None:
             if delta.configs:
                 self._change_configs(member, assigned, delta)
+            if delta.scram_users:
+                self._server.close_revoked()
             if delta.client_quotas:
                 self.services.quotas.update()
             assigned.on_roles_changed(delta)

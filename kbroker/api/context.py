@@ -6,7 +6,8 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 
 A file of several APIs (`family` in protocol/apis.py) has a dict of these functions, HANDLERS. The file says with
 constants (True, or the set of those of its APIs that are meant) whether brokers forward the requests to the controller
-(FORWARDED), run them in turns (RUNS_IN_TURNS), and what may overlap with them (OVERLAP).
+(FORWARDED), run them in turns (RUNS_IN_TURNS), and what may overlap with them (OVERLAP). What a client must be allowed
+is a row in authorization_rules.py.
 
 - The caller decodes the request, encodes the response, and logs and counts the error codes in it.
 - A handler that has to wait is a coroutine function or returns a DelayedResponse. Until the response is complete, no
@@ -65,8 +66,7 @@ from kbroker.runtime.metrics import RequestStats
 from kbroker.share.manager import SharePartitionManager
 from kbroker.telemetry.client_instances import ClientMetricsManager
 from protocol.fast.fetch import Records
-from protocol.messages.k17_sasl_handshake import SaslHandshakeResponse
-from protocol.messages.k36_sasl_authenticate import SaslAuthenticateResponse
+from protocol.messages.k17_sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 if TYPE_CHECKING:
     from kbroker.interbroker.controller_channel import ControllerChannel
@@ -83,6 +83,7 @@ class Services:
     `marker_writer` writes to the partitions of this broker. `share_states` are those that this broker coordinates.
     `peers` and `controller_channel` are None if this broker is not a member of a cluster, but the only broker.
     `authorizer`: None if clients may do everything. `started_ms`: the wall clock when the broker started.
+    `salt_key`: the salts of unknown SCRAM users follow from it.
     """
 
     node_id: int
@@ -109,6 +110,7 @@ class Services:
     controller_channel: ControllerChannel | None = None
     authorizer: Authorizer | None = None
     started_ms: int = 0
+    salt_key: bytes = b""
 
 
 class Identity(NamedTuple):
@@ -152,7 +154,12 @@ class SaslLogin(Protocol):
 
     def handshake(self, mechanism: str, now_ms: int) -> SaslHandshakeResponse: ...
 
-    def authenticate(self, token: bytes, now_ms: int) -> SaslAuthenticateResponse: ...
+    def authenticate(
+        self, token: bytes, now_ms: int
+    ) -> SaslAuthenticateResponse | Awaitable[SaslAuthenticateResponse]: ...
+
+    @property
+    def is_revoked(self) -> bool: ...
 
 
 class RequestConnection(Protocol):

@@ -39,7 +39,12 @@ def need(*programs: str) -> None:
             pytest.skip(f"not run: {program} is not installed")
 
 
-def run(*command: str | Path, directory: Path, environment: Mapping[str, str] | None = None) -> str:
+def run(
+    *command: str | Path,
+    directory: Path,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = TIMEOUT_S,
+) -> str:
     """Run a program that must succeed, and return its standard output."""
     result = subprocess.run(
         [str(part) for part in command],
@@ -48,7 +53,7 @@ def run(*command: str | Path, directory: Path, environment: Mapping[str, str] | 
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=timeout_s,
     )
     assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
     return result.stdout
@@ -61,7 +66,7 @@ def go_program(directory: Path, program: Path) -> Path:
     return program
 
 
-def rust_program(name: str) -> Path:
+def rust_program(name: str, timeout_s: float | None = TIMEOUT_S) -> Path:
     """Build a Rust program, and return its path."""
     need("cargo")
     if subprocess.run(("cargo", "--version"), capture_output=True).returncode:
@@ -69,7 +74,8 @@ def rust_program(name: str) -> Path:
         pytest.skip("not run: cargo has no toolchain")
     target = CACHE / "rust"
     command = ("cargo", "build", "--quiet", "--locked", "--target-dir", target)
-    run(*command, directory=RUST_PROGRAMS[name], environment={"CARGO_HOME": str(CACHE / "cargo")})
+    environment = {"CARGO_HOME": str(CACHE / "cargo")}
+    run(*command, directory=RUST_PROGRAMS[name], environment=environment, timeout_s=timeout_s)
     return target / "debug" / name
 
 
@@ -92,4 +98,4 @@ def javascript_directory() -> Path:
 
 if __name__ == "__main__":
     for program in RUST_PROGRAMS:
-        rust_program(program)
+        rust_program(program, timeout_s=None)

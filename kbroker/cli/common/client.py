@@ -16,6 +16,7 @@ from kbroker.client.admin import describe_topics
 from kbroker.client.cluster import ClusterClient, UnknownBroker, require_reachable
 from kbroker.client.connection import BrokerUnreachable
 from kbroker.client.key_stores import KeyStoreError
+from kbroker.client.oauth import TokenSource, retrieve_token
 from kbroker.client.requests import Address, BrokerError, Partition
 from kbroker.client.security import NO_SECURITY, tls_context
 from protocol.client import UnsupportedVersionError
@@ -79,6 +80,9 @@ def _security_settings() -> dict[str, Any]:
     settings: dict[str, Any] = {"security_protocol": security.protocol}
     if security.mechanism:
         settings |= {"sasl_mechanism": security.mechanism}
+    if security.tokens is not None:
+        settings |= {"sasl_oauth_token_provider": _token_provider(security.tokens)}
+    elif security.mechanism:
         settings |= {"sasl_plain_username": security.user, "sasl_plain_password": security.password}
     if security.has_tls:
         try:
@@ -86,6 +90,16 @@ def _security_settings() -> dict[str, Any]:
         except KeyStoreError as error:
             raise CliError(str(error)) from None
     return settings if security != NO_SECURITY else {}
+
+
+def _token_provider(source: TokenSource) -> object:
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+
+    class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
+        def token(self) -> str:
+            return retrieve_token(source)
+
+    return TokenProvider()
 
 
 @contextmanager

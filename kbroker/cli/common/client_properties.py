@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 
+from kbroker.client.oauth import TokenSource
 from kbroker.client.security import ClientSecurity
 from kbroker.common import StoreSettings
-from kbroker.config.broker.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
+from kbroker.config.broker.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE, parse_jaas
 from kbroker.config.broker.listeners import PROTOCOLS
-from kbroker.config.broker.security import MECHANISMS, PLAIN, STORE_TYPES, TLS_VERSIONS
+from kbroker.config.broker.security import MECHANISMS, OAUTHBEARER, PLAIN, STORE_TYPES, TLS_VERSIONS, URL_SCHEMES
 from kbroker.config.values import ConfigError
 
 
@@ -16,17 +17,21 @@ def parse_client_security(texts: Mapping[str, str]) -> ClientSecurity:
     if protocol not in PROTOCOLS:
         raise ConfigError(f"security.protocol is {protocol}; it must be one of {', '.join(PROTOCOLS)}")
     mechanism = user = password = ""
+    tokens = None
     if protocol.startswith("SASL"):
         mechanism = texts.get("sasl.mechanism", "GSSAPI")
         if mechanism not in MECHANISMS:
             raise ConfigError(f"sasl.mechanism is {mechanism}; kbroker has {', '.join(MECHANISMS)}")
-        module = PLAIN_MODULE if mechanism == PLAIN else SCRAM_MODULE
-        options = parse_jaas("sasl.jaas.config", texts.get("sasl.jaas.config", ""), module)
-        user, password = options.get("username", ""), options.get("password", "")
-        if not user or not password:
-            raise ConfigError("sasl.jaas.config has no username or no password")
+        if mechanism == OAUTHBEARER:
+            tokens = _tokens(texts)
+        else:
+            module = PLAIN_MODULE if mechanism == PLAIN else SCRAM_MODULE
+            options = parse_jaas("sasl.jaas.config", texts.get("sasl.jaas.config", ""), module)
+            user, password = options.get("username", ""), options.get("password", "")
+            if not user or not password:
+                raise ConfigError("sasl.jaas.config has no username or no password")
     if not protocol.endswith("SSL"):
-        return ClientSecurity(mechanism=mechanism, user=user, password=password)
+        return ClientSecurity(mechanism=mechanism, user=user, password=password, tokens=tokens)
     versions = [each for each in TLS_VERSIONS if each in texts.get("ssl.enabled.protocols", ",".join(TLS_VERSIONS))]
     if not versions:
         raise ConfigError(f"ssl.enabled.protocols has none of {', '.join(TLS_VERSIONS)}")
@@ -40,7 +45,26 @@ def parse_client_security(texts: Mapping[str, str]) -> ClientSecurity:
         mechanism=mechanism,
         user=user,
         password=password,
+        tokens=tokens,
     )
+
+
+def _tokens(texts: Mapping[str, str]) -> TokenSource:
+    """Client credentials are those of the configs, or of the options of the login module before Kafka 4.1."""
+    prefix = "sasl.oauthbearer."
+    options = parse_jaas("sasl.jaas.config", texts.get("sasl.jaas.config", ""), OAUTHBEARER_MODULE)
+    url = texts.get(f"{prefix}token.endpoint.url", "")
+    if not url.startswith(URL_SCHEMES):
+        raise ConfigError(f"{prefix}token.endpoint.url must be a URL with one of {', '.join(URL_SCHEMES)}")
+
+    def credential(name: str, option: str) -> str:
+        return texts.get(f"{prefix}{name}", options.get(option, ""))
+
+    client_id = credential("client.credentials.client.id", "clientId")
+    secret = credential("client.credentials.client.secret", "clientSecret")
+    if not url.startswith("file:") and not (client_id and secret):
+        raise ConfigError(f"{prefix}client.credentials.client.id or client.secret is missing")
+    return TokenSource(url, client_id, secret, credential("scope", "scope"))
 
 
 def _store(texts: Mapping[str, str], kind: str, certificates: str) -> StoreSettings | None:

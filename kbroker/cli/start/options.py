@@ -20,7 +20,7 @@ from kbroker.config.definitions.broker import BROKER_CONFIGS
 from kbroker.config.sources.static_configs import StaticConfig, StaticConfigs, from_environment, merge_sources
 
 if TYPE_CHECKING:
-    from kbroker.config.first_users import FirstUser
+    from kbroker.config.broker.security import FirstUser
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA_DIR = "kbroker-data"
@@ -83,7 +83,7 @@ def parse_first_users(specs: Sequence[str]) -> list["FirstUser"]:
     """Parse the values of --add-scram: a user each, or @FILE with a user in each line. Raises CliError."""
     if not specs:
         return []
-    from kbroker.config.first_users import parse_first_user
+    from kbroker.config.broker.security import parse_first_user
 
     lines: list[str] = []
     try:

@@ -45,6 +45,7 @@ class Instance(Program):
         self._send_line("tasks")
         eventually(lambda: self.line_counts()["tasks"] > before, f"the tasks of {self.name}", progress=self.tail)
         line = [line for line in self.lines() if line.startswith("tasks: ")][-1]
+        assert line.endswith("]"), f"{self.name} has no thread any more: {self.tail()}"
         active, standby = line.removeprefix("tasks: [").removesuffix("]").split("] [")
         return set(active.split(", ")) - {""}, set(standby.split(", ")) - {""}
 

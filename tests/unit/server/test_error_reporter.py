@@ -98,6 +98,19 @@ def test_levels(api: int, code: ErrorCode, level: int):
     assert level_of(api, code) == level
 
 
+def test_a_foreign_protocol_is_logged_once_a_minute(
+    errors: ErrorReporter, time: Time, caplog: pytest.LogCaptureFixture
+):
+    """A browser, a health check or a client with the wrong security protocol repeats it without end."""
+    for reason in ("an HTTP request on a listener with TLS", "a TLS handshake on a listener without TLS"):
+        for number in range(7):
+            errors.report_close(f"10.0.0.7:{number}", None, None, reason, {})
+        assert [record.message for record in caplog.records] == [f'connection closed peer=10.0.0.7:0 reason="{reason}"']
+        caplog.clear()
+    time.minute()
+    assert [record.message.rpartition("count=")[2] for record in caplog.records] == ["6 seconds=60"] * 2
+
+
 def test_repeated_errors_are_logged_a_few_times_and_then_counted(
     errors: ErrorReporter, time: Time, caplog: pytest.LogCaptureFixture
 ):

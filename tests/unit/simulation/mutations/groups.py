@@ -29,7 +29,7 @@ from kbroker.storage.cleaner import cleaner
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
 from tests.unit.simulation.mutations.cluster import replicated
-from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, ignore_errors, mutation, replaces
+from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, SPINNING, ignore_errors, mutation, replaces
 from tests.unit.simulation.mutations.scene import Scene
 from tests.unit.simulation.mutations.shapes import (
     NEVER,
@@ -233,7 +233,6 @@ def compaction_drops_the_newest(real: Any, *arguments: Any) -> Any:
 
 # Share groups.
 
-SPINNING = "SpinningError"
 BROKEN = ["BrokenShareGroup"]
 
 

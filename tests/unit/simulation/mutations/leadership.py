@@ -108,7 +108,7 @@ def truncations_keep_the_epoch_of_the_last_append(original: Any, truncator: LogT
     log._append_epoch = epoch
 
 
-@mutation("cluster", [INVARIANT], replicated(synced_records_are_truncated, seconds=2.0, partitions=3), first_seed=1)
+@mutation("cluster", [INVARIANT], replicated(synced_records_are_truncated, seconds=2.0, partitions=3), first_seed=3)
 @replaces(LogTruncator, "_apply")
 def truncations_keep_the_recovery_point(original: Any, truncator: LogTruncator, truncation: Any) -> None:
     """What is appended after a truncation counts as synced, as what was truncated is."""

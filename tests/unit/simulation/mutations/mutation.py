@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError
+from kbroker.simulation.runtime import loop
 from kbroker.simulation.scenarios import run as scenario_run
 from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.run import Result, simulate
@@ -23,8 +24,11 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 SEEDS = 20
 INVARIANT = "BrokenInvariant"
 LIVENESS = "LivenessError"
-# The limit for each step after the faults where the limit is what catches the mutation, in virtual seconds.
+SPINNING = "SpinningError"
+# Limits where they are what catches a mutation: of each step after the faults, in virtual seconds, and of iterations of
+# the loop without time passing.
 STEP_TIMEOUT_S = 60.0
+MAX_ITERATIONS_WITHOUT_TIME = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class Mutation:
         with pytest.MonkeyPatch.context() as patch:
             if LIVENESS in self.signs:
                 patch.setattr(scenario_run, "STEP_TIMEOUT_S", STEP_TIMEOUT_S)
+            if SPINNING in self.signs:
+                patch.setattr(loop, "MAX_ITERATIONS_WITHOUT_TIME", MAX_ITERATIONS_WITHOUT_TIME)
             yield patch
 
     @contextmanager

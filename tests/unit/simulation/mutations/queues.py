@@ -24,12 +24,11 @@ from kbroker.storage.log.log import Log
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.records.batch import NO_LEADER_EPOCH, parse_header
 from tests.unit.simulation.mutations.cluster import replicated
-from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, mutation, replaces, wrap
+from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, SPINNING, mutation, replaces, wrap
 from tests.unit.simulation.mutations.scene import Scene
 from tests.unit.simulation.mutations.shapes import only
 
 BROKEN = ["BrokenQueue"]
-SPINNING = "SpinningError"
 KILLS = only("kill", producers=1, readers=1, members=0, deleters=0)
 
 
@@ -49,7 +48,7 @@ def stored_records_are_not_replayed(real: Any, *batch: Any) -> Effects:
     return effects._replace(added=effects.added[:-1])
 
 
-@mutation("queues", BROKEN, KILLS)
+@mutation("queues", BROKEN, KILLS, first_seed=1)
 @replaces(PendingRecords, "due")
 def records_are_delivered_early(real: Any, pending: Any, now_ms: int, *limit: Any) -> Any:
     """Records are delivered up to 300 ms before they are due."""
@@ -79,7 +78,7 @@ def deleted_records_stay_pending(_: Any, state: Any, offset: int) -> None:
     """DeleteRecords deletes pending records, and they are still pending: the delivery reads them again and again."""
 
 
-@mutation("queues", BROKEN, KILLS, first_seed=5)
+@mutation("queues", BROKEN, KILLS, first_seed=7)
 @replaces(snapshots, "effects_of")
 def cancellations_are_not_replayed(real: Any, batch: Any, body: Any, header: Any, *levels: Any) -> Effects:
     """After a restart, cancelled records are pending again."""
@@ -177,7 +176,7 @@ def partitions_retire_with_records(*_: Any) -> bool:
     return True
 
 
-@mutation("queues", BROKEN, KILLS)
+@mutation("queues", BROKEN, KILLS, first_seed=3)
 @replaces(dedup_extension, "acknowledged_offset")
 def all_duplicates_have_the_offsets_behind_the_first(_: Any, offsets: dict[int, int]) -> int:
     """A batch of duplicates is acknowledged with the offset of the first one's original, wherever the others are."""

@@ -93,7 +93,7 @@ def recovery_keeps_segments_after_a_gap(real: Any, loader: Any, *arguments: Any,
     return real(loader, *arguments, gapless=False)
 
 
-@mutation("power", [INVARIANT], unsynced_segments(blink_while_syncs_are_slow, seconds=15.0), first_seed=13)
+@mutation("power", [INVARIANT], unsynced_segments(blink_while_syncs_are_slow, seconds=15.0), first_seed=18)
 @replaces(recovery.LogLoader, "_remove")
 def dropped_segments_come_back(_: Any, loader: recovery.LogLoader, segments: list[LogSegment], reason: str) -> None:
     """The directory is not synced after recovery removed segments."""
@@ -188,7 +188,7 @@ def shortage_is_a_failing_disk(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("kbroker.storage.log.durability.is_unbegun_sync", lambda error: False)
 
 
-@mutation("crash", [INVARIANT], only(start_without_room, members=0), first_seed=5)
+@mutation("crash", [INVARIANT], only(start_without_room, members=0), first_seed=6)
 @replaces(PartitionMaintenance, "suspend_appends")
 def appends_without_new_epochs(_: Any, self: Any, partition: Any) -> None:
     """A broker that starts on a full disk appends without new leader epochs."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import posixpath
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from kbroker.config.broker.security import FirstUser
     from kbroker.exporter.exporter import Exporter
     from kbroker.metadata.recovery.log_recovery_manager import LogsByBroker
+    from kbroker.runtime.audit_log import AuditLog
     from kbroker.server.interbroker.cluster_parts import ClusterParts
 
 log = EventLogger("kbroker")
@@ -132,6 +134,7 @@ class Broker:
                 inter_broker_port=inter_broker_port,
                 inter_broker_listener=self.config.inter_broker_listener_name,
             )
+        audit = await self._open_audit_log(directory.path)
         logs = LogManager(self.environment, directory.path, lambda: self.config)
         extensions = self._extensions = QueueExtensions(self.environment)
         replicas = ReplicaManager(
@@ -150,6 +153,7 @@ class Broker:
         await self.environment.turns.run(assigned.start(deleted_topics))
         self._started += [assigned.stop, extensions.stop]
         self.services = self._services(member, replicas)
+        self.services.audit = audit
         extensions.closing.sender = ForwardingSender(
             self.environment, member.image, replicas, self.services.peers, lambda: self.config
         )
@@ -193,6 +197,20 @@ class Broker:
         if self.config.kbroker_metrics_listener:
             await self._export(member)
         return format_address(node.host, node.port)
+
+    async def _open_audit_log(self, directory: str) -> AuditLog | None:
+        if not self.config.kbroker_audit_log:
+            return None
+        from kbroker.runtime.audit_log import AuditLog
+
+        path = posixpath.join(directory, self.config.kbroker_audit_log)
+        max_bytes, files = self.config.kbroker_audit_log_max_bytes, self.config.kbroker_audit_log_files
+        try:
+            audit = await self.environment.offload(AuditLog, self.environment, path, max_bytes, files)
+        except OSError as error:
+            raise ConfigError(f"kbroker.audit.log: cannot open {path}: {error.strerror}") from None
+        self._started.append(audit.stop)
+        return audit
 
     async def _export(self, member: ClusterMember) -> None:
         from kbroker.exporter.exporter import Exporter

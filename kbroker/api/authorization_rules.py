@@ -24,7 +24,7 @@ BROKERS = cluster(CLUSTER_ACTION)
 READ_GROUP, DELETE_GROUP = one(READ, GROUP, "group_id"), one(DELETE, GROUP, "group_id")
 WRITE_TRANSACTIONS = one(WRITE, TRANSACTIONAL_ID, "transactional_id")
 READ_TOPICS = each("topics", may(READ, TOPIC, "name", id_field="topic_id"))
-READ_SHARED = each("topics", may(READ, TOPIC, "topic_name", DEFAULT_TEXT))
+READ_SHARED = each("topics", may(READ, TOPIC, "topic_name", DEFAULT_TEXT), handles_none=True)
 DESCRIBE_SUBSCRIBED = every(lambda request: request.subscribed_topic_names or (), may(DESCRIBE, TOPIC))
 DESCRIBE_TOPOLOGY = every(lambda request: topic_names(request.topology), may(DESCRIBE, TOPIC))
 

@@ -43,6 +43,8 @@ class ClientSecurity(NamedTuple):
     user: str = ""
     password: str = ""
     tokens: TokenSource | None = None
+    # The file that it is from, empty if there is none.
+    file: str = ""
 
     @property
     def protocol(self) -> str:
@@ -56,6 +58,17 @@ class ClientSecurity(NamedTuple):
 
 
 NO_SECURITY = ClientSecurity()
+_current = NO_SECURITY
+
+
+def current_security() -> ClientSecurity:
+    """Return how this process, a command or a task of Spark, connects to brokers."""
+    return _current
+
+
+def use_security(security: ClientSecurity) -> None:
+    global _current
+    _current = security
 
 
 @cache

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from struct import error as StructError
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.api.context import RequestContext
+from kbroker.api.context import RequestContext, sender
 from kbroker.runtime.event_log import EventLogger
 from kbroker.storage.log.log_health import is_shortage
 from protocol.apis import ALL_APIS, ApiKey
@@ -21,6 +21,8 @@ from protocol.errors import ErrorCode, MalformedError
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
+
+    from kbroker.runtime.audit_log import AuditLog
 
 log = EventLogger("kbroker.server")
 
@@ -142,6 +144,8 @@ class ErrorReporter:
         self.errors: Counter[tuple[int, int]] = Counter()
         self.closed: Counter[str] = Counter()
         self.suppressed = 0
+        # Set when the broker begins to serve.
+        self.audit: AuditLog | None = None
         self._mono_ms = mono_ms
         self._call_later = call_later
         self._kinds: dict[tuple[str, str, str], RepeatedError] = {}
@@ -171,6 +175,12 @@ class ErrorReporter:
                 count=count if count > 1 else None,
                 **subject,
             )
+
+    def report_denied(self, context: RequestContext, code: int, subject: dict[str, object]) -> None:
+        if self.audit is not None:
+            # Rights are those of a topic: its partitions are counted.
+            subject.pop("partition", None)
+            self.audit.record("denied", **sender(context), error=ErrorCode(code).name, **subject)
 
     def report_close(
         self, peer: str, client_id: str | None, context: RequestContext | None, reason: str, detail: dict[str, object]

@@ -181,6 +181,7 @@ class SocketServer:
     async def serve(self, services: Services) -> None:
         """Accept connections on every bound address. Raises OSError."""
         self.context.services, self.context.quotas = services, services.quotas
+        self.context.errors.audit = services.audit
         self.context.dispatch.authorizes = services.authorizer is not None
         for server in self._listening:
             await start_serving(server)

@@ -17,7 +17,7 @@ from kbroker.api.dispatch import UnsupportedRequest
 from kbroker.common import Principal
 from kbroker.interbroker.frame_protocol import FrameProtocol, PeerFrameBuffers
 from kbroker.server.connection import Connection, ConnectionListener
-from kbroker.server.error_reporter import api_name, closing_reason, foreign_protocol
+from kbroker.server.error_reporter import ErrorReporter, api_name, closing_reason, foreign_protocol
 from protocol.apis import ApiKey
 from protocol.framing import ParsedRequestHeader, decode_request_header, encode_response_header
 
@@ -109,7 +109,9 @@ class Stranger:
     def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None:
         """Close the connection and log the reason."""
         if self.transport is not None:
-            self.errors.report_close(self.peer, None, context, reason, {"listener": self.listener.name, **detail})
+            detail["listener"] = self.listener.name
+            self.errors.report_close(self.peer, None, context, reason, detail)
+            record_failed_login(self.errors, self.host, reason, detail)
             self.close_quietly()
 
     def close_quietly(self) -> None:
@@ -299,6 +301,12 @@ class SaslConnection(Stranger, FrameProtocol):
             feed(self._client, bytes(view))
 
 
+def record_failed_login(errors: ErrorReporter, host: str, reason: str, detail: dict[str, object]) -> None:
+    """Record in the audit log that the broker closes a connection whose client it does not know."""
+    if errors.audit is not None:
+        errors.audit.record("login failed", host=host, reason=reason, **detail)
+
+
 def feed(protocol: asyncio.BufferedProtocol, data: bytes) -> None:
     """Give bytes that have been received already to the protocol that continues the connection."""
     while data:
@@ -340,4 +348,6 @@ class AuthenticatedConnection(Connection):
         self._server.call_later(self.sasl.failure_delay_ms / 1000, self._close_failed)
 
     def _close_failed(self) -> None:
-        self.close("authentication failed", principal=str(self.sasl.principal), error=self.sasl.failure)
+        reason, principal, error = "authentication failed", str(self.sasl.principal), self.sasl.failure
+        record_failed_login(self._server.errors, self.host, reason, {"principal": principal, "error": error})
+        self.close(reason, principal=principal, error=error)

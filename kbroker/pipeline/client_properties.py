@@ -8,11 +8,21 @@ from kbroker.common import StoreSettings
 from kbroker.config.broker.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE, parse_jaas
 from kbroker.config.broker.listeners import PROTOCOLS
 from kbroker.config.broker.security import MECHANISMS, OAUTHBEARER, PLAIN, STORE_TYPES, TLS_VERSIONS, URL_SCHEMES
+from kbroker.config.sources.files import parse_properties_file
 from kbroker.config.values import ConfigError
 
 
-def parse_client_security(texts: Mapping[str, str]) -> ClientSecurity:
-    """Parse Kafka's client properties; those that are not about security are ignored. Raises ConfigError."""
+def client_properties(path: str, data: bytes) -> dict[str, str]:
+    """Return the properties in a file of Kafka's clients. Raises ConfigError."""
+    return {name: config.text for name, config in parse_properties_file(path, data).items()}
+
+
+def parse_client_security(path: str, data: bytes) -> ClientSecurity:
+    """Parse a file of Kafka's clients; properties that are not about security are ignored. Raises ConfigError."""
+    return _parse(client_properties(path, data))._replace(file=path)
+
+
+def _parse(texts: Mapping[str, str]) -> ClientSecurity:
     protocol = texts.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         raise ConfigError(f"security.protocol is {protocol}; it must be one of {', '.join(PROTOCOLS)}")

@@ -24,7 +24,7 @@ BROKERS = cluster(CLUSTER_ACTION)
 READ_GROUP, DELETE_GROUP = one(READ, GROUP, "group_id"), one(DELETE, GROUP, "group_id")
 WRITE_TRANSACTIONS = one(WRITE, TRANSACTIONAL_ID, "transactional_id")
 READ_TOPICS = each("topics", may(READ, TOPIC, "name", id_field="topic_id"))
-READ_SHARED = each("topics", may(READ, TOPIC, "topic_name", DEFAULT_TEXT))
+READ_SHARED = each("topics", may(READ, TOPIC, "topic_name", DEFAULT_TEXT), handles_none=True)
 DESCRIBE_SUBSCRIBED = every(lambda request: request.subscribed_topic_names or (), may(DESCRIBE, TOPIC))
 DESCRIBE_TOPOLOGY = every(lambda request: topic_names(request.topology), may(DESCRIBE, TOPIC))
 
@@ -68,7 +68,11 @@ RULES: Mapping[ApiKey, Rule | None] = {
     ApiKey.CREATE_REASSIGNMENT_PLAN: cluster(ALTER),
     ApiKey.DESCRIBE_REASSIGNMENT_PLAN: cluster(DESCRIBE),
     ApiKey.CANCEL_REASSIGNMENT_PLAN: cluster(ALTER),
-    # Users, ACLs and quotas.
+    # Users, tokens, ACLs and quotas.
+    ApiKey.CREATE_DELEGATION_TOKEN: NONE,
+    ApiKey.RENEW_DELEGATION_TOKEN: NONE,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: NONE,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: NONE,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: cluster(DESCRIBE, has_text=False),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: cluster(ALTER),
     ApiKey.DESCRIBE_ACLS: cluster(DESCRIBE),

@@ -78,10 +78,7 @@ class BrokerRegistration(NamedTuple):
 
     @property
     def inter_broker_endpoint(self) -> BrokerEndpoint | None:
-        """The listener for clients with the security protocol and the certificate of the inter-broker listener.
-
-        None in a version without TLS between brokers.
-        """
+        """The listener for clients that protects the inter-broker listener; None in a version without TLS there."""
         return self.endpoint(self.inter_broker_listener) if self.inter_broker_listener else None
 
 
@@ -282,11 +279,7 @@ class MetadataDelta:
     client_quotas: dict[QuotaEntity, Quotas] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(
-            self.deleted or self.missing or self.created or self.updated or self.configs or self.brokers
-            or self.fenced_brokers or self.controller_id is not None or self.features is not None or self.scram_users
-            or self.client_quotas or self.rules is not None
-        )  # fmt: skip
+        return self != MetadataDelta()
 
 
 def _update(current: dict[K, V], changes: Mapping[K, V | None]) -> None:

@@ -202,7 +202,9 @@ class FakeController:
 
     async def on_create(self) -> None: ...
 
-    async def create_topics(self, topics: Sequence[NewTopic], validate_only: bool) -> list[CreateTopicResult]:
+    async def create_topics(
+        self, topics: Sequence[NewTopic], validate_only: bool, quota: object = None
+    ) -> list[CreateTopicResult]:
         await self.on_create()
         if not self.is_elected:
             error = KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")

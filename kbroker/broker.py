@@ -7,6 +7,8 @@ asked to stop; simulations and tests create the same broker in another environme
 from __future__ import annotations
 
 import asyncio
+import hmac
+import posixpath
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -57,9 +59,10 @@ from kbroker.share.manager import SharePartitionManager
 from kbroker.telemetry.client_instances import ClientMetricsManager
 
 if TYPE_CHECKING:
-    from kbroker.config.first_users import FirstUser
+    from kbroker.config.broker.security import FirstUser
     from kbroker.exporter.exporter import Exporter
     from kbroker.metadata.recovery.log_recovery_manager import LogsByBroker
+    from kbroker.runtime.audit_log import AuditLog
     from kbroker.server.interbroker.cluster_parts import ClusterParts
 
 log = EventLogger("kbroker")
@@ -131,6 +134,7 @@ class Broker:
                 inter_broker_port=inter_broker_port,
                 inter_broker_listener=self.config.inter_broker_listener_name,
             )
+        audit = await self._open_audit_log(directory.path)
         logs = LogManager(self.environment, directory.path, lambda: self.config)
         extensions = self._extensions = QueueExtensions(self.environment)
         replicas = ReplicaManager(
@@ -149,6 +153,7 @@ class Broker:
         await self.environment.turns.run(assigned.start(deleted_topics))
         self._started += [assigned.stop, extensions.stop]
         self.services = self._services(member, replicas)
+        self.services.audit = audit
         extensions.closing.sender = ForwardingSender(
             self.environment, member.image, replicas, self.services.peers, lambda: self.config
         )
@@ -192,6 +197,20 @@ class Broker:
         if self.config.kbroker_metrics_listener:
             await self._export(member)
         return format_address(node.host, node.port)
+
+    async def _open_audit_log(self, directory: str) -> AuditLog | None:
+        if not self.config.kbroker_audit_log:
+            return None
+        from kbroker.runtime.audit_log import AuditLog
+
+        path = posixpath.join(directory, self.config.kbroker_audit_log)
+        max_bytes, files = self.config.kbroker_audit_log_max_bytes, self.config.kbroker_audit_log_files
+        try:
+            audit = await self.environment.offload(AuditLog, self.environment, path, max_bytes, files)
+        except OSError as error:
+            raise ConfigError(f"kbroker.audit.log: cannot open {path}: {error.strerror}") from None
+        self._started.append(audit.stop)
+        return audit
 
     async def _export(self, member: ClusterMember) -> None:
         from kbroker.exporter.exporter import Exporter
@@ -311,6 +330,7 @@ class Broker:
             controller_channel=channel,
             authorizer=_authorizer(self.config, member.image),
             started_ms=self.environment.clock.now_ms(),
+            salt_key=hmac.digest(member.secret, b"salts of unknown users", "sha256"),
         )
 
     def _add_listeners(self, member: ClusterMember, assigned: AssignedPartitions) -> None:
@@ -320,6 +340,8 @@ class Broker:
         def change_roles(delta: MetadataDelta) -> None:
             if delta.configs:
                 self._change_configs(member, assigned, delta)
+            if delta.scram_users:
+                self._server.close_revoked()
             if delta.client_quotas:
                 self.services.quotas.update()
             assigned.on_roles_changed(delta)

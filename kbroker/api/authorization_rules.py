@@ -68,7 +68,11 @@ RULES: Mapping[ApiKey, Rule | None] = {
     ApiKey.CREATE_REASSIGNMENT_PLAN: cluster(ALTER),
     ApiKey.DESCRIBE_REASSIGNMENT_PLAN: cluster(DESCRIBE),
     ApiKey.CANCEL_REASSIGNMENT_PLAN: cluster(ALTER),
-    # Users, ACLs and quotas.
+    # Users, tokens, ACLs and quotas.
+    ApiKey.CREATE_DELEGATION_TOKEN: NONE,
+    ApiKey.RENEW_DELEGATION_TOKEN: NONE,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: NONE,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: NONE,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: cluster(DESCRIBE, has_text=False),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: cluster(ALTER),
     ApiKey.DESCRIBE_ACLS: cluster(DESCRIBE),

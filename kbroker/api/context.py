@@ -65,13 +65,14 @@ from kbroker.runtime.environment import Environment
 from kbroker.runtime.metrics import RequestStats
 from kbroker.share.manager import SharePartitionManager
 from kbroker.telemetry.client_instances import ClientMetricsManager
+from protocol.apis import ALL_APIS, ApiKey
 from protocol.fast.fetch import Records
-from protocol.messages.k17_sasl_handshake import SaslHandshakeResponse
-from protocol.messages.k36_sasl_authenticate import SaslAuthenticateResponse
+from protocol.messages.k17_sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 if TYPE_CHECKING:
     from kbroker.interbroker.controller_channel import ControllerChannel
     from kbroker.interbroker.peers import Peers
+    from kbroker.runtime.audit_log import AuditLog
 
 Body = bytes | Sequence[Buffer | Records]
 Handle = Callable[["Services", "RequestContext", Any], Any]
@@ -83,7 +84,8 @@ class Services:
 
     `marker_writer` writes to the partitions of this broker. `share_states` are those that this broker coordinates.
     `peers` and `controller_channel` are None if this broker is not a member of a cluster, but the only broker.
-    `authorizer`: None if clients may do everything. `started_ms`: the wall clock when the broker started.
+    `authorizer`: None if clients may do everything. `audit`: None without kbroker.audit.log. `started_ms`: the wall
+    clock when the broker started. `salt_key`: the salts of unknown SCRAM users follow from it.
     """
 
     node_id: int
@@ -109,7 +111,9 @@ class Services:
     peers: Peers | None = None
     controller_channel: ControllerChannel | None = None
     authorizer: Authorizer | None = None
+    audit: AuditLog | None = None
     started_ms: int = 0
+    salt_key: bytes = b""
 
 
 class Identity(NamedTuple):
@@ -138,6 +142,10 @@ class ErrorListener(Protocol):
         self, context: RequestContext, code: int, count: int, message: str | None, subject: dict[str, object]
     ) -> None: ...
 
+    def report_denied(self, context: RequestContext, code: int, subject: dict[str, object]) -> None:
+        """Record in the audit log that a client lacks a right. Called for each element with such a code."""
+        ...
+
 
 # Of a client that has not said it.
 UNKNOWN_SOFTWARE = ("unknown", "unknown")
@@ -153,7 +161,12 @@ class SaslLogin(Protocol):
 
     def handshake(self, mechanism: str, now_ms: int) -> SaslHandshakeResponse: ...
 
-    def authenticate(self, token: bytes, now_ms: int) -> SaslAuthenticateResponse: ...
+    def authenticate(
+        self, token: bytes, now_ms: int
+    ) -> SaslAuthenticateResponse | Awaitable[SaslAuthenticateResponse]: ...
+
+    @property
+    def is_revoked(self) -> bool: ...
 
 
 class RequestConnection(Protocol):
@@ -342,3 +355,9 @@ async def complete_response(handle: Handle, services: Services, context: Request
         return await response if isinstance(response, Awaitable) else response
     except KafkaError as error:
         return context.handler.fail(context, request, error)
+
+
+def sender(context: RequestContext) -> dict[str, object]:
+    """Return the fields of the audit log that say who has sent a request."""
+    host, api = context.peer.rpartition(":")[0], ALL_APIS[ApiKey(context.api_key)].name
+    return {"principal": str(context.principal), "host": host, "client": context.client_id, "api": api}

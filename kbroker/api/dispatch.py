@@ -6,6 +6,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from kbroker.api.audit import auditing
 from kbroker.api.authorization import anybody, authorized
 from kbroker.api.authorization_rules import rule_of
 from kbroker.api.context import ApiHandler, Body, Handle, Overlap, RequestContext, Services
@@ -134,7 +135,7 @@ def _throttle_offset(key: ApiKey, version: int) -> int | None:
 
 
 def _handle_function(key: ApiKey, module: ModuleType, forwards: bool, authorizes: bool) -> Handle:
-    handle: Handle = module.HANDLERS[key] if ALL_APIS[key].family else module.handle
+    handle = auditing(key, module.HANDLERS[key] if ALL_APIS[key].family else module.handle)
     if authorizes and (rule := rule_of(key, module)) is not anybody:
         handle = authorized(rule, handle)
     return forwarding(handle, getattr(module, "forward", None)) if forwards else handle

@@ -89,16 +89,22 @@ def authorize(checked: Request, handle: Handle) -> Any:
         and has_transactional_batch(topics)
     ):
         return _acknowledge(context, acks, _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
-    writable = access.writable_topics
-    allowed: list[TopicRecords] = []
-    refused: list[TopicRecords] = []
-    for topic in paced(topics) if context.in_turns else topics:
-        name = services.metadata.topic_name(topic[0])
-        may_write = name is None or name in writable or access.allows(Operation.WRITE, ResourceType.TOPIC, name)
-        (allowed if may_write else refused).append(topic)
+    writable, topic_name = access.writable_topics, services.metadata.topic_name
+    refused = {
+        key
+        for key, _ in (paced(topics) if context.in_turns else topics)
+        if key not in writable
+        and (name := topic_name(key)) is not None  # an unknown id has its own error
+        and name not in writable
+        and not access.allows(Operation.WRITE, ResourceType.TOPIC, name)
+    }
     if not refused:
         return handle(services, context, request)
-    errors = _refuse(request._replace(topics=refused), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    allowed = [topic for topic in paced(topics) if topic[0] not in refused]
+    errors = _refuse(
+        request._replace(topics=[topic for topic in paced(topics) if topic[0] in refused]),
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    )
     response = handle(services, context, request._replace(topics=allowed)) if allowed else []
     return after(response, lambda results: _acknowledge(context, acks, [*(results or ()), *errors]))
 

@@ -25,6 +25,8 @@ class _IgnoreErrors:
         self, context: RequestContext, code: int, count: int, message: str | None, subject: dict[str, object]
     ) -> None: ...
 
+    def report_denied(self, context: RequestContext, code: int, subject: dict[str, object]) -> None: ...
+
 
 _IGNORE_ERRORS = _IgnoreErrors()
 

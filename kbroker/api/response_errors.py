@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from kbroker.api.context import RequestContext
 from kbroker.common import KafkaError
 from kbroker.runtime.turns import paced
+from protocol.errors import ErrorCode
 from protocol.schema.function_source import FunctionSource
 from protocol.schema.message import Message, Struct, StructType
 
@@ -73,6 +74,17 @@ SUBJECTS = {
 # The fields of requests that are logged too, since responses do not repeat them.
 REQUEST_SUBJECTS = ("group_id", "transactional_id", "member_id")
 
+# The client lacks a right.
+DENIED = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+    }
+)
+
 Subject = dict[str, object]
 # The response's text for the client, and log fields.
 Description = tuple[str | None, Subject]
@@ -90,6 +102,8 @@ def report_errors(
     for code, where in errors:
         first.setdefault(code, where)
         counts[code] = counts.get(code, 0) + 1
+        if code in DENIED:
+            context.connection.errors.report_denied(context, code, describe(where)[1])
     for code, where in first.items():
         message, subject = describe(where)
         context.connection.errors.report_error(context, code, counts[code], message, subject)

@@ -9,13 +9,11 @@ from kbroker.cli.common.client import admin_client, raise_error
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
 from kbroker.cli.common.output import confirm, print_rows
-from protocol.messages.k50_describe_user_scram_credentials import (
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
-)
-from protocol.messages.k51_alter_user_scram_credentials import (
+from protocol.messages.k50_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
@@ -78,7 +76,7 @@ def delete_user(
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete a user, or the password for one mechanism. Open connections stay open."""
+    """Delete a user, or the password for one mechanism. The connections that have used it end."""
     with admin_client(bootstrap) as client:
         response = client.request(DescribeUserScramCredentialsRequest(users=None), DescribeUserScramCredentialsResponse)
     found = [info.mechanism for each in response.results if each.user == user for info in each.credential_infos]

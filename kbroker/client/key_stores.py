@@ -189,7 +189,7 @@ def _load_pkcs12(store: StoreSettings, data: bytes) -> tuple[bytes, bytes]:
         from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
     except ImportError:
         raise KeyStoreError(
-            f"{store.config}: PKCS12 needs a package: pip install 'kbroker[pkcs12]', or use PEM files"
+            f"{store.config}: PKCS12 needs a package: pip install 'kbroker[secure]', or use PEM files"
         ) from None
     loaded = load_pkcs12(data, (store.password or "").encode())
     key = b"" if loaded.key is None else loaded.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

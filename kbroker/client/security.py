@@ -1,4 +1,4 @@
-"""How a client connects to a secured listener: TLS, and a SASL login with PLAIN or SCRAM."""
+"""How a client connects to a secured listener: TLS, and a SASL login with PLAIN, SCRAM or a token."""
 
 from __future__ import annotations
 
@@ -10,20 +10,28 @@ from functools import cache
 from typing import NamedTuple
 
 from kbroker.client.key_stores import client_context
+from kbroker.client.oauth import TokenSource, retrieve_token
 from kbroker.client.requests import check
 from kbroker.common import StoreSettings
-from protocol.messages.k17_sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from protocol.messages.k36_sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from protocol.messages.k17_sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from protocol.schema.message import Message
 from protocol.scram import MECHANISMS, ClientExchange
 
-PLAIN = "PLAIN"
+PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 # Sends a request and returns its response of this type.
 Exchange = Callable[[Message, type[Message]], Message]
 
 
 class ClientSecurity(NamedTuple):
-    """`trust_store`: None for the certificates of the system. `mechanism`: empty without SASL."""
+    """`trust_store`: None for the certificates of the system. `mechanism`: empty without SASL.
+
+    `tokens`: where those of OAUTHBEARER come from.
+    """
 
     has_tls: bool = False
     trust_store: StoreSettings | None = None
@@ -34,6 +42,9 @@ class ClientSecurity(NamedTuple):
     mechanism: str = ""
     user: str = ""
     password: str = ""
+    tokens: TokenSource | None = None
+    # The file that it is from, empty if there is none.
+    file: str = ""
 
     @property
     def protocol(self) -> str:
@@ -47,6 +58,17 @@ class ClientSecurity(NamedTuple):
 
 
 NO_SECURITY = ClientSecurity()
+_current = NO_SECURITY
+
+
+def current_security() -> ClientSecurity:
+    """Return how this process, a command or a task of Spark, connects to brokers."""
+    return _current
+
+
+def use_security(security: ClientSecurity) -> None:
+    global _current
+    _current = security
 
 
 @cache
@@ -58,7 +80,7 @@ def tls_context(security: ClientSecurity) -> ssl.SSLContext:
 
 
 def log_in(security: ClientSecurity, exchange: Exchange) -> None:
-    """Log in over a new connection. Raises BrokerError, ScramError."""
+    """Log in over a new connection. Raises BrokerError, ScramError; OSError if there is no token."""
     handshake = exchange(SaslHandshakeRequest(mechanism=security.mechanism), SaslHandshakeResponse)
     assert isinstance(handshake, SaslHandshakeResponse)
     check(handshake.error_code, f"{security.mechanism}: the broker has {', '.join(handshake.mechanisms) or 'no SASL'}")
@@ -66,11 +88,17 @@ def log_in(security: ClientSecurity, exchange: Exchange) -> None:
     def send(token: bytes) -> bytes:
         response = exchange(SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse)
         assert isinstance(response, SaslAuthenticateResponse)
-        check(response.error_code, f"login as {security.user}", response.error_message)
+        subject = f"login as {security.user}" if security.user else "login"
+        check(response.error_code, subject, response.error_message)
         return bytes(response.auth_bytes)
 
     if security.mechanism == PLAIN:
         send(f"\0{security.user}\0{security.password}".encode())
+        return
+    if security.tokens is not None:
+        if send(f"n,,\1auth=Bearer {retrieve_token(security.tokens)}\1\1".encode()):
+            # The broker has sent an error. RFC 7628: it fails the login after the client's response.
+            send(b"\1")
         return
     client = ClientExchange(MECHANISMS[security.mechanism], security.user, security.password, secrets.token_urlsafe(24))
     client.verify(send(client.final(send(client.first))))

@@ -43,8 +43,8 @@ class NoEffect(StrEnum):
     """
 
     JAVA_CLASS = "kbroker does not load Java classes"
-    NO_PROTECTION = "kbroker has no delegation tokens, Kerberos or OAUTHBEARER yet"
-    NO_SECURITY = "it is part of Java's TLS, of Kerberos, OAUTHBEARER or delegation tokens, which kbroker does not have"
+    NO_PROTECTION = "kbroker has no delegation tokens or Kerberos yet"
+    NO_SECURITY = "it is part of Java's TLS or OAUTHBEARER, Kerberos or delegation tokens, which kbroker does not have"
     BROKER_SECRET = "brokers prove to each other that they know the cluster's secret, instead of a login with SASL"
     NO_TIERED_STORAGE = "kbroker has no tiered storage"
     ONE_SHARE_ASSIGNOR = "share groups have one assignor, simple"

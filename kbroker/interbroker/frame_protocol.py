@@ -46,7 +46,8 @@ class PeerFrameBuffers:
 
     def take(self, size: int) -> memoryview:
         """Return a buffer of `size` bytes. It is reused when all views of it are gone."""
-        if size <= RECEIVE_BYTES:
+        # The largest frame of a stranger, with its length: one of these is kept for each connection.
+        if size <= RECEIVE_BYTES + _LENGTH.size:
             return memoryview(bytearray(size))
         for kept in self._kept:
             if len(kept) >= size and _is_free(kept):

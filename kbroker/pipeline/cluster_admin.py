@@ -25,6 +25,7 @@ from kbroker.client.admin import (
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.groups import commit_offsets, committed_offsets, list_groups
 from kbroker.client.requests import Address, BrokerError
+from kbroker.client.security import current_security
 from kbroker.common import TopicPartition, uuid_text
 from kbroker.pipeline.archive.manifest import GroupOffsets, TopicInfo
 from kbroker.pipeline.errors import PipelineError
@@ -67,7 +68,7 @@ def require_reachable(bootstrap: str) -> None:
 
 def cluster_client(bootstrap: str) -> ClusterClient:
     """Return an unconnected client. Raises PipelineError for an address that cannot be parsed."""
-    return ClusterClient(parse_bootstrap(bootstrap), client_id=CLIENT_ID)
+    return ClusterClient(parse_bootstrap(bootstrap), client_id=CLIENT_ID, security=current_security())
 
 
 def as_pipeline_errors(function: Callable[P, R]) -> Callable[P, R]:

@@ -123,6 +123,10 @@ class Disk(Protocol):
 
     def unlink(self, path: str) -> None: ...
 
+    def make_private(self, path: str) -> None:
+        """Let only the user of the broker read and write a file."""
+        ...
+
     def rmtree(self, path: str) -> None:
         """Remove a directory and its content. No error if it does not exist."""
         ...

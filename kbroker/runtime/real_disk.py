@@ -297,6 +297,9 @@ class RealDisk:
     def unlink(self, path: str) -> None:
         os.unlink(path)
 
+    def make_private(self, path: str) -> None:
+        os.chmod(path, 0o600)
+
     def rmtree(self, path: str) -> None:
         try:
             shutil.rmtree(path)

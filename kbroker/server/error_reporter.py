@@ -1,8 +1,8 @@
 """Logs and counts errors that clients meet: error codes in responses, and closed connections.
 
 Repeated errors are rate-limited. For each combination of client address, API and reason, the first five errors in a
-minute are logged; the others are counted, and their number is logged at the end of the minute. The address is used
-without its port, so a client that reconnects repeatedly counts as one.
+minute are logged, and of foreign protocols the first; the others are counted, and their number is logged at the end of
+the minute. The address is used without its port, so a client that reconnects repeatedly counts as one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from struct import error as StructError
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.api.context import RequestContext
+from kbroker.api.context import RequestContext, sender
 from kbroker.runtime.event_log import EventLogger
 from kbroker.storage.log.log_health import is_shortage
 from protocol.apis import ALL_APIS, ApiKey
@@ -21,6 +21,8 @@ from protocol.errors import ErrorCode, MalformedError
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
+
+    from kbroker.runtime.audit_log import AuditLog
 
 log = EventLogger("kbroker.server")
 
@@ -30,6 +32,8 @@ MAX_LINES_EACH = 5
 MAX_LINES = 500
 MAX_SUMMARY_LINES = 20
 MAX_KINDS = 2000
+# Part of the reason why a connection of another protocol is closed: its client repeats it without end.
+FOREIGN = " on a listener with"
 
 # Errors that are part of normal operation; clients recover from them without help.
 EXPECTED_ERRORS = frozenset(
@@ -140,6 +144,8 @@ class ErrorReporter:
         self.errors: Counter[tuple[int, int]] = Counter()
         self.closed: Counter[str] = Counter()
         self.suppressed = 0
+        # Set when the broker begins to serve.
+        self.audit: AuditLog | None = None
         self._mono_ms = mono_ms
         self._call_later = call_later
         self._kinds: dict[tuple[str, str, str], RepeatedError] = {}
@@ -170,13 +176,20 @@ class ErrorReporter:
                 **subject,
             )
 
+    def report_denied(self, context: RequestContext, code: int, subject: dict[str, object]) -> None:
+        if self.audit is not None:
+            # Rights are those of a topic: its partitions are counted.
+            subject.pop("partition", None)
+            self.audit.record("denied", **sender(context), error=ErrorCode(code).name, **subject)
+
     def report_close(
         self, peer: str, client_id: str | None, context: RequestContext | None, reason: str, detail: dict[str, object]
     ) -> None:
         """Report that the broker closes a connection. `context`: the request that caused it, if there is one."""
         self.closed[reason] += 1
         api = str(detail.get("api", "")) if context is None else api_name(context.api_key)
-        if self._may_log(peer, api, reason, logging.WARNING):
+        max_lines = 1 if FOREIGN in reason else MAX_LINES_EACH
+        if self._may_log(peer, api, reason, logging.WARNING, max_lines):
             log.warning(
                 "connection closed",
                 peer=peer,
@@ -195,8 +208,8 @@ class ErrorReporter:
             version = None if context is None else context.version
             log.failure("request failed", error, peer=peer, client=client_id, api=api or None, version=version)
 
-    def _may_log(self, peer: str, api: str, reason: str, level: int) -> bool:
-        """Count an error, and return whether to log it."""
+    def _may_log(self, peer: str, api: str, reason: str, level: int, max_lines: int = MAX_LINES_EACH) -> bool:
+        """Count an error, and return whether to log it: at most `max_lines` times in each window."""
         host = peer.rpartition(":")[0] or peer
         key = (host, api, reason)
         kind = self._kinds.get(key)
@@ -207,7 +220,7 @@ class ErrorReporter:
             kind = self._kinds.setdefault(key, RepeatedError(self._mono_ms(), level))
             if self._timer is None:
                 self._timer = self._call_later(WINDOW_S, self._end_window)
-        if kind.lines < MAX_LINES_EACH and self._lines < MAX_LINES:
+        if kind.lines < max_lines and self._lines < MAX_LINES:
             kind.lines += 1
             self._lines += 1
             return True

@@ -81,6 +81,7 @@ class ServerContext(SharedContext):
         self.turns = Turns(self._next_turn, clock.mono_ns)
         self.memory = RequestMemory(loop.call_soon, loop.call_later, clock.mono_ns)
         self.cached_responses = ResponseCache()
+        self.environment = environment
         self.random = environment.random
         # Those of the broker, when it begins to serve.
         self.quotas = ClientQuotaManager({}, QuotaWindows())

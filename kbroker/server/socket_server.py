@@ -132,6 +132,13 @@ class SocketServer:
         self._max_by_host = parse_limits_by_host(config.max_connections_per_ip_overrides)
         for listener in self.listeners.values():
             listener.configure(config)
+        self.close_revoked()
+
+    def close_revoked(self) -> None:
+        """Close the connections whose user was deleted, or has got another password, since they have logged in."""
+        for connection in list(self.connections):
+            if connection.sasl is not None and connection.sasl.is_revoked:
+                connection.close("the credential was changed or deleted", principal=str(connection.identity.principal))
 
     # Listening.
 
@@ -174,6 +181,7 @@ class SocketServer:
     async def serve(self, services: Services) -> None:
         """Accept connections on every bound address. Raises OSError."""
         self.context.services, self.context.quotas = services, services.quotas
+        self.context.errors.audit = services.audit
         self.context.dispatch.authorizes = services.authorizer is not None
         for server in self._listening:
             await start_serving(server)

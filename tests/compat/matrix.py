@@ -13,6 +13,7 @@ CLIENTS = {
     "mirror": "MirrorMaker 2",
     "spark": "Spark",
     "go": "Go (franz-go)",
+    "sarama": "Go (sarama)",
     "kafka_go": "Go (kafka-go)",
     "rskafka": "Rust (rskafka)",
     "kafkit": "Rust (kafkit-client)",

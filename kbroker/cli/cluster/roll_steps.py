@@ -5,13 +5,13 @@ from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
 from kbroker.cli.common.client import CLIENT_ERRORS, CLIENT_ID, admin_client
-from kbroker.cli.common.client_security import client_security
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.partitions import CONDITIONS, PartitionHealth, min_isr_by_topic
 from kbroker.cli.common.values import count_text
 from kbroker.client.admin import describe_cluster
 from kbroker.client.connection import BrokerConnection
 from kbroker.client.requests import Partition
+from kbroker.client.security import current_security
 from kbroker.common import format_address
 from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
 from protocol.messages.k60_describe_cluster import (
@@ -93,7 +93,7 @@ class Observer:
     def _connect(self, broker: int) -> BrokerConnection:
         row = self._brokers[broker]
         return BrokerConnection(
-            (row.host, row.port), client_id=CLIENT_ID, timeout_s=TIMEOUT_S, security=client_security()
+            (row.host, row.port), client_id=CLIENT_ID, timeout_s=TIMEOUT_S, security=current_security()
         )
 
     def _process(self, broker: int) -> BrokerProcess | None:

@@ -56,6 +56,17 @@ CommandConfig = Annotated[
         envvar="KBROKER_COMMAND_CONFIG",
     ),
 ]
+TlsCa = Annotated[
+    str | None,
+    option("--tls-ca FILE", "Use TLS, and trust the certificates in this PEM file. Without a file: --login."),
+]
+Login = Annotated[
+    str | None,
+    option(
+        "--login USER",
+        "Use TLS, and log in with SCRAM-SHA-512. The password is in KBROKER_PASSWORD, else it is asked for.",
+    ),
+]
 AsJson = Annotated[bool, option("--json", "Print JSON.")]
 Yes = Annotated[bool, option("--yes -y", "Do not ask for confirmation.")]
 
@@ -70,33 +81,36 @@ AllowFewerRacks = Annotated[
 
 # Groups of options.
 
-_SECURITY = "command_config"
-# Spark jobs, and what asks the machine: they do not connect to secured listeners.
-_WITHOUT_SECURITY = ("kbroker.cli.archive", "kbroker.cli.replay", "kbroker.cli.pipeline", "kbroker.cli.doctor")
+# The options that say how to connect. Spark's executors need a file.
+_SECURITY = {"command_config": CommandConfig, "tls_ca": TlsCa, "login": Login}
+_ON_SPARK = ("kbroker.cli.archive", "kbroker.cli.replay", "kbroker.cli.pipeline")
 
 
 def expand_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command in which each parameter that is a NamedTuple of options has one option for each field."""
+    """Return a command in which each parameter that is a NamedTuple of options has one option for each field.
+
+    One that connects to brokers has the options for secured listeners, too.
+    """
     signature = inspect.signature(command)
     parameters = list(signature.parameters.values())
-    is_new = _SECURITY not in signature.parameters
-    has_security = (
-        is_new and "bootstrap" in signature.parameters and not command.__module__.startswith(_WITHOUT_SECURITY)
-    )
-    if has_security:
-        parameters.append(
-            inspect.Parameter(_SECURITY, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CommandConfig)
-        )
+    connects = "bootstrap" in signature.parameters or command.__module__.startswith("kbroker.cli.doctor")
+    # A test may expand a command again.
+    security = list(_SECURITY) if connects and "command_config" not in signature.parameters else []
+    if command.__module__.startswith(_ON_SPARK):
+        del security[1:]
+    for name in security:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(name, kind, default=None, annotation=_SECURITY[name]))
     groups = {each.name: each.annotation for each in parameters if hasattr(each.annotation, "_fields")}
 
     @wraps(command)
     def expanded(**arguments: Any) -> None:
         for name, group in groups.items():
             arguments[name] = group(**{field: arguments.pop(field) for field in group._fields})
-        if has_security:
-            from kbroker.cli.common.client_security import use_command_config
+        if security:
+            from kbroker.cli.common.client_security import use_security_options
 
-            use_command_config(arguments.pop(_SECURITY))
+            use_security_options(*(arguments.pop(name) if name in security else None for name in _SECURITY))
         command(**arguments)
 
     keyword = inspect.Parameter.KEYWORD_ONLY

@@ -12,13 +12,22 @@ from kbroker.cli.common.output import GREEN, RED, YELLOW, colored, print_json
 from kbroker.cli.common.values import count_text, format_size
 from kbroker.cli.doctor.cluster_checks import check_cluster
 from kbroker.cli.doctor.host import OK, PROBLEM, WARNING, Check, CheckContext, CheckResult, Host
+from kbroker.cli.doctor.security_checks import (
+    check_certificates,
+    check_open_listeners,
+    check_secret_files,
+    is_loopback,
+)
 from kbroker.cli.doctor.storage_checks import check_data_directory, check_disk_space, check_file_system, check_last_stop
-from kbroker.cli.start.command import Advertise, ConfigFile, DataDir, Listen, Properties
+from kbroker.cli.start.command import Advertise, ConfigFile, DataDir, Listen, Properties, Secure
 from kbroker.cli.start.options import StartOptions, load_properties
 from kbroker.config import BrokerConfig, ConfigError
-from kbroker.config.broker.listeners import WILDCARDS, Endpoint
+from kbroker.config.broker.listeners import PLAINTEXT, WILDCARDS, Endpoint
 from kbroker.config.config_def import ConfigResourceType
+from kbroker.config.definitions.broker import BROKER_CONFIGS, strip_listener_prefix
 from kbroker.config.no_effect_warnings import no_effect_warnings
+from kbroker.config.sources.static_configs import StaticConfigs
+from kbroker.config.values import PASSWORD
 from kbroker.runtime.disk import Disk
 from kbroker.runtime.real_disk import RealDisk
 
@@ -52,8 +61,16 @@ def _check_listener(context: CheckContext, listener: Endpoint) -> Iterator[Check
         yield CheckResult("listener", OK, f"{listener} can be bound")
         return
     address = "127.0.0.1" if listener.host in WILDCARDS else listener.host
+    if listener.security_protocol.endswith("SSL"):
+        # A name of the certificate.
+        advertised = {each.name: each.host for each in context.config.advertised_listeners}
+        address = advertised.get(listener.name, address)
     is_listening = host.connect_error(address, listener.port) is None
     cluster = host.describe_cluster(address, listener.port) if is_listening else None
+    if cluster is None and is_listening and context.is_running and listener.security_protocol != PLAINTEXT:
+        advice = "To check it, say with --command-config how clients connect to this listener."
+        yield CheckResult("listener", WARNING, f"{listener} accepts connections, and no login as this client", advice)
+        return
     if cluster is None:
         advice = "Stop the process that listens there, or choose another port with --listen."
         yield CheckResult("listener", PROBLEM, f"{listener} cannot be bound: {error.strerror or error}", advice)
@@ -93,7 +110,7 @@ def _check_advertised(context: CheckContext, endpoint: Endpoint, listener: Endpo
         advice = "Advertise a name that clients can resolve, with --advertise."
         yield CheckResult(name, PROBLEM, f"{endpoint.host} cannot be resolved: {error.strerror}", advice)
         return
-    if all(_is_loopback(address) for address in addresses) and not _is_local(listener):
+    if all(map(is_loopback, addresses)) and not is_loopback(listener.host):
         message = f"{endpoint.address} is reachable from this machine only, but {listener} accepts others"
         advice = "Advertise a name that other machines can resolve, with --advertise, or listen on 127.0.0.1 only."
         yield CheckResult(name, WARNING, message, advice)
@@ -107,14 +124,6 @@ def _check_advertised(context: CheckContext, endpoint: Endpoint, listener: Endpo
             yield CheckResult(name, PROBLEM, message, advice)
             return
     yield CheckResult(name, OK, f"{endpoint.address} is {', '.join(addresses)}")
-
-
-def _is_loopback(address: str) -> bool:
-    return address.startswith("127.") or address == "::1"
-
-
-def _is_local(listener: Endpoint) -> bool:
-    return listener.host == "localhost" or _is_loopback(listener.host)
 
 
 CLOCK_SLACK_MS = 60_000
@@ -206,6 +215,9 @@ def _check_spark(host: Host) -> Iterator[CheckResult]:
 CHECKS: tuple[Check, ...] = (
     check_listeners,
     check_advertised,
+    check_certificates,
+    check_open_listeners,
+    check_secret_files,
     check_data_directory,
     check_cluster,
     check_disk_space,
@@ -223,6 +235,7 @@ def doctor(
     listen: Listen = None,
     advertise: Advertise = None,
     properties: Properties = None,
+    secure: Secure = False,
     as_json: AsJson = False,
 ) -> None:
     """Check whether a broker can start and run well with the same options as `kbroker start`.
@@ -231,7 +244,7 @@ def doctor(
     directory, checks it as well. With zookeeper.connect, checks the ensemble and the other brokers, too. The exit
     status is 1 if there is a problem; warnings do not change it.
     """
-    options = StartOptions(config, data_dir, listen or [], advertise or [], properties or [])
+    options = StartOptions(config, data_dir, listen or [], advertise or [], properties or [], secure=secure)
     results = list(run_checks(options, Host(), RealDisk()))
     if as_json:
         print_json([result.to_json() for result in results])
@@ -244,6 +257,10 @@ def run_checks(options: StartOptions, host: Host, disk: Disk) -> Iterator[CheckR
     """Yield the results of all checks, or of those that run before the configuration turns out to be invalid."""
     try:
         static, warnings = load_properties(options, os.environ)
+        if options.secure:
+            from kbroker.cli.start.secure import secured_properties
+
+            static = secured_properties(static)
         config = BrokerConfig.load({name: source.text for name, source in static.items()})
     except (CliError, ConfigError) as error:
         advice = "Fix this; the broker will not start with this configuration."
@@ -251,7 +268,7 @@ def run_checks(options: StartOptions, host: Host, disk: Disk) -> Iterator[CheckR
         return
     for warning in warnings:
         yield CheckResult("configuration", WARNING, warning, "Remove it: kbroker ignores it.")
-    context = CheckContext(host, disk, config)
+    context = CheckContext(host, disk, config, _secret_files(static))
     results = list(check_configuration(context))
     yield from results
     if any(result.status == PROBLEM for result in results):
@@ -259,6 +276,17 @@ def run_checks(options: StartOptions, host: Host, disk: Disk) -> Iterator[CheckR
     for check in CHECKS:
         yield from check(context)
     yield from check_programs(context, sys.version_info[:3])
+
+
+def _secret_files(static: StaticConfigs) -> tuple[str, ...]:
+    """Return the files from which the configuration has passwords."""
+    files: dict[str, None] = {}
+    for name, source in static.items():
+        key = BROKER_CONFIGS.get(strip_listener_prefix(name))
+        path, separator, _ = source.origin.rpartition(":")
+        if key is not None and key.type is PASSWORD and separator:
+            files[path] = None
+    return tuple(files)
 
 
 def _print_results(results: Sequence[CheckResult]) -> None:

@@ -282,6 +282,10 @@ class Host:
                 memory["limit"] = int(text)
         return memory
 
+    def is_readable_by_others(self, path: str) -> bool:
+        """Return whether the group or others can read a file."""
+        return bool(os.stat(path).st_mode & 0o044)
+
     def has_module(self, name: str) -> bool:
         return importlib.util.find_spec(name) is not None
 
@@ -343,11 +347,15 @@ def problem(check: str, message: str, advice: str) -> CheckResult:
 
 
 class CheckContext(NamedTuple):
-    """The input of the checks: a host, a disk, and the configuration of a broker that would run there."""
+    """The input of the checks: a host, a disk, and the configuration of a broker that would run there.
+
+    `secret_files`: those from which the configuration has passwords.
+    """
 
     host: Host
     disk: Disk
     config: BrokerConfig
+    secret_files: tuple[str, ...] = ()
 
     @property
     def data_dir(self) -> str:

@@ -1,5 +1,6 @@
 """`kbroker pipeline`: Spark jobs with the Kafka connector, kbroker's and the user's."""
 
+import json
 import os
 import runpy
 import sys
@@ -48,12 +49,16 @@ def run(
     """Run a Python program in a Spark session with the Kafka connector.
 
     The session is the variable `spark`, and SparkSession.builder.getOrCreate() returns it. The bootstrap address is in
-    the environment variable KBROKER_BOOTSTRAP and in the Spark property spark.kbroker.bootstrap. The exit status is
-    that of the program.
+    the environment variable KBROKER_BOOTSTRAP and in the Spark property spark.kbroker.bootstrap; KBROKER_KAFKA_OPTIONS
+    has the options of Spark's Kafka source and sink as JSON, without secrets. The exit status is that of the program.
     """
+    from kbroker.pipeline.security import kafka_options
+
     if not os.path.isfile(file):
         raise CliError(f"{file} does not exist")
     os.environ["KBROKER_BOOTSTRAP"] = bootstrap
+    with pipeline_errors():
+        os.environ["KBROKER_KAFKA_OPTIONS"] = json.dumps(kafka_options(bootstrap))
     properties = [f"spark.kbroker.bootstrap={bootstrap}", *(spark.conf or [])]
     with spark_session_for(os.path.basename(file), spark._replace(conf=properties), prints=True) as session:
         status = run_file(file, args or [], session)

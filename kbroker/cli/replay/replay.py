@@ -275,7 +275,19 @@ def replay(
 
 # The parameters that can be given with --resume; the stored plan has all others.
 RESUME_PARAMETERS = frozenset(
-    ("directory", "resume", "rate", "speed", "broker_wait", "as_json", "bootstrap", "master", "jars", "conf")
+    (
+        "directory",
+        "resume",
+        "rate",
+        "speed",
+        "broker_wait",
+        "as_json",
+        "bootstrap",
+        "command_config",
+        "master",
+        "jars",
+        "conf",
+    )
 )
 
 

@@ -17,7 +17,7 @@ from kbroker.cli.common.errors import CliError, print_error
 from kbroker.cli.start.directories import broker_directory, is_locked
 from kbroker.cli.start.options import failure_text
 from kbroker.config import BrokerConfig
-from kbroker.config.first_users import FirstUser
+from kbroker.config.broker.security import FirstUser
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.real_disk import lock_owner
 from kbroker.storage.file_names import LOCK

@@ -26,6 +26,14 @@ Advertise = Annotated[
         show_default="as --listen",
     ),
 ]
+Secure = Annotated[
+    bool,
+    option(
+        "--secure",
+        "Clients need TLS and a login. Creates certificates, an administrator and files for clients in the directory "
+        "`secure` of the data directory, unless they exist.",
+    ),
+]
 Properties = Annotated[list[str] | None, option("--set NAME=VALUE", "Set a property, overriding the file; repeatable.")]
 
 
@@ -54,6 +62,7 @@ def start(
             "each line; repeatable.",
         ),
     ] = None,
+    secure: Secure = False,
 ) -> None:
     """Run a broker until SIGTERM or SIGINT.
 
@@ -67,6 +76,6 @@ def start(
 
     options = StartOptions(
         config, data_dir, listen or [], advertise or [], properties or [], log_level, log_format, metrics, brokers,
-        add_scram or [],
+        add_scram or [], secure,
     )  # fmt: skip
     raise typer.Exit(start_broker(options))

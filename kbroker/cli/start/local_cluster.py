@@ -18,7 +18,7 @@ from kbroker.cli.start.broker_process import ForkedBroker, end_orphans, fork_bro
 from kbroker.cli.start.directories import broker_directory
 from kbroker.cli.start.options import print_ready
 from kbroker.config import BrokerConfig, Endpoint
-from kbroker.config.first_users import FirstUser
+from kbroker.config.broker.security import FirstUser
 from kbroker.config.sources.static_configs import StaticConfigs
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.coordination.interface import CoordinationError

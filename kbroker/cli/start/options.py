@@ -16,11 +16,12 @@ from kbroker.cli.start.directories import is_cluster_directory
 from kbroker.common import format_address
 from kbroker.config import ConfigError
 from kbroker.config.broker.listeners import PLAINTEXT, PROTOCOLS
-from kbroker.config.definitions.broker import BROKER_CONFIGS
+from kbroker.config.definitions.broker import BROKER_CONFIGS, strip_listener_prefix
 from kbroker.config.sources.static_configs import StaticConfig, StaticConfigs, from_environment, merge_sources
+from kbroker.config.values import PASSWORD
 
 if TYPE_CHECKING:
-    from kbroker.config.first_users import FirstUser
+    from kbroker.config.broker.security import FirstUser
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA_DIR = "kbroker-data"
@@ -42,6 +43,12 @@ class StartOptions:
     metrics: str | None = None
     brokers: int | None = None
     add_scram: list[str] = field(default_factory=list)
+    secure: bool = False
+
+    @property
+    def protocol(self) -> str:
+        """The security protocol of listeners for which the command line names none."""
+        return "SASL_SSL" if self.secure else PLAINTEXT
 
 
 _ATTRIBUTES = {
@@ -63,6 +70,9 @@ def parse_options(args: Sequence[str]) -> StartOptions | None:
     options = StartOptions()
     remaining = iter(args)
     for arg in remaining:
+        if arg == "--secure":
+            options.secure = True
+            continue
         name, sign, text = arg.partition("=")
         attribute = _ATTRIBUTES.get(name)
         value = text if sign else next(remaining, None)
@@ -83,7 +93,7 @@ def parse_first_users(specs: Sequence[str]) -> list["FirstUser"]:
     """Parse the values of --add-scram: a user each, or @FILE with a user in each line. Raises CliError."""
     if not specs:
         return []
-    from kbroker.config.first_users import parse_first_user
+    from kbroker.config.broker.security import parse_first_user
 
     lines: list[str] = []
     try:
@@ -103,11 +113,11 @@ def load_properties(options: StartOptions, environment: Mapping[str, str]) -> tu
     properties = merge_sources(
         from_file,
         from_environment(environment),
-        {name: StaticConfig(text, "--set") for name, text in parse_assignments(options.set).items()},
+        _assigned(options.set),
         _dedicated(options),
     )
-    properties.setdefault("listeners", StaticConfig(f"PLAINTEXT://{DEFAULT_LISTEN}", DEFAULT_ORIGIN))
-    protocols = _protocols(options.listen)
+    properties.setdefault("listeners", StaticConfig(f"{options.protocol}://{DEFAULT_LISTEN}", DEFAULT_ORIGIN))
+    protocols = _protocols(options.listen, options.protocol)
     if protocols:
         properties.setdefault("listener.security.protocol.map", StaticConfig(protocols, "--listen"))
     if "log.dir" not in properties:
@@ -131,7 +141,9 @@ def _dedicated(options: StartOptions) -> StaticConfigs:
         ("advertised.listeners", "--advertise", options.advertise),
     ):
         if texts:
-            properties[name] = StaticConfig(",".join(_listener(text, option) for text in texts), option)
+            properties[name] = StaticConfig(
+                ",".join(_listener(text, option, options.protocol) for text in texts), option
+            )
     if options.metrics is not None:
         properties["kbroker.metrics.listener"] = StaticConfig(_address(options.metrics, "--metrics"), "--metrics")
     if options.log_format is not None:
@@ -139,20 +151,42 @@ def _dedicated(options: StartOptions) -> StaticConfigs:
     return properties
 
 
-def _listener(text: str, option: str) -> str:
-    """Return NAME://HOST:PORT. The name of a listener without one is PLAINTEXT."""
+def _assigned(assignments: Sequence[str]) -> StaticConfigs:
+    """Return the properties of --set. A password may be @FILE: literal ones are in the list of processes."""
+    properties = {}
+    for name, text in parse_assignments(assignments).items():
+        if _is_password(name) and text.startswith("@"):
+            try:
+                text = Path(text[1:]).read_text().removesuffix("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                raise CliError(f"--set {name}: {exception_text(error)}") from None
+        properties[name] = StaticConfig(text, "--set")
+    return properties
+
+
+def exposed_secrets(options: StartOptions) -> list[str]:
+    """Return the options whose secrets are in the list of processes, in the form that avoids it."""
+    names = [name for name, text in parse_assignments(options.set).items() if _is_password(name) and text[:1] != "@"]
+    users = ["--add-scram @FILE"] if any(not spec.startswith("@") for spec in options.add_scram) else []
+    return [f"--set {name}=@FILE" for name in names] + users
+
+
+def _is_password(name: str) -> bool:
+    key = BROKER_CONFIGS.get(strip_listener_prefix(name))
+    return key is not None and key.type is PASSWORD
+
+
+def _listener(text: str, option: str, protocol: str) -> str:
+    """Return NAME://HOST:PORT. A listener without a name is called like its protocol."""
     name, separator, address = text.rpartition("://")
-    return f"{name if separator else PLAINTEXT}://{_address(address, option)}"
+    return f"{name if separator else protocol}://{_address(address, option)}"
 
 
-def _protocols(listen: Sequence[str]) -> str:
-    """Return listener.security.protocol.map for listeners that have names of their own, "" if there are none.
-
-    They have the protocol PLAINTEXT.
-    """
+def _protocols(listen: Sequence[str], protocol: str) -> str:
+    """Return listener.security.protocol.map for listeners that have names of their own, "" if there are none."""
     names = {text.rpartition("://")[0].upper() for text in listen} - {"", *PROTOCOLS}
     default = BROKER_CONFIGS["listener.security.protocol.map"].default
-    return ",".join((str(default), *(f"{name}:{PLAINTEXT}" for name in sorted(names)))) if names else ""
+    return ",".join((str(default), *(f"{name}:{protocol}" for name in sorted(names)))) if names else ""
 
 
 def _address(address: str, option: str) -> str:

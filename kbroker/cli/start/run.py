@@ -13,7 +13,7 @@ from kbroker.runtime.system import new_event_loop, raise_descriptor_limit, syste
 
 if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
-    from kbroker.config.first_users import FirstUser
+    from kbroker.config.broker.security import FirstUser
 
 # A garbage collection of the oldest generation visits every live object. So the objects created at startup are frozen,
 # and later collections are made rare. One of the middle generation, at every second collection, visits at most some

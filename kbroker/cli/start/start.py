@@ -11,6 +11,7 @@ from kbroker.cli.common.errors import CliError, print_error, usage_error
 from kbroker.cli.start.options import (
     StartOptions,
     check_single,
+    exposed_secrets,
     failure_text,
     load_properties,
     origins_text,
@@ -43,6 +44,19 @@ def start(options: StartOptions) -> int:
         logging.basicConfig(level=options.log_level.upper(), handlers=[handler])
         properties = _load_properties(options, handler)
         first_users = parse_first_users(options.add_scram)
+        on_ready = print_ready
+        if options.secure:
+            if options.brokers is not None:
+                raise usage_error("--secure cannot be used with --brokers")
+            from kbroker.cli.start.secure import secure
+
+            properties, admin, write_client_files = secure(properties)
+            first_users.append(admin)
+
+            def on_ready(bootstrap: str) -> None:
+                EventLogger("kbroker").info("secured", files_for_clients=write_client_files(bootstrap))
+                print_ready(bootstrap)
+
         if options.brokers is not None:
             from kbroker.cli.start.local_cluster import run_local_cluster
 
@@ -52,7 +66,7 @@ def start(options: StartOptions) -> int:
         handler.setFormatter(formatter(config.kbroker_log_format))
         from kbroker.cli.start.run import run
 
-        return run(config, on_ready=print_ready, first_users=first_users)
+        return run(config, on_ready=on_ready, first_users=first_users)
     except KeyboardInterrupt:
         return 130
     except CliError as error:
@@ -71,6 +85,8 @@ def _load_properties(options: StartOptions, handler: "Handler") -> StaticConfigs
         handler.setFormatter(formatter(properties["kbroker.log.format"].text))
     for warning in warnings:
         EventLogger("kbroker").warning("config ignored", reason=warning)
+    for better in exposed_secrets(options):
+        EventLogger("kbroker").warning("a secret is in the list of processes", better=better)
     return properties
 
 

@@ -72,7 +72,8 @@ def _find_fault(data: bytes, pos: int) -> str | None:
 
 
 # Passwords, and what a password could be guessed from. A captured frame may be sent to others.
-_SECRETS = ("auth_bytes", "salted_password")
+# An Envelope has a whole request.
+_SECRETS = ("auth_bytes", "salted_password", "request_data")
 _MAX_BYTES_SHOWN = 64
 _API_KEY_FIELDS = ("request_api_key", "api_key")
 

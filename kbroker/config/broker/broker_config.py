@@ -83,6 +83,9 @@ class BrokerConfig:
     group_share_max_size: int
     group_streams_assignors: tuple[str, ...]
     group_streams_max_size: int
+    kbroker_audit_log: str
+    kbroker_audit_log_files: int
+    kbroker_audit_log_max_bytes: int
     kbroker_inter_broker_listener: str
     kbroker_log_format: str
     kbroker_metrics_listener: str

@@ -12,6 +12,7 @@ from kbroker.config.values import ConfigError
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+OAUTHBEARER_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 
 _STRING = r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[^\s;"\'=]+'
 _ENTRY = re.compile(rf"\s*([\w.$]+)\s+(\w+)((?:\s+[\w.$-]+\s*=\s*(?:{_STRING}))*)\s*;\s*")

@@ -1,21 +1,28 @@
-"""How listeners protect their connections: TLS, SASL mechanisms and the users of PLAIN; and what the authorizer needs.
+"""How listeners protect their connections: TLS, SASL, the users of PLAIN, tokens; and what the authorizer needs.
 
 The value of a config for a listener is that with the prefix `listener.name.<listener>.<mechanism>.`, else that with
 `listener.name.<listener>.`, else that without a prefix, as in Kafka. What would not protect a listener is refused.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker.common import Principal, StoreSettings
-from kbroker.config.broker.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
+from kbroker.config.broker.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE, parse_jaas
 from kbroker.config.broker.listeners import PLAINTEXT, Endpoint
 from kbroker.config.definitions.broker import BROKER_CONFIGS, strip_listener_prefix
 from kbroker.config.definitions.security import AUTHORIZER_KEYS, STANDARD_AUTHORIZER
 from kbroker.config.values import ConfigError, Value
+from protocol.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism
+from protocol.scram import MECHANISMS as SCRAM_MECHANISMS
 
-PLAIN = "PLAIN"
-MECHANISMS = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512")
+PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
+MECHANISMS = (PLAIN, *SCRAM_MECHANISMS, OAUTHBEARER)
+URL_SCHEMES = ("file:", "http:", "https:")
+# What verifies tokens. Kafka's default accepts unsigned ones (CVE-2026-33557), which kbroker never does.
+CALLBACK_HANDLER = "sasl.server.callback.handler.class"
+TOKEN_VALIDATOR = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 JAAS = "sasl.jaas.config"
 # JKS may also be a PKCS12 file.
@@ -24,8 +31,15 @@ STORE_TYPES = ("PEM", "PKCS12", "JKS")
 MAX_RECEIVE_BYTES = 64 * 1024
 # Configs of TLS, by prefix, and of SASL. The others of these protocols only say how, and protect nothing alone.
 _TLS = "ssl."
-_SASL = ("sasl.enabled.mechanisms", JAAS, "connections.max.reauth.ms")
+_OAUTH = "sasl.oauthbearer."
+_SASL = (
+    "sasl.enabled.mechanisms", JAAS, "connections.max.reauth.ms", CALLBACK_HANDLER, f"{_OAUTH}expected.audience",
+    f"{_OAUTH}expected.issuer", f"{_OAUTH}jwks.endpoint.url",
+)  # fmt: skip
 _PREFIX = "listener.name."
+# A user of --add-scram.
+_USER = re.compile(r"([A-Z0-9-]+)=\[(.*)\]", re.DOTALL)
+_USER_FIELDS = re.compile(r'(name|password|iterations)=("[^"]*"|[^,"]*)(?:,|$)')
 
 
 class TlsSettings(NamedTuple):
@@ -62,6 +76,24 @@ class TlsSettings(NamedTuple):
         )  # fmt: skip
 
 
+class TokenSettings(NamedTuple):
+    """How tokens of OAUTHBEARER are verified. `audiences`: empty for any; `issuer`: None for any.
+
+    `jwks_config`: the name of the config of `jwks_url`, which has the keys.
+    """
+
+    jwks_config: str
+    jwks_url: str
+    audiences: tuple[str, ...]
+    issuer: str | None
+    clock_skew_s: int
+    sub_claim: str
+    scope_claim: str
+    refresh_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+
+
 class SaslSettings(NamedTuple):
     """`mechanisms`: the enabled ones. `plain_users`: passwords by name. `max_reauth_ms`: by mechanism, 0 for never."""
 
@@ -70,6 +102,7 @@ class SaslSettings(NamedTuple):
     max_reauth_ms: Mapping[str, int]
     max_receive_bytes: int
     failure_delay_ms: int
+    tokens: TokenSettings | None = None
 
 
 class ListenerSecurity(NamedTuple):
@@ -123,8 +156,8 @@ class _Values:
             names.insert(0, f"{self.prefix}{mechanism.lower()}.{config}")
         return next((name for name in names if name in self._values), config)
 
-    def text(self, config: str) -> str | None:
-        value = self._values[self.name(config)]
+    def text(self, config: str, mechanism: str = "") -> str | None:
+        value = self._values[self.name(config, mechanism)]
         return None if value is None else str(value)
 
     def number(self, config: str, mechanism: str = "") -> int:
@@ -132,8 +165,8 @@ class _Values:
         assert isinstance(value, int)
         return value
 
-    def texts(self, config: str) -> tuple[str, ...]:
-        value = self._values[self.name(config)]
+    def texts(self, config: str, mechanism: str = "") -> tuple[str, ...]:
+        value = self._values[self.name(config, mechanism)]
         assert isinstance(value, tuple)
         return value
 
@@ -241,6 +274,7 @@ def _sasl(own: _Values, listener: Endpoint) -> SaslSettings:
             f"{','.join(unknown) or 'no mechanism'}; kbroker has {', '.join(MECHANISMS)}"
         )
     users: dict[str, str] = {}
+    tokens = None
     for mechanism in mechanisms:
         jaas, jaas_name = own.password(JAAS, mechanism), f"{own.prefix}{mechanism.lower()}.{JAAS}"
         if mechanism == PLAIN:
@@ -249,11 +283,76 @@ def _sasl(own: _Values, listener: Endpoint) -> SaslSettings:
             options = parse_jaas(jaas_name, jaas, PLAIN_MODULE)
             users = {option[5:]: password for option, password in options.items() if option.startswith("user_")}
         elif jaas is not None:
-            parse_jaas(jaas_name, jaas, SCRAM_MODULE)
+            parse_jaas(jaas_name, jaas, OAUTHBEARER_MODULE if mechanism == OAUTHBEARER else SCRAM_MODULE)
+        handler = own.text(CALLBACK_HANDLER, mechanism)
+        if handler and (mechanism, handler) != (OAUTHBEARER, TOKEN_VALIDATOR):
+            raise ConfigError(
+                f"{own.name(CALLBACK_HANDLER, mechanism)} is {handler}; kbroker has only {TOKEN_VALIDATOR}, for "
+                f"{own.prefix}{OAUTHBEARER.lower()}.{CALLBACK_HANDLER}"
+            )
+        if mechanism == OAUTHBEARER:
+            tokens = _tokens(own)
     return SaslSettings(
         mechanisms,
         users,
         {mechanism: max(0, own.number("connections.max.reauth.ms", mechanism)) for mechanism in mechanisms},
         min(MAX_RECEIVE_BYTES, own.number("sasl.server.max.receive.size")),
         own.number("connection.failed.authentication.delay.ms"),
+        tokens,
     )
+
+
+def _tokens(own: _Values) -> TokenSettings:
+    def name(config: str) -> str:
+        return own.name(f"{_OAUTH}{config}", OAUTHBEARER)
+
+    def text(config: str) -> str | None:
+        return own.text(f"{_OAUTH}{config}", OAUTHBEARER)
+
+    def number(config: str) -> int:
+        return own.number(f"{_OAUTH}{config}", OAUTHBEARER)
+
+    url, issuer = text("jwks.endpoint.url") or "", text("expected.issuer") or None
+    audiences = own.texts(f"{_OAUTH}expected.audience", OAUTHBEARER)
+    if not url.startswith(URL_SCHEMES):
+        raise ConfigError(
+            f"{name('jwks.endpoint.url')} is {url or 'not set'}: OAUTHBEARER needs the URL of the keys of its tokens, "
+            f"with one of {', '.join(URL_SCHEMES)}; kbroker does not accept unsecured tokens"
+        )
+    for config, value, claim in (("audience", audiences, "aud"), ("issuer", issuer, "iss")):
+        if not value and text(f"allow.unverified.{config}") != "True":
+            raise ConfigError(
+                f"{name(f'expected.{config}')} is not set: tokens for anyone's {claim} would be accepted; set it, or "
+                f"{_OAUTH}allow.unverified.{config}=true"
+            )
+    return TokenSettings(
+        name("jwks.endpoint.url"), url, audiences, issuer, number("clock.skew.seconds"),
+        text("sub.claim.name") or "sub", text("scope.claim.name") or "scope", number("jwks.endpoint.refresh.ms"),
+        number("jwks.endpoint.retry.backoff.ms"), number("jwks.endpoint.retry.backoff.max.ms"),
+    )  # fmt: skip
+
+
+class FirstUser(NamedTuple):
+    """A SCRAM user that exists before the first start, as in Kafka's `kafka-storage format --add-scram`."""
+
+    name: str
+    mechanism: ScramMechanism
+    password: str
+    iterations: int
+
+
+def parse_first_user(text: str) -> FirstUser:
+    """Parse `SCRAM-SHA-256=[name=alice,password=alice-secret,iterations=8192]`.
+
+    Raises ConfigError, whose message has no password.
+    """
+    match = _USER.fullmatch(text.strip())
+    fields = {name: value.strip('"') for name, value in _USER_FIELDS.findall(match[2])} if match is not None else {}
+    mechanism = SCRAM_MECHANISMS.get(match[1]) if match is not None else None
+    iterations = fields.get("iterations", str(MIN_ITERATIONS))
+    is_complete = match is not None and _USER_FIELDS.sub("", match[2]) == ""
+    if mechanism is None or not is_complete or not fields.get("name") or not fields.get("password"):
+        raise ConfigError("a SCRAM user must have the form SCRAM-SHA-256=[name=NAME,password=PASSWORD]")
+    if not iterations.isdecimal() or not MIN_ITERATIONS <= int(iterations) <= MAX_ITERATIONS:
+        raise ConfigError(f"the iterations of a SCRAM user must be {MIN_ITERATIONS} to {MAX_ITERATIONS}")
+    return FirstUser(fields["name"], mechanism, fields["password"], int(iterations))

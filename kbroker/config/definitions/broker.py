@@ -35,6 +35,13 @@ KEYS = (
         "Listener whose host, security protocol and certificates other brokers use, at the port of "
         "kbroker.inter.broker.listener, and whose addresses responses to brokers have. The default is the only "
         "listener; of several, that of security.inter.broker.protocol."),
+    ConfigKey("kbroker.audit.log", STRING, "", None, MEDIUM, READ_ONLY,
+        "Only in kbroker. File of the audit log, relative to the data directory; empty for none. Its lines are JSON "
+        "objects: who was denied, who changed what, from where."),
+    ConfigKey("kbroker.audit.log.files", INT, 10, at_least(1), LOW, READ_ONLY,
+        "Only in kbroker. Maximum number of files of the audit log, with the current one."),
+    ConfigKey("kbroker.audit.log.max.bytes", LONG, 67_108_864, at_least(1_048_576), LOW, READ_ONLY,
+        "Only in kbroker. Size from which on a file of the audit log is renamed, and another one begins."),
     ConfigKey("kbroker.inter.broker.listener", STRING, "", optional_address, MEDIUM, READ_ONLY,
         "Only in kbroker. HOST:PORT on which a broker with zookeeper.connect listens for other brokers. The default is "
         "a free port on the host of the listener that inter.broker.listener.name names."),

@@ -5,7 +5,7 @@ See broker/security.py.
 
 from kbroker.config.config_def import HIGH, LOW, MEDIUM, PER_BROKER, READ_ONLY, ConfigKey
 from kbroker.config.validators import at_least, list_of, one_of
-from kbroker.config.values import BOOLEAN, INT, LIST, LONG, PASSWORD, STRING
+from kbroker.config.values import BOOLEAN, CLASS, INT, LIST, LONG, PASSWORD, STRING
 
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
@@ -17,10 +17,38 @@ KEYS = (
         "Time after which a SASL client must authenticate again (KIP-368); 0 means never. A connection that has not "
         "done so is closed at its next request."),
     ConfigKey("sasl.enabled.mechanisms", LIST, ("GSSAPI",), list_of(), MEDIUM, PER_BROKER,
-        "SASL mechanisms of clients: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. A listener with SASL needs at least one."),
+        "SASL mechanisms of clients: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER. A listener with SASL needs at "
+        "least one."),
     ConfigKey("sasl.jaas.config", PASSWORD, None, None, MEDIUM, PER_BROKER,
         "The users of PLAIN, with the prefix listener.name.<listener>.plain, as options user_NAME=PASSWORD of Kafka's "
         "org.apache.kafka.common.security.plain.PlainLoginModule."),
+    ConfigKey("sasl.oauthbearer.allow.unverified.audience", BOOLEAN, False, None, MEDIUM, READ_ONLY,
+        "Whether tokens are accepted although sasl.oauthbearer.expected.audience is not set."),
+    ConfigKey("sasl.oauthbearer.allow.unverified.issuer", BOOLEAN, False, None, MEDIUM, READ_ONLY,
+        "Whether tokens are accepted although sasl.oauthbearer.expected.issuer is not set."),
+    ConfigKey("sasl.oauthbearer.clock.skew.seconds", INT, 30, None, LOW, READ_ONLY,
+        "Allowed difference between the clocks of the identity provider and of the broker."),
+    ConfigKey("sasl.oauthbearer.expected.audience", LIST, (), list_of(), HIGH, READ_ONLY,
+        "Audiences, one of which a token must have."),
+    ConfigKey("sasl.oauthbearer.expected.issuer", STRING, None, None, HIGH, READ_ONLY,
+        "Issuer that a token must have."),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.refresh.ms", LONG, 3_600_000, None, LOW, READ_ONLY,
+        "Age of the identity provider's keys at which the next login reads them again."),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", LONG, 10_000, None, LOW, READ_ONLY,
+        "Maximum time between two attempts to read the keys of the identity provider. A token with an unknown key "
+        "causes one after this time, too."),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", LONG, 100, None, LOW, READ_ONLY,
+        "Time between the first two attempts to read the keys of the identity provider."),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.url", STRING, None, None, MEDIUM, READ_ONLY,
+        "URL of the identity provider's keys (JWKS): file:, http: or https:. OAUTHBEARER needs it."),
+    ConfigKey("sasl.oauthbearer.scope.claim.name", STRING, "scope", None, LOW, READ_ONLY,
+        "Name of the claim that holds a token's scope. It is only checked."),
+    ConfigKey("sasl.oauthbearer.sub.claim.name", STRING, "sub", None, LOW, READ_ONLY,
+        "Name of the claim that holds a token's subject, which is the user."),
+    ConfigKey("sasl.server.callback.handler.class", CLASS, None, None, MEDIUM, READ_ONLY,
+        "Class that verifies the tokens of OAUTHBEARER, with the prefix listener.name.<listener>.oauthbearer. The only "
+        "one is org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler, also if it is not "
+        "set."),
     ConfigKey("sasl.server.max.receive.size", INT, 524_288, at_least(1), MEDIUM, READ_ONLY,
         "Maximum size of a request before and during a login, in bytes. In kbroker at most 64 KiB."),
     ConfigKey("security.inter.broker.protocol", STRING, "PLAINTEXT",

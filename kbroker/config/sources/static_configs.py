@@ -9,7 +9,7 @@ from kbroker.config.definitions.broker import BROKER_CONFIGS
 PREFIX = "KBROKER_"
 # Variables with the prefix that are not configs: variables of the command line, scripts, container image and tests,
 _OTHER_VARIABLES = (
-    r"KBROKER_(?:BOOTSTRAP|COMMAND_CONFIG|DATA|PYTHON|SPARK_JARS|COMPAT_.*|FUZZ_.*|TEST_.*"
+    r"KBROKER_(?:BOOTSTRAP|COMMAND_CONFIG|DATA|KAFKA_OPTIONS|PASSWORD|PYTHON|SPARK_JARS|COMPAT_.*|FUZZ_.*|TEST_.*"
     # and variables that Kubernetes and container links set for a service with the name kbroker.
     r"|SERVICE_HOST|SERVICE_PORT(?:_.*)?|PORT|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_.*)?|NAME|ENV_.*)"
 )

@@ -28,6 +28,7 @@ from kbroker.pipeline.aggregate.definition import (
 from kbroker.pipeline.archive.manifest import TopicInfo
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.security import kafka_options
 from kbroker.pipeline.storage import open_storage
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class AggregateQuery:
         rows = aggregate_windows(observe_problems(records), self.definition)
         if self._results is None:
             writer = rows.selectExpr(*message_columns(self.definition)).writeStream.format("kafka")
-            writer = writer.option("kafka.bootstrap.servers", self._bootstrap).option("topic", self.target.topic)
+            writer = writer.options(**kafka_options(self._bootstrap)).option("topic", self.target.topic)
         else:
             writer = rows.writeStream.foreachBatch(self._merge)
         writer = writer.outputMode("update").option("checkpointLocation", self._checkpoint.uri(""))
@@ -206,7 +207,7 @@ class AggregateQuery:
         return reader.option("maxOffsetsPerTrigger", options.max_records) if options.max_records else reader
 
     def _kafka_source(self, reader: Any) -> Any:
-        reader = reader.format("kafka").option("kafka.bootstrap.servers", self._bootstrap)
+        reader = reader.format("kafka").options(**kafka_options(self._bootstrap))
         reader = reader.option("subscribe", ",".join(self.definition.topics))
         level = "read_committed" if self.definition.committed_only else "read_uncommitted"
         return reader.option("kafka.isolation.level", level)

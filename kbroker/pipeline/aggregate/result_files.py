@@ -20,6 +20,7 @@ from kbroker.pipeline import plot
 from kbroker.pipeline.aggregate.definition import AggregateDefinition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.plot import Points, SpanAmount
+from kbroker.pipeline.security import kafka_options
 from kbroker.pipeline.spark import functions as f
 from kbroker.pipeline.storage import without_globs
 from kbroker.pipeline.storage.storage import Storage, walk
@@ -217,7 +218,7 @@ def read_topic_results(
     spark: "SparkSession", bootstrap: str, topic: str, definition: AggregateDefinition
 ) -> "DataFrame":
     """Return the results in a topic: the last record of each key, as columns."""
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    reader = spark.read.format("kafka").options(**kafka_options(bootstrap)).option("subscribe", topic)
     records = reader.option("startingOffsets", "earliest").option("failOnDataLoss", "false").load()
     last_values = records.groupBy("key").agg(f.max_by("value", f.struct("partition", "offset")).alias("value"))
     counts = "".join(f", `{name}` BIGINT" for name in UNITS if name in definition.compute)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from kbroker.client.admin import LATEST, list_offsets
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import BrokerError, check
+from kbroker.client.security import current_security
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.manifest import ArchiveState
 from kbroker.pipeline.cluster_admin import ClusterAdmin, as_pipeline_errors, cluster_client
@@ -203,6 +204,7 @@ def _send_settings(context: ReplayContext, plan: ReplayPlan) -> SendSettings:
         plan.id if plan.request.origin_headers else None,
         context.patience_s,
         max_batch_bytes(configs, BATCH_BYTES, BATCH_OVERHEAD),
+        current_security().file,
     )
 
 

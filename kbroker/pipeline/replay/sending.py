@@ -21,6 +21,7 @@ from kbroker.pipeline.replay.batch_encoder import ProducerSettings, RecordColumn
 from kbroker.pipeline.replay.producer import ReplayProducer, TargetStart
 from kbroker.pipeline.replay.routing import assign_to_tasks
 from kbroker.pipeline.replay.selection import SelectedRecords
+from kbroker.pipeline.security import use_security_file
 from kbroker.pipeline.spark import functions as f
 from kbroker.pipeline.spark.session import partition_keys
 
@@ -123,6 +124,7 @@ class SendSettings:
     replay_id: str | None  # for the origin headers; None for none
     patience_s: float
     batch_bytes: int = BATCH_BYTES
+    command_config: str = ""
     pacing: Pacing = field(default_factory=Pacing)
 
 
@@ -130,6 +132,7 @@ def send_rows(rows: "Iterable[pa.RecordBatch]", settings: SendSettings) -> "Iter
     """Send rows with the columns of `read_columns`. A function for Spark's `mapInArrow`; yields RESULT_SCHEMA."""
     import pyarrow as pa
 
+    use_security_file(settings.command_config)
     with cluster_client(settings.bootstrap) as cluster:
         producer = ReplayProducer(cluster, settings.producer, settings.starts, patience_s=settings.patience_s)
         task = SendTask(producer, settings)

@@ -9,6 +9,7 @@ The job processes the records since its last run, which its checkpoint remembers
 replace availableNow=True with processingTime="10 seconds".
 """
 
+import json
 import os
 import sys
 
@@ -19,15 +20,15 @@ if len(sys.argv) != 4:
     sys.exit("usage: kbroker pipeline run job.py -- SOURCE TARGET CHECKPOINT")
 source, target, checkpoint = sys.argv[1:]
 
-# `kbroker pipeline run` provides the session with the Kafka connector, and the address of the broker.
+# `kbroker pipeline run` provides the session with the Kafka connector, and how to connect to the brokers.
 spark = SparkSession.builder.getOrCreate()
-bootstrap = os.environ["KBROKER_BOOTSTRAP"]
+kafka = json.loads(os.environ["KBROKER_KAFKA_OPTIONS"])
 
 # Columns: key, value, topic, partition, offset, timestamp, timestampType. A field of a JSON value is
 # F.try_variant_get(F.try_parse_json(F.col("value").cast("string")), "$.field", "double").
 records = (
     spark.readStream.format("kafka")
-    .option("kafka.bootstrap.servers", bootstrap)
+    .options(**kafka)
     .option("subscribe", source)
     .option("startingOffsets", "earliest")
     .load()
@@ -48,7 +49,7 @@ rows = counts.select(
 )
 query = (
     rows.writeStream.format("kafka")
-    .option("kafka.bootstrap.servers", bootstrap)
+    .options(**kafka)
     .option("topic", target)
     .option("checkpointLocation", checkpoint)
     .outputMode("update")

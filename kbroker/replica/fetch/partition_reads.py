@@ -142,6 +142,7 @@ def read_partitions(
     rack_id = None if is_follower else request.rack_id
     max_results = MAX_FOLLOWER_RESULTS if is_follower else MAX_INCREMENTAL_RESULTS
     access = session.access
+    readable = () if access is None else access.readable_topics
     for fetched in list(session.ready if session.is_incremental else session.partitions.values()):
         if session.is_busy:
             yield_if_due()
@@ -150,7 +151,7 @@ def read_partitions(
             if not is_follower:
                 reads.must_respond = True
             break
-        if access is not None and not may_read(access, fetched, partitions):
+        if access is not None and fetched.key not in readable and not may_read(access, fetched, partitions):
             # Before the look-up: whether the topic exists must not show.
             reads.must_respond = True
             reads.add_error(fetched, ErrorCode.TOPIC_AUTHORIZATION_FAILED)

@@ -11,7 +11,7 @@ from kbroker.common import KafkaError
 from kbroker.server.authentication.sasl_session import new_salt
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages.k51_alter_user_scram_credentials import (
+from protocol.messages.k50_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kbroker.api.context import Services
-    from kbroker.config.first_users import FirstUser
+    from kbroker.config.broker.security import FirstUser
 
 
 async def create_first_users(services: Services, users: Sequence[FirstUser]) -> None:

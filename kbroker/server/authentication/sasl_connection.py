@@ -7,6 +7,8 @@ LOGIN_TIMEOUT_S. Then the transport continues with an AuthenticatedConnection.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -15,7 +17,7 @@ from kbroker.api.dispatch import UnsupportedRequest
 from kbroker.common import Principal
 from kbroker.interbroker.frame_protocol import FrameProtocol, PeerFrameBuffers
 from kbroker.server.connection import Connection, ConnectionListener
-from kbroker.server.error_reporter import api_name, closing_reason, foreign_protocol
+from kbroker.server.error_reporter import ErrorReporter, api_name, closing_reason, foreign_protocol
 from protocol.apis import ApiKey
 from protocol.framing import ParsedRequestHeader, decode_request_header, encode_response_header
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from kbroker.authorization.authorizer import Access
     from kbroker.server.authentication.sasl_session import SaslSession
     from kbroker.server.server_context import ServerContext, SharedContext
+    from protocol.messages.k17_sasl import SaslAuthenticateResponse
 
 LOGIN_TIMEOUT_S = 10.0
 _LENGTH = Struct(">i")
@@ -80,6 +83,7 @@ class Stranger:
     is_waiting = True
     last_active_ns = 0
     identity: Identity
+    sasl: SaslSession | None = None
     transport: asyncio.Transport | None
     timer: asyncio.TimerHandle | None = None
 
@@ -105,7 +109,9 @@ class Stranger:
     def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None:
         """Close the connection and log the reason."""
         if self.transport is not None:
-            self.errors.report_close(self.peer, None, context, reason, {"listener": self.listener.name, **detail})
+            detail["listener"] = self.listener.name
+            self.errors.report_close(self.peer, None, context, reason, detail)
+            record_failed_login(self.errors, self.host, reason, detail)
             self.close_quietly()
 
     def close_quietly(self) -> None:
@@ -140,12 +146,14 @@ class SaslConnection(Stranger, FrameProtocol):
         self.client_software = UNKNOWN_SOFTWARE
         self.access: Access | None = None
         self.producer_since: int | None = None
-        self.sasl: SaslSession | None = session
+        self.sasl = session
         self._session = session
         self._former = former
         self._has_versions = False
         # Tokens without request headers follow SaslHandshake version 0.
         self._has_raw_tokens = False
+        # A token is being verified in a thread.
+        self._is_waiting_for_thread = False
         self._client: Connection | None = None
 
     def hold(self, size: int) -> None: ...
@@ -159,6 +167,8 @@ class SaslConnection(Stranger, FrameProtocol):
             self.listener.replace(self._former, self)
 
     def on_lost(self, error: Exception | None) -> None:
+        if self._session.rejection is not None:
+            self.errors.report_close(self.peer, None, None, "authentication failed", self._failure_detail())
         self.end()
         self.listener.on_close(self)
 
@@ -170,6 +180,9 @@ class SaslConnection(Stranger, FrameProtocol):
     def on_frame(self, frame: memoryview, is_shared: bool) -> None:
         if self._session.failure is not None:
             return
+        if self._is_waiting_for_thread:
+            self.close("request during a login")
+            return
         try:
             if self._has_raw_tokens:
                 self._authenticate_raw(bytes(frame))
@@ -178,10 +191,13 @@ class SaslConnection(Stranger, FrameProtocol):
         except UnsupportedRequest as error:
             self.close(error.reason, api=api_name(error.api_key), version=error.version)
         except Exception as error:
-            reason = closing_reason(error)
-            if reason is None:
-                self.errors.report_failure(self.peer, None, None, error)
-            self.close("internal error" if reason is None else reason.text)
+            self._on_error(error)
+
+    def _on_error(self, error: Exception) -> None:
+        reason = closing_reason(error)
+        if reason is None:
+            self.errors.report_failure(self.peer, None, None, error)
+        self.close("internal error" if reason is None else reason.text)
 
     def _serve(self, frame: memoryview, header: ParsedRequestHeader) -> None:
         key, session, server = header.api_key, self._session, self.server
@@ -198,19 +214,53 @@ class SaslConnection(Stranger, FrameProtocol):
         )
         request = handler.decode(frame, header.body_pos, header.version)
         response = handler.handle(server.services, context, request)
+        if isinstance(response, Awaitable):
+            self._wait_for(response, partial(self._send, context, request))
+        else:
+            self._send(context, request, response)
+
+    def _wait_for(self, response: Awaitable[Any], respond: Callable[[Any], None]) -> None:
+        """Read nothing until a token has been verified."""
+        assert self.transport is not None
+        self._is_waiting_for_thread = True
+        self.transport.pause_reading()
+        self.server.spawn(self._respond_later(response, respond))
+
+    async def _respond_later(self, response: Awaitable[Any], respond: Callable[[Any], None]) -> None:
+        try:
+            complete = await response
+            self._is_waiting_for_thread = False
+            if self.transport is None:
+                return
+            if self._partial is not None:
+                self.close("request during a login")
+                return
+            self.transport.resume_reading()
+            respond(complete)
+        except Exception as error:
+            self._on_error(error)
+
+    def _send(self, context: RequestContext, request: Any, response: Any) -> None:
+        key, version, session, handler = context.api_key, context.version, self._session, context.handler
         has_errors = handler.report_errors(context, request, response)
-        body = cast(bytes, handler.encode(response, header.version))
-        payload = encode_response_header(key, header.version, header.correlation_id) + body
+        body = cast(bytes, handler.encode(response, version))
+        payload = encode_response_header(key, version, context.correlation_id) + body
         if key == ApiKey.API_VERSIONS:
             self._has_versions = not has_errors
         elif key == ApiKey.SASL_HANDSHAKE:
-            self._has_raw_tokens = header.version == 0
+            self._has_raw_tokens = version == 0
             if has_errors and session.failure is None:
                 session.fail("SaslHandshake while a login is in progress")
         self._respond(payload)
 
     def _authenticate_raw(self, token: bytes) -> None:
         response = self._session.authenticate(token, self.server.mono_ns() // 1_000_000)
+        if isinstance(response, Awaitable):
+            self._wait_for(response, self._send_raw)
+        else:
+            self._send_raw(response)
+
+    def _send_raw(self, response: SaslAuthenticateResponse) -> None:
         # There is no form for an error: the connection is closed.
         self._respond(b"" if response.error_code else response.auth_bytes)
 
@@ -229,7 +279,11 @@ class SaslConnection(Stranger, FrameProtocol):
     def _fail(self, payload: bytes) -> None:
         if self.transport is not None and payload:
             self.transport.write(_LENGTH.pack(len(payload)) + payload)
-        self.close("authentication failed", mechanism=self._session.mechanism or None, error=self._session.failure)
+        self.close("authentication failed", None, **self._failure_detail())
+
+    def _failure_detail(self) -> dict[str, object]:
+        session = self._session
+        return {"mechanism": session.mechanism or None, "error": session.failure or session.rejection}
 
     def _log_in(self, principal: Principal) -> None:
         """Continue as an AuthenticatedConnection."""
@@ -245,6 +299,12 @@ class SaslConnection(Stranger, FrameProtocol):
     def pass_on(self, view: memoryview) -> None:
         if self._client is not None:
             feed(self._client, bytes(view))
+
+
+def record_failed_login(errors: ErrorReporter, host: str, reason: str, detail: dict[str, object]) -> None:
+    """Record in the audit log that the broker closes a connection whose client it does not know."""
+    if errors.audit is not None:
+        errors.audit.record("login failed", host=host, reason=reason, **detail)
 
 
 def feed(protocol: asyncio.BufferedProtocol, data: bytes) -> None:
@@ -265,6 +325,7 @@ class AuthenticatedConnection(Connection):
     def __init__(self, server: ServerContext, listener: ConnectionListener, session: SaslSession) -> None:
         super().__init__(server, listener)
         self.sasl: SaslSession = session
+        session.on_failure = self._close_later
 
     def _serve_request(self, frame: memoryview) -> None:
         session = self.sasl
@@ -282,8 +343,11 @@ class AuthenticatedConnection(Connection):
             self.close("SaslHandshake version 0 in a later login")
         else:
             super()._serve_request(frame)
-            if session.failure is not None:
-                self._server.call_later(session.failure_delay_ms / 1000, self._close_failed)
+
+    def _close_later(self) -> None:
+        self._server.call_later(self.sasl.failure_delay_ms / 1000, self._close_failed)
 
     def _close_failed(self) -> None:
-        self.close("authentication failed", principal=str(self.sasl.principal), error=self.sasl.failure)
+        reason, principal, error = "authentication failed", str(self.sasl.principal), self.sasl.failure
+        record_failed_login(self._server.errors, self.host, reason, {"principal": principal, "error": error})
+        self.close(reason, principal=principal, error=error)

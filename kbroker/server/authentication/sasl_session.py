@@ -3,22 +3,22 @@
     START --SaslHandshake--> TOKENS --SaslAuthenticate, once or twice--> DONE --SaslHandshake--> TOKENS ...
 
 Everything else is FAILED, which is final: the connection is closed. Errors and their messages are Kafka's. But a SCRAM
-login does not tell whether a user exists: one without credentials gets a salt, always the same, and fails at the end.
+login does not tell whether a user exists: one without credentials gets a salt, the same from all brokers of a cluster,
+and fails at the end. And a login ends when the credential that it has proved is deleted or changed.
 """
 
 from __future__ import annotations
 
 import hmac
 from base64 import b32encode
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from kbroker.common import Principal
-from kbroker.config.broker.security import PLAIN
+from kbroker.config.broker.security import OAUTHBEARER, PLAIN
 from protocol.errors import ErrorCode
-from protocol.messages.k17_sasl_handshake import SaslHandshakeResponse
-from protocol.messages.k36_sasl_authenticate import SaslAuthenticateResponse
+from protocol.messages.k17_sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 from protocol.scram import (
     MECHANISMS,
     MIN_ITERATIONS,
@@ -32,6 +32,8 @@ from protocol.scram import (
 
 if TYPE_CHECKING:
     from kbroker.config.broker.security import SaslSettings
+    from kbroker.server.authentication.oauthbearer import OAuthBearerExchange
+    from kbroker.server.authentication.token_keys import TokenKeys
 
 # Returns the credential of a user.
 FindCredential = Callable[[str, ScramMechanism], ScramCredential | None]
@@ -53,12 +55,18 @@ class AuthenticationError(Exception):
         self.detail = detail
 
 
-class PlainExchange:
-    """RFC 4616. `user`: set when the password is right."""
+def invalid_credentials(action: str, mechanism: str) -> str:
+    """Return an error that, as in Kafka, does not say what is wrong. `action`: authentication or re-authentication."""
+    return f"Authentication failed during {action} due to invalid credentials with SASL mechanism {mechanism}"
 
-    def __init__(self, settings: SaslSettings) -> None:
+
+class PlainExchange:
+    """RFC 4616. `user`: set when the password is right. `get_settings`: returns those of now."""
+
+    def __init__(self, get_settings: Callable[[], SaslSettings]) -> None:
         self.user: str | None = None
-        self._users = settings.plain_users
+        self._password = ""
+        self._get_settings = get_settings
 
     def respond(self, token: bytes) -> bytes:
         parts = token.decode(errors="replace").split("\0")
@@ -68,14 +76,18 @@ class PlainExchange:
         for part, name in ((user, "username"), (password, "password")):
             if not part:
                 raise AuthenticationError(f"{_FAILED}{name} not specified")
-        expected = self._users.get(user)
+        expected = self._get_settings().plain_users.get(user)
         is_right = hmac.compare_digest(password.encode(), (expected or "").encode())
         if expected is None or not is_right:
             raise AuthenticationError(f"{_FAILED}Invalid username or password", f"user {user}")
         if authorization_id not in ("", user):
             raise AuthenticationError(OTHER_AUTHORIZATION_ID, f"user {user}, authorization id {authorization_id}")
-        self.user = user
+        self.user, self._password = user, password
         return b""
+
+    def is_revoked(self) -> bool:
+        """Return whether the user was removed or has got another password."""
+        return self._get_settings().plain_users.get(self.user or "") != self._password
 
 
 class ScramExchange:
@@ -86,20 +98,18 @@ class ScramExchange:
     ) -> None:
         self.user: str | None = None
         self._mechanism, self._find, self._randbytes, self._salt_key = mechanism, find, randbytes, salt_key
-        # As in Kafka, an error does not say what is wrong.
-        name = mechanism.sasl_name
-        self._failure = f"Authentication failed during {action} due to invalid credentials with SASL mechanism {name}"
+        self._failure = invalid_credentials(action, mechanism.sasl_name)
         self._name = ""
-        self._is_known = False
+        self._credential: ScramCredential | None = None
         self._server: ServerExchange | None = None
 
     def respond(self, token: bytes) -> bytes:
         try:
             if self._server is not None:
                 response = self._server.finish(token)
-                if not self._is_known:
+                if self._credential is None or self.is_revoked():
                     raise ScramError("unknown user")
-                self.user = self._name
+                self.user, self._server = self._name, None
                 return response
             first = parse_client_first(token)
         except ScramError as error:
@@ -108,13 +118,16 @@ class ScramExchange:
         if "tokenauth=true" in first.extensions.split(","):
             raise AuthenticationError(self._failure, "delegation tokens are not supported")
         self._name = first.user
-        found = self._find(first.user, self._mechanism)
-        self._is_known = found is not None
+        found = self._credential = self._find(first.user, self._mechanism)
         if found is not None and first.authorization_id not in ("", first.user):
             raise AuthenticationError(OTHER_AUTHORIZATION_ID, f"user {first.user}")
         nonce = b32encode(self._randbytes(_NONCE_BYTES)).decode()
         self._server = ServerExchange(self._mechanism, first, found or self._invented(first.user), nonce)
         return self._server.first
+
+    def is_revoked(self) -> bool:
+        """Return whether the credential was deleted or replaced since it was used."""
+        return self._find(self._name, self._mechanism) != self._credential
 
     def _invented(self, user: str) -> ScramCredential:
         """Return a credential of a user that has none. Nobody knows its password."""
@@ -137,26 +150,38 @@ class _State(Enum):
 class SaslSession:
     """`principal`: None before the first login. `expires_ms`: when it ends (monotonic), None for never.
 
-    `failure`: why the connection must be closed, None while it need not.
+    `failure`: why the connection must be closed, None while it need not. `on_failure`: called then.
     """
 
-    def __init__(self, settings: SaslSettings, find: FindCredential, randbytes: RandomBytes, salt_key: bytes) -> None:
+    def __init__(
+        self,
+        get_settings: Callable[[], SaslSettings],
+        find: FindCredential,
+        randbytes: RandomBytes,
+        salt_key: bytes,
+        token_keys: TokenKeys | None = None,
+    ) -> None:
+        """`get_settings`: returns those of now. `token_keys`: None without OAUTHBEARER."""
         self.principal: Principal | None = None
         self.expires_ms: int | None = None
         self.failure: str | None = None
         self.mechanism = ""
-        self._settings, self._find, self._randbytes, self._salt_key = settings, find, randbytes, salt_key
+        self.on_failure: Callable[[], None] | None = None
+        self._get_settings, self._token_keys = get_settings, token_keys
+        self._find, self._randbytes, self._salt_key = find, randbytes, salt_key
         self._state = _State.START
-        self._exchange: PlainExchange | ScramExchange | None = None
+        self._exchange: PlainExchange | ScramExchange | OAuthBearerExchange | None = None
+        # That of the last login.
+        self._completed: PlainExchange | ScramExchange | OAuthBearerExchange | None = None
         self._last_handshake_ms: int | None = None
 
     @property
     def max_receive_bytes(self) -> int:
-        return self._settings.max_receive_bytes
+        return self._get_settings().max_receive_bytes
 
     @property
     def failure_delay_ms(self) -> int:
-        return self._settings.failure_delay_ms
+        return self._get_settings().failure_delay_ms
 
     @property
     def expects_token(self) -> bool:
@@ -171,7 +196,7 @@ class SaslSession:
 
     def handshake(self, mechanism: str, now_ms: int) -> SaslHandshakeResponse:
         """Begin a login. The caller has called `may_handshake`."""
-        names = list(self._settings.mechanisms)
+        names = list(self._get_settings().mechanisms)
         is_again = self.principal is not None
         if mechanism not in names:
             self.fail(f"unsupported SASL mechanism {mechanism[:40]}")
@@ -182,36 +207,72 @@ class SaslSession:
                 self.fail(f"SASL mechanism {mechanism} is not that of the first login, {self.mechanism}")
                 return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=names)
         self.mechanism, self._state = mechanism, _State.TOKENS
+        action = "re-authentication" if is_again else "authentication"
         if mechanism == PLAIN:
-            self._exchange = PlainExchange(self._settings)
+            self._exchange = PlainExchange(self._get_settings)
+        elif mechanism == OAUTHBEARER:
+            # Imported here because the library is an extra.
+            from kbroker.server.authentication.oauthbearer import OAuthBearerExchange
+
+            assert self._token_keys is not None
+            self._exchange = OAuthBearerExchange(self._token_keys, action)
         else:
-            action = "re-authentication" if is_again else "authentication"
             self._exchange = ScramExchange(MECHANISMS[mechanism], self._find, self._randbytes, self._salt_key, action)
         return SaslHandshakeResponse(mechanisms=names)
 
-    def authenticate(self, token: bytes, now_ms: int) -> SaslAuthenticateResponse:
-        """Process a token, which `expects_token` has permitted."""
+    def authenticate(self, token: bytes, now_ms: int) -> SaslAuthenticateResponse | Awaitable[SaslAuthenticateResponse]:
+        """Process a token, which `expects_token` has permitted. A response of OAUTHBEARER has to be awaited."""
         exchange = self._exchange
         assert exchange is not None
+        if not isinstance(exchange, PlainExchange | ScramExchange):
+            return self._authenticate_later(exchange, token, now_ms)
         try:
-            response = exchange.respond(token)
-            if exchange.user is None:
-                return SaslAuthenticateResponse(auth_bytes=response)
-            principal, former = Principal("User", exchange.user), self.principal
-            if former is not None and former != principal:
-                change = f"{former.type}.{former.name}: {principal.type}.{principal.name}"
-                raise AuthenticationError(f"Cannot change principals during re-authentication from {change}")
+            return self._respond(exchange, exchange.respond(token), now_ms)
         except AuthenticationError as error:
-            detail = f" ({error.detail})" if error.detail else ""
-            self.fail(f"{error.message}{detail}")
-            return SaslAuthenticateResponse(
-                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=error.message
-            )
-        self.principal, self._state, self._exchange = principal, _State.DONE, None
-        lifetime_ms = self._settings.max_reauth_ms[self.mechanism]
-        self.expires_ms = now_ms + lifetime_ms if lifetime_ms else None
-        return SaslAuthenticateResponse(auth_bytes=response, session_lifetime_ms=lifetime_ms)
+            return self._refuse(error)
+
+    async def _authenticate_later(
+        self, exchange: OAuthBearerExchange, token: bytes, now_ms: int
+    ) -> SaslAuthenticateResponse:
+        try:
+            return self._respond(exchange, await exchange.respond(token), now_ms)
+        except AuthenticationError as error:
+            return self._refuse(error)
+
+    def _respond(
+        self, exchange: PlainExchange | ScramExchange | OAuthBearerExchange, response: bytes, now_ms: int
+    ) -> SaslAuthenticateResponse:
+        if exchange.user is None:
+            return SaslAuthenticateResponse(error_message="", auth_bytes=response)
+        principal, former = Principal("User", exchange.user), self.principal
+        if former is not None and former != principal:
+            change = f"{former.type}.{former.name}: {principal.type}.{principal.name}"
+            raise AuthenticationError(f"Cannot change principals during re-authentication from {change}")
+        self.principal, self._state, self._exchange, self._completed = principal, _State.DONE, None, exchange
+        lifetime_ms = self._get_settings().max_reauth_ms[self.mechanism] or None
+        if not isinstance(exchange, PlainExchange | ScramExchange):
+            lifetime_ms = min(exchange.lifetime_ms, lifetime_ms or exchange.lifetime_ms)
+        self.expires_ms = None if lifetime_ms is None else now_ms + lifetime_ms
+        return SaslAuthenticateResponse(error_message="", auth_bytes=response, session_lifetime_ms=lifetime_ms or 0)
+
+    def _refuse(self, error: AuthenticationError) -> SaslAuthenticateResponse:
+        self.fail(f"{error.message} ({error.detail})" if error.detail else error.message)
+        return SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=error.message)
+
+    @property
+    def is_revoked(self) -> bool:
+        """Whether the credential of the login was deleted or changed since. A token is valid until its end."""
+        exchange = self._completed
+        return isinstance(exchange, PlainExchange | ScramExchange) and exchange.is_revoked()
+
+    @property
+    def rejection(self) -> str | None:
+        """Why a token was refused whose client has not confirmed the error yet, as it may never do."""
+        exchange = self._exchange
+        return None if isinstance(exchange, PlainExchange | ScramExchange | None) else exchange.rejection
 
     def fail(self, reason: str) -> None:
         """End all logins: the connection must be closed."""
         self._state, self._exchange, self.failure = _State.FAILED, None, reason
+        if self.on_failure is not None:
+            self.on_failure()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import ANONYMOUS, Principal
 from kbroker.config.broker.security import NO_SECURITY
+from kbroker.config.values import ConfigError
 from kbroker.interbroker.frame_protocol import PeerFrameBuffers
 from kbroker.server.authentication.sasl_connection import Replacement, SaslConnection, Stranger
 from kbroker.server.authentication.sasl_session import SaslSession
@@ -20,6 +21,9 @@ from kbroker.server.socket_server import Listener, SocketServer
 
 if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
+    from kbroker.config.broker.security import SaslSettings, TokenSettings
+    from kbroker.runtime.environment import Environment
+    from kbroker.server.authentication.token_keys import TokenKeys
     from protocol.scram import ScramCredential, ScramMechanism
 
 ENCRYPTED_BUFFER_BYTES = 256 * 1024
@@ -37,8 +41,7 @@ class SecuredListener(Listener):
         self._context = server.context
         self._tls = TlsContext()
         self._checked_ns = 0
-        # The salts of unknown users follow from it.
-        self._salt_key = server.context.random.randbytes(32)
+        self._token_keys: TokenKeys | None = None
         super().__init__(server, name, config)
 
     def configure(self, config: BrokerConfig) -> None:
@@ -46,6 +49,9 @@ class SecuredListener(Listener):
         self._security = config.listener_security(self.name)
         if self._security.tls is not None:
             self._tls.configure(self._security.tls)
+        tokens = None if self._security.sasl is None else self._security.sasl.tokens
+        if tokens is not None and (self._token_keys is None or self._token_keys.settings != tokens):
+            self._token_keys = _token_keys(tokens, self._context.environment)
 
     def accept(self) -> BufferedProtocol:
         if self._security == NO_SECURITY:
@@ -66,14 +72,31 @@ class SecuredListener(Listener):
         return Connection(self._context, Replacement(self, former, principal or ANONYMOUS))
 
     def _new_session(self) -> SaslSession:
-        assert self._security.sasl is not None
+        services = self._context.services
 
         def find_credential(user: str, mechanism: ScramMechanism) -> ScramCredential | None:
-            return self._context.services.metadata.scram_credential(user, mechanism)
+            return services.metadata.scram_credential(user, mechanism)
 
-        return SaslSession(self._security.sasl, find_credential, self._context.random.randbytes, self._salt_key)
+        return SaslSession(
+            self._sasl_settings, find_credential, self._context.random.randbytes, services.salt_key, self._token_keys
+        )
+
+    def _sasl_settings(self) -> SaslSettings:
+        assert self._security.sasl is not None
+        return self._security.sasl
 
     def principal_of(self, certificate: bytes) -> Principal | None:
         """Return the principal of a client certificate; None if no rule applies."""
         user = self._tls.user(certificate)
         return None if user is None else Principal("User", user)
+
+
+def _token_keys(settings: TokenSettings, environment: Environment) -> TokenKeys:
+    """Raises ConfigError."""
+    try:
+        from kbroker.server.authentication.token_keys import TokenKeys
+    except ModuleNotFoundError as error:
+        if error.name != "joserfc":
+            raise
+        raise ConfigError("OAUTHBEARER needs the package joserfc: pip install 'kbroker[oauth]'") from None
+    return TokenKeys(settings, environment)

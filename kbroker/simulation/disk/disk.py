@@ -211,6 +211,8 @@ class SimDisk(Device):
         self._change("unlink", normalized(path))
         self._free(inode)
 
+    def make_private(self, path: str) -> None: ...
+
     def rmtree(self, path: str) -> None:
         self.check_alive()
         path = normalized(path)

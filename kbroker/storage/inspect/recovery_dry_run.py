@@ -130,6 +130,8 @@ class OverlayDisk:
         self._content(path)
         self._files[path] = None
 
+    def make_private(self, path: str) -> None: ...
+
     def rmtree(self, path: str) -> None:
         for name in self.listdir(path):
             self.unlink(f"{path}/{name}")

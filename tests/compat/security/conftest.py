@@ -11,7 +11,7 @@ from tests.compat.support import need_own_broker
 @pytest.fixture(scope="session")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
     need_own_broker()
-    pytest.importorskip("cryptography", reason="not run: PKCS12 needs cryptography (extra `pkcs12`)")
+    pytest.importorskip("cryptography", reason="not run: PKCS12 needs cryptography (extra `secure`)")
     broker = SecureBroker(tmp_path_factory.mktemp("secure"), {"max.connections.per.ip": "600"})
     try:
         broker.start()

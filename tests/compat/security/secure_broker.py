@@ -1,21 +1,28 @@
 """A broker with a listener of each security protocol, and the files of its certificates."""
 
 import subprocess
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
 from scripts.ports import free_ports
 from tests.compat.support import BrokerProcess
+from tests.unit.support import tokens
 
 PASSWORD = "store-secret"
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+OAUTHBEARER_PACKAGE = "org.apache.kafka.common.security.oauthbearer"
 # The listeners are called like their security protocols; SSL requires client certificates.
 PROTOCOLS = ("SASL_PLAINTEXT", "SASL_SSL", "SSL")
 
 
 class Login(NamedTuple):
+    """`password`: with OAUTHBEARER, the name of a file with a token."""
+
     protocol: str
     mechanism: str = ""
     user: str = ""
@@ -29,9 +36,10 @@ LOGINS = [
     *(
         Login(protocol, mechanism, "alice", "plain secret" if mechanism == "PLAIN" else "scram secret")
         for protocol in PROTOCOLS[:2]
-        for mechanism in MECHANISMS
+        for mechanism in MECHANISMS[:3]
     ),
     Login("SSL"),
+    Login("SASL_SSL", "OAUTHBEARER", "alice", "valid.jwt"),
 ]
 
 
@@ -67,6 +75,14 @@ class Certificates:
         return str(self.directory / name)
 
 
+class KafkaPythonTokens(AbstractTokenProvider):  # type: ignore[misc]
+    def __init__(self, broker: "SecureBroker", login: Login) -> None:
+        self._read = lambda: broker.token(login)
+
+    def token(self) -> str:
+        return self._read()
+
+
 class SecureBroker(BrokerProcess):
     def __init__(self, directory: Path, settings: dict[str, str]) -> None:
         self.certificates = certificates = Certificates(directory)
@@ -74,8 +90,9 @@ class SecureBroker(BrokerProcess):
         self.ports = {protocol: first + number for number, protocol in enumerate(PROTOCOLS)}
         self._users = directory / "users"
         self._users.write_text(
-            "".join(f"{mechanism}=[name=alice,password=scram secret]\n" for mechanism in MECHANISMS[1:])
+            "".join(f"{mechanism}=[name=alice,password=scram secret]\n" for mechanism in MECHANISMS[1:3])
         )
+        self._write_tokens()
         jaas = f'{PLAIN_MODULE} required user_alice="plain secret";'
         super().__init__(
             directory,
@@ -83,6 +100,9 @@ class SecureBroker(BrokerProcess):
                 "sasl.enabled.mechanisms": ",".join(MECHANISMS),
                 "listener.name.sasl_plaintext.plain.sasl.jaas.config": jaas,
                 "listener.name.sasl_ssl.plain.sasl.jaas.config": jaas,
+                "sasl.oauthbearer.jwks.endpoint.url": Path(certificates.path("jwks.json")).as_uri(),
+                "sasl.oauthbearer.expected.issuer": tokens.ISSUER,
+                "sasl.oauthbearer.expected.audience": tokens.AUDIENCE,
                 "ssl.keystore.type": "PKCS12",
                 "ssl.keystore.location": certificates.path("server.p12"),
                 "ssl.keystore.password": PASSWORD,
@@ -92,6 +112,18 @@ class SecureBroker(BrokerProcess):
                 **settings,
             },
         )
+
+    def _write_tokens(self) -> None:
+        path, now_s = self.certificates.directory, int(time.time())
+        (path / "jwks.json").write_bytes(tokens.jwks(tokens.rsa_key()))
+        for name, issued_s in {"valid.jwt": now_s, "expired.jwt": now_s - 5000}.items():
+            (path / name).write_text(tokens.sign(tokens.claims(issued_s)))
+
+    def token(self, login: Login) -> str:
+        return Path(self.certificates.path(login.password)).read_text()
+
+    def token_url(self, login: Login) -> str:
+        return Path(self.certificates.path(login.password)).as_uri()
 
     def _command(self) -> list[str]:
         command = super()._command()
@@ -105,7 +137,9 @@ class SecureBroker(BrokerProcess):
     def kafka_python(self, login: Login) -> dict[str, Any]:
         path = self.certificates.path
         settings: dict[str, Any] = {"bootstrap_servers": self.address(login), "security_protocol": login.protocol}
-        if login.mechanism:
+        if login.mechanism == "OAUTHBEARER":
+            settings |= {"sasl_mechanism": login.mechanism, "sasl_oauth_token_provider": KafkaPythonTokens(self, login)}
+        elif login.mechanism:
             settings |= {"sasl_mechanism": login.mechanism}
             settings |= {"sasl_plain_username": login.user, "sasl_plain_password": login.password}
         if login.protocol.endswith("SSL"):
@@ -116,8 +150,15 @@ class SecureBroker(BrokerProcess):
 
     def librdkafka(self, login: Login) -> dict[str, Any]:
         path = self.certificates.path
-        settings = {"bootstrap.servers": self.address(login), "security.protocol": login.protocol, "log_level": 0}
-        if login.mechanism:
+        settings: dict[str, Any] = {
+            "bootstrap.servers": self.address(login),
+            "security.protocol": login.protocol,
+            "log_level": 0,
+        }
+        if login.mechanism == "OAUTHBEARER":
+            token, end_s = self.token(login), time.time() + 3600
+            settings |= {"sasl.mechanism": login.mechanism, "oauth_cb": lambda _: (token, end_s)}
+        elif login.mechanism:
             settings |= {"sasl.mechanism": login.mechanism, "sasl.username": login.user}
             settings |= {"sasl.password": login.password}
         if login.protocol.endswith("SSL"):
@@ -130,7 +171,12 @@ class SecureBroker(BrokerProcess):
         """Return a file with the properties of a Java client, for --command-config."""
         path = self.certificates.path
         lines = [f"security.protocol={login.protocol}", "request.timeout.ms=15000", "default.api.timeout.ms=15000"]
-        if login.mechanism:
+        if login.mechanism == "OAUTHBEARER":
+            lines += [f"sasl.mechanism={login.mechanism}"]
+            lines += [f"sasl.jaas.config={OAUTHBEARER_PACKAGE}.OAuthBearerLoginModule required;"]
+            lines += [f"sasl.login.callback.handler.class={OAUTHBEARER_PACKAGE}.OAuthBearerLoginCallbackHandler"]
+            lines += [f"sasl.oauthbearer.token.endpoint.url={self.token_url(login)}"]
+        elif login.mechanism:
             module = PLAIN_MODULE if login.mechanism == "PLAIN" else SCRAM_MODULE
             jaas = f'{module} required username="{login.user}" password="{login.password}";'
             lines += [f"sasl.mechanism={login.mechanism}", f"sasl.jaas.config={jaas}"]

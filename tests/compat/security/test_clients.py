@@ -8,6 +8,7 @@ import kafka
 import kafka.errors
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.abc import AbstractTokenProvider
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
@@ -20,11 +21,13 @@ WRONG = [
     Login("SASL_SSL", "PLAIN", "alice", "x"),
     Login("SASL_SSL", "SCRAM-SHA-256", "alice", "x"),
     Login("SASL_PLAINTEXT", "SCRAM-SHA-512", "nobody", "scram secret"),
+    Login("SASL_PLAINTEXT", "OAUTHBEARER", "alice", "expired.jwt"),
 ]
 MESSAGES = {
     "PLAIN": "Authentication failed: Invalid username or password",
     "SCRAM-SHA-256": "due to invalid credentials with SASL mechanism SCRAM-SHA-256",
     "SCRAM-SHA-512": "due to invalid credentials with SASL mechanism SCRAM-SHA-512",
+    "OAUTHBEARER": '{"status":"invalid_token"}',
 }
 
 pytestmark = pytest.mark.feature("security")
@@ -62,6 +65,14 @@ def test_confluent_kafka(secure: SecureBroker, login: Login) -> None:
     assert [message.value() for message in received] == RECORDS
 
 
+class AiokafkaTokens(AbstractTokenProvider):  # type: ignore[misc]
+    def __init__(self, secure: SecureBroker, login: Login) -> None:
+        self._token = secure.token(login)
+
+    async def token(self) -> str:
+        return self._token
+
+
 @pytest.mark.client("aiokafka")
 @each_login
 def test_aiokafka(secure: SecureBroker, login: Login) -> None:
@@ -69,6 +80,8 @@ def test_aiokafka(secure: SecureBroker, login: Login) -> None:
 
     async def run() -> list[Any]:
         settings = secure.kafka_python(login)
+        if login.mechanism == "OAUTHBEARER":
+            settings["sasl_oauth_token_provider"] = AiokafkaTokens(secure, login)
         files = {name: settings.pop(name, None) for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile")}
         if files["ssl_cafile"]:
             settings["ssl_context"] = context = ssl.create_default_context(cafile=files["ssl_cafile"])
@@ -99,15 +112,23 @@ def test_the_command_line(
     assert capsys.readouterr().out == "one\ntwo\n"
 
 
+@pytest.fixture
+def java(secure: SecureBroker, login: Login, jvm: Any) -> Any:
+    """A JVM that may read the token of a login (CVE-2025-27817)."""
+    if login.mechanism == "OAUTHBEARER":
+        jvm.java.System.setProperty("org.apache.kafka.sasl.oauthbearer.allowed.urls", secure.token_url(login))
+    return jvm
+
+
 @pytest.mark.client("kafka_tools")
 @each_login
-def test_kafkas_tools(secure: SecureBroker, login: Login, tmp_path: Path, jvm: Any) -> None:
+def test_kafkas_tools(secure: SecureBroker, login: Login, tmp_path: Path, java: Any) -> None:
     topic = unique("java")
     options = ["--bootstrap-server", secure.address(login), "--topic", topic]
     config = ["--command-config", secure.java(login, tmp_path)]
-    jvm.check("kafka-topics", "--create", *options, *config)
-    jvm.check("kafka-console-producer", *options, *config, stdin="one\ntwo\n")
-    consumed = jvm.consume(*options, *config, "--from-beginning", "--max-messages", "2")
+    java.check("kafka-topics", "--create", *options, *config)
+    java.check("kafka-console-producer", *options, *config, stdin="one\ntwo\n")
+    consumed = java.consume(*options, *config, "--from-beginning", "--max-messages", "2")
     assert consumed.lines == ["one", "two"]
 
 
@@ -141,9 +162,9 @@ def test_wrong_credentials_in_librdkafka(secure: SecureBroker, login: Login) -> 
 
 @pytest.mark.client("kafka_tools")
 @each_wrong
-def test_wrong_credentials_in_java(secure: SecureBroker, login: Login, tmp_path: Path, jvm: Any) -> None:
+def test_wrong_credentials_in_java(secure: SecureBroker, login: Login, tmp_path: Path, java: Any) -> None:
     options = ["--bootstrap-server", secure.address(login), "--command-config", secure.java(login, tmp_path)]
-    failed = jvm.run("kafka-topics", "--list", *options)
+    failed = java.run("kafka-topics", "--list", *options)
     assert failed.code == 1
     assert MESSAGES[login.mechanism] in failed.out + failed.err
 

@@ -1,14 +1,19 @@
 """Clients that never finish their logins, certificates that change: others are served meanwhile."""
 
 import hashlib
+import re
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import kafka
 import pytest
 
+from protocol.errors import ErrorCode
+from protocol.scram import ClientExchange, ScramMechanism
 from tests.compat.security.secure_broker import LOGINS, Login, SecureBroker
 from tests.compat.support import DEADLINE_S, eventually, unique
 
@@ -81,6 +86,69 @@ def test_records_of_large_requests_and_responses(secure: SecureBroker) -> None:
     received = [message.value for _, message in zip(records, consumer, strict=False)]
     consumer.close()
     assert received == records
+
+
+def send(connection: socket.socket, key: int, body: bytes) -> bytes:
+    """Send a request of SaslHandshake or SaslAuthenticate in version 1, and return the body of its response."""
+    frame = key.to_bytes(2) + bytes([0, 1, 0, 0, 0, 7, 0xFF, 0xFF]) + body
+    connection.sendall(len(frame).to_bytes(4) + frame)
+    response = connection.makefile("rb")
+    return response.read(int.from_bytes(response.read(4)))[4:]
+
+
+def final_of(exchange: ClientExchange, first: bytes, change: Callable[[list[bytes]], list[bytes]]) -> bytes:
+    return b",".join(change(exchange.final(first).split(b",")))
+
+
+# As Apache Kafka 4.4.0 refuses them, with these messages.
+INVALID = "Authentication failed during authentication due to invalid credentials with SASL mechanism SCRAM-SHA-256"
+OTHER_ID = "Authentication failed: Client requested an authorization id that is different from username"
+HOSTILE_LOGINS: dict[str, tuple[str, bytes, Callable[[list[bytes]], list[bytes]]]] = {
+    # CVE-2024-56128: the nonce of another login, or none of the broker.
+    "another nonce": (INVALID, b"n,,", lambda parts: [parts[0], parts[1][:-3] + b"abc", parts[2]]),
+    "the client's nonce only": (INVALID, b"n,,", lambda parts: [parts[0], b"r=nonce", parts[2]]),
+    # CVE-2017-12610.
+    "another authorization id": (OTHER_ID, b"n,a=bob,", list),
+    "a channel binding": (INVALID, b"p=tls-unique,,", list),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_LOGINS)
+def test_hostile_scram_logins(secure: SecureBroker, name: str) -> None:
+    message, header, change = HOSTILE_LOGINS[name]
+    with socket.create_connection(("127.0.0.1", secure.ports["SASL_PLAINTEXT"]), DEADLINE_S) as connection:
+        assert send(connection, 17, b"\0\x0dSCRAM-SHA-256")[:2] == b"\0\0"
+        exchange = ClientExchange(ScramMechanism.SCRAM_SHA_256, "alice", "scram secret", "nonce")
+        first = header + exchange.first.removeprefix(b"n,,")
+        response = send(connection, 36, len(first).to_bytes(4) + first)
+        if response[:2] == b"\0\0":
+            size = int.from_bytes(response[4:8])
+            final = final_of(exchange, response[8 : 8 + size], change)
+            response = send(connection, 36, len(final).to_bytes(4) + final)
+        assert int.from_bytes(response[:2]) == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert response[4 : 4 + int.from_bytes(response[2:4])].decode() == message
+        assert connection.recv(1) == b""
+
+
+def test_a_stranger_costs_little_memory(secure: SecureBroker) -> None:
+    """CVE-2022-34917: at most 128 KiB for a connection, however much it has announced and sent."""
+    status = Path(f"/proc/{secure.pid}/status")
+
+    def resident_bytes() -> int:
+        return int(re.findall(r"VmRSS:\s+(\d+) kB", status.read_text())[0]) * 1024
+
+    produce(secure)
+    before, strangers = resident_bytes(), []
+    for _ in range(200):
+        stranger = socket.create_connection(("127.0.0.1", secure.ports["SASL_PLAINTEXT"]), DEADLINE_S)
+        # SaslAuthenticate with a token of almost 64 KiB, but for its last byte.
+        stranger.sendall((64 * 1024).to_bytes(4) + b"\0\x24\0\1" + bytes(64 * 1024 - 5))
+        strangers.append(stranger)
+    # The broker has read what they have sent, since it responds to another one.
+    produce(secure)
+    assert resident_bytes() - before < len(strangers) * 128 * 1024
+    for stranger in strangers:
+        stranger.close()
 
 
 def certificate_of(secure: SecureBroker) -> str:

@@ -67,6 +67,10 @@ def new_session(directory: Path) -> Any:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": jvm_options(),
+        # What Spark records of jobs, which must not have secrets.
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": directory / "events",
+        "spark.eventLog.enabled": "true",
         "spark.local.dir": directory / "local",
         "spark.log.level": "ERROR",
         # Compiling a query takes longer than interpreting it for a few hundred rows.
@@ -82,6 +86,7 @@ def new_session(directory: Path) -> Any:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
+    (directory / "events").mkdir()
     builder = SparkSession.builder.master("local[2]").appName("kbroker-compat")
     for name, value in properties.items():
         builder = builder.config(name, str(value))

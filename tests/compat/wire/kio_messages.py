@@ -24,6 +24,13 @@ from tests.unit.support import newer_messages
 # The value of a required field that a request does not set, by wire type; 0 for all others.
 EMPTY = {"string": "", "bytes": b"", "records": b"", "bool": False, "uuid": UUID(int=0)}
 MS = timedelta(milliseconds=1)
+# Responses that may have the time -1: the class and its fields.
+TIMES_BELOW_0 = {
+    "DescribeTransactions": ("TransactionState", "transaction_start_time"),
+    "CreateDelegationToken": ("CreateDelegationTokenResponse", "issue_timestamp", "expiry_timestamp", "max_timestamp"),
+    "RenewDelegationToken": ("RenewDelegationTokenResponse", "expiry_timestamp"),
+    "ExpireDelegationToken": ("ExpireDelegationTokenResponse", "expiry_timestamp"),
+}
 
 
 def folder(api: str) -> str:
@@ -44,8 +51,10 @@ def entity(api: str, kind: str, version: int) -> Any:
         module = import_module(f"kio.schema.{folder(api)}.v{version}.{kind}")
     except ModuleNotFoundError:
         return newer_messages.message_class(api + kind.capitalize(), version)
-    if (api, kind) == ("DescribeTransactions", "response"):
-        _read_as_number(module.TransactionState, "transaction_start_time")
+    if kind == "response" and api in TIMES_BELOW_0:
+        cls, *names = TIMES_BELOW_0[api]
+        for name in names:
+            _read_as_number(getattr(module, cls), name)
     return getattr(module, api + kind.capitalize())
 
 

@@ -153,6 +153,10 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
         "SaslHandshake": {"mechanism": "PLAIN"},
         "SaslAuthenticate": {"auth_bytes": b"token"},
         "DescribeUserScramCredentials": {"users": [{"name": "wire.nobody"}]},
+        "CreateDelegationToken": {"renewers": [{"principal_type": "User", "principal_name": "wire.nobody"}]},
+        "RenewDelegationToken": {"hmac": b"wire"},
+        "ExpireDelegationToken": {"hmac": b"wire"},
+        "DescribeDelegationToken": {"owners": [{"principal_type": "User", "principal_name": "wire.nobody"}]},
         "ElectLeaders": {
             "topic_partitions": [{"topic": topic, "partitions": [0]}],
             "election_type": 0,

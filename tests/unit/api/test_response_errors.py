@@ -16,7 +16,7 @@ from protocol.messages.k29_acls import (
 )
 from protocol.messages.k45_partition_reassignments import ListPartitionReassignmentsResponse
 from protocol.messages.k48_describe_client_quotas import DescribeClientQuotasResponse
-from protocol.messages.k50_describe_user_scram_credentials import (
+from protocol.messages.k50_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from kbroker.api.context import RequestContext
+from kbroker.api.response_errors import report_errors
 from kbroker.runtime.metrics import RequestStats
 from kbroker.server.error_reporter import (
     MAX_KINDS,
@@ -47,9 +48,11 @@ def errors(time: Time, caplog: pytest.LogCaptureFixture) -> ErrorReporter:
     return ErrorReporter(lambda: time.ms, time.later)
 
 
-def request_context(peer: str = "10.0.0.7:5000", api: int = 0) -> RequestContext:
+def request_context(peer: str = "10.0.0.7:5000", api: int = 0, errors: ErrorReporter | None = None) -> RequestContext:
     handler = SimpleNamespace(stats=RequestStats(api, 9))
-    return RequestContext(cast(Any, SimpleNamespace(peer=peer)), cast(Any, handler), 9, 1, "my app", 0)
+    identity = SimpleNamespace(principal="User:alice")
+    connection = SimpleNamespace(peer=peer, identity=identity, errors=errors)
+    return RequestContext(cast(Any, connection), cast(Any, handler), 9, 1, "my app", 0)
 
 
 def test_an_error_code_is_logged_with_the_client_the_api_and_the_reason(
@@ -96,6 +99,19 @@ def test_a_closed_connection_is_logged_with_the_client_and_the_reason(
 )
 def test_levels(api: int, code: ErrorCode, level: int):
     assert level_of(api, code) == level
+
+
+def test_a_foreign_protocol_is_logged_once_a_minute(
+    errors: ErrorReporter, time: Time, caplog: pytest.LogCaptureFixture
+):
+    """A browser, a health check or a client with the wrong security protocol repeats it without end."""
+    for reason in ("an HTTP request on a listener with TLS", "a TLS handshake on a listener without TLS"):
+        for number in range(7):
+            errors.report_close(f"10.0.0.7:{number}", None, None, reason, {})
+        assert [record.message for record in caplog.records] == [f'connection closed peer=10.0.0.7:0 reason="{reason}"']
+        caplog.clear()
+    time.minute()
+    assert [record.message.rpartition("count=")[2] for record in caplog.records] == ["6 seconds=60"] * 2
 
 
 def test_repeated_errors_are_logged_a_few_times_and_then_counted(
@@ -173,3 +189,16 @@ def test_the_number_of_suppressed_lines_is_logged_at_the_stop(
     errors.stop()
     assert caplog.records[-1].message == 'errors not logged peer=h reason="malformed frame" count=4 seconds=0'
     assert time.callbacks == []
+
+
+def test_each_denied_topic_is_recorded_in_the_audit_log(errors: ErrorReporter):
+    recorded: list[Any] = []
+    errors.audit = cast(Any, SimpleNamespace(record=lambda event, **fields: recorded.append((event, fields))))
+    codes = [(ErrorCode.TOPIC_AUTHORIZATION_FAILED, topic) for topic in ("a", "a", "b")]
+    codes.append((ErrorCode.NOT_LEADER_OR_FOLLOWER, "c"))
+    context = request_context(errors=errors)
+    assert report_errors(context, codes, lambda topic: (None, {"topic": topic, "partition": 0}))
+    sender = {"principal": "User:alice", "host": "10.0.0.7", "client": "my app", "api": "Produce"}
+    denied = {**sender, "error": "TOPIC_AUTHORIZATION_FAILED"}
+    assert recorded == [("denied", {**denied, "topic": topic}) for topic in ("a", "a", "b")]
+    assert errors.errors == {(0, ErrorCode.TOPIC_AUTHORIZATION_FAILED): 3, (0, ErrorCode.NOT_LEADER_OR_FOLLOWER): 1}

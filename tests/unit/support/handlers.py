@@ -160,6 +160,7 @@ class Handlers:
             metadata=member.image,
             controller=member.controller,
             controller_channel=None,
+            audit=None,
             peers=None,
             auto_topic_creation=AutoTopicCreationManager(
                 environment, member.image, member.controller, None, lambda: config

@@ -45,6 +45,7 @@ from kbroker.pipeline.archive.leftovers import remove_leftovers
 from kbroker.pipeline.archive.manifest import ArchiveState, Gap, ManifestCommit, TopicInfo
 from kbroker.pipeline.cluster_admin import BrokerUnavailableError, ClusterAdmin, all_partitions, require_reachable
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.security import kafka_options
 from kbroker.pipeline.spark.error_text import error_text, is_spark_error
 from kbroker.pipeline.storage.storage import Storage
 
@@ -296,7 +297,7 @@ def _source(run: IngestRun, metadata: CheckpointMetadata) -> Any:
     name, value = options.subscription.spark_option
     max_records = max_batch_records(options.max_batch_records, options.rate, options.interval_s)
     source_options = {
-        "kafka.bootstrap.servers": options.bootstrap,
+        **kafka_options(options.bootstrap),
         name: value,
         "includeHeaders": "true",
         "startingOffsets": encode_offsets(metadata.starts),

@@ -28,6 +28,7 @@ from kbroker.pipeline.archive.verification.findings import (
 )
 from kbroker.pipeline.archive.verification.row_scan import MAX_REPORTED, RowScan, note_omitted
 from kbroker.pipeline.cluster_admin import ClusterAdmin
+from kbroker.pipeline.security import kafka_options
 from kbroker.pipeline.spark import functions as f
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ class BrokerComparison:
         # At least one task per core, even for a single partition.
         min_partitions = max(len(ranges), self._spark.sparkContext.defaultParallelism)
         options = {
-            "kafka.bootstrap.servers": self._cluster.bootstrap,
+            **kafka_options(self._cluster.bootstrap),
             "kafka.isolation.level": self._isolation_level,
             "assign": encode_assignment(ranges),
             "startingOffsets": encode_offsets({tp: listed[0].start for tp, listed in ranges.items()}),

@@ -7,8 +7,12 @@ from pkgutil import iter_modules
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
-from protocol.messages.k17_sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from protocol.messages.k36_sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from protocol.messages.k17_sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from tests.compat.broker_connection import BrokerConnection, ConnectionClosedError
 from tests.compat.security.authorization import rows
 from tests.compat.security.authorization.users import PASSWORD, SUPER, all_users, grants_of, login, users_of

@@ -269,3 +269,33 @@ def sasl_authenticate(story: Story) -> None:
     """Over a listener without SASL."""
     story.request("a token", auth_bytes=b"\0alice\0secret")
     story.request("an empty token", auth_bytes=b"")
+
+
+@of_api("CreateDelegationToken", "security")
+def create_delegation_token(story: Story) -> None:
+    """Over a listener without a login, as the other stories of delegation tokens."""
+    story.request("a token", renewers=[], max_lifetime=-1)
+    renewer = {"principal_type": "User", "principal_name": "bob"}
+    story.request("with renewers", renewers=[renewer, renewer], max_lifetime=1000)
+    if story.version >= 3:
+        owner = {"owner_principal_type": "User", "owner_principal_name": "alice"}
+        story.request("for another owner", renewers=[], max_lifetime=-1, **owner)
+
+
+@of_api("RenewDelegationToken", "security")
+def renew_delegation_token(story: Story) -> None:
+    story.request("an unknown token", hmac=b"x", renew_period=1000)
+    story.request("an empty token", hmac=b"", renew_period=-1)
+
+
+@of_api("ExpireDelegationToken", "security")
+def expire_delegation_token(story: Story) -> None:
+    story.request("an unknown token", hmac=b"x", expiry_time_period=1000)
+    story.request("an empty token", hmac=b"", expiry_time_period=-1)
+
+
+@of_api("DescribeDelegationToken", "security")
+def describe_delegation_token(story: Story) -> None:
+    story.request("all", owners=None)
+    story.request("none", owners=[])
+    story.request("of an owner", owners=[{"principal_type": "User", "principal_name": "alice"}])

@@ -119,8 +119,8 @@ def test_a_healthy_host(data: Path) -> None:
     healthy = results(data)
     assert {result.status for result in healthy} == {OK}
     assert [result.check for result in healthy] == [
-        "configuration", "listener", "advertised address", "data directory", "disk space", "file system", "reads",
-        "write cache", "last stop", "clock", "open files", "memory", "programs",
+        "configuration", "listener", "advertised address", "security", "data directory", "disk space", "file system",
+        "reads", "write cache", "last stop", "clock", "open files", "memory", "programs",
     ]  # fmt: skip
     assert all(result.advice == "" for result in healthy)
 

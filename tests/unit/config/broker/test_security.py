@@ -4,7 +4,7 @@ import pytest
 
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.config.broker.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
-from kbroker.config.first_users import FirstUser, parse_first_user
+from kbroker.config.broker.security import CALLBACK_HANDLER, TOKEN_VALIDATOR, FirstUser, parse_first_user
 from protocol.scram import ScramMechanism
 
 PLAIN_USERS = f'{PLAIN_MODULE} required username="x" password="y" user_alice="se\\"cret;" user_bob=plain;'
@@ -13,6 +13,14 @@ SASL = {
     "listener.security.protocol.map": "SEC:SASL_PLAINTEXT",
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
     "listener.name.sec.plain.sasl.jaas.config": PLAIN_USERS,
+}
+OAUTH = {name: SASL[name] for name in ("listeners", "listener.security.protocol.map")} | {
+    "sasl.enabled.mechanisms": "OAUTHBEARER",
+    "sasl.oauthbearer.jwks.endpoint.url": "https://provider/keys",
+    "sasl.oauthbearer.expected.audience": "kafka",
+    "listener.name.sec.oauthbearer.sasl.oauthbearer.expected.issuer": "https://provider",
+    "sasl.oauthbearer.expected.issuer": "https://another",
+    f"listener.name.sec.oauthbearer.{CALLBACK_HANDLER}": TOKEN_VALIDATOR,
 }
 TLS = {
     "listeners": "SEC://h:1,PLAINTEXT://h:2",
@@ -35,6 +43,20 @@ def test_a_listener_with_sasl() -> None:
     assert config.inter_broker_listener_name == "SEC"
 
 
+def test_a_listener_with_tokens() -> None:
+    sasl = BrokerConfig.load(OAUTH).listener_security("SEC").sasl
+    assert sasl is not None
+    assert sasl.tokens == (
+        "sasl.oauthbearer.jwks.endpoint.url", "https://provider/keys", ("kafka",), "https://provider", 30, "sub",
+        "scope", 3_600_000, 100, 10_000,
+    )  # fmt: skip
+    open_to_all = {"sasl.oauthbearer.expected.audience": "", "sasl.oauthbearer.allow.unverified.audience": "true"}
+    sasl = BrokerConfig.load(OAUTH | open_to_all).listener_security("SEC").sasl
+    assert sasl is not None
+    assert sasl.tokens is not None
+    assert sasl.tokens.audiences == ()
+
+
 def test_a_listener_with_tls() -> None:
     own = {"listener.name.sec.ssl.keystore.location": "/own.pem", "ssl.enabled.protocols": "TLSv1.2"}
     security = BrokerConfig.load(TLS | own)
@@ -49,8 +71,18 @@ def test_a_listener_with_tls() -> None:
     [
         (SASL | {"sasl.enabled.mechanisms": "GSSAPI"}, "sasl.enabled.mechanisms has GSSAPI; kbroker has PLAIN, SCRAM"),
         (SASL | {"sasl.enabled.mechanisms": ""}, "has no mechanism"),
-        (SASL | {"listener.name.sec.sasl.enabled.mechanisms": "OAUTHBEARER"},
-         "listener.name.sec.sasl.enabled.mechanisms has OAUTHBEARER"),
+        (SASL | {"listener.name.sec.sasl.enabled.mechanisms": "GSSAPI"},
+         "listener.name.sec.sasl.enabled.mechanisms has GSSAPI"),
+        # Kafka accepts unsigned tokens then (CVE-2026-33557).
+        (SASL | {"sasl.enabled.mechanisms": "OAUTHBEARER"}, "jwks.endpoint.url is not set.* unsecured tokens"),
+        (OAUTH | {"sasl.oauthbearer.jwks.endpoint.url": "ftp://h/k"}, "jwks.endpoint.url is ftp://h/k: OAUTHBEARER"),
+        (OAUTH | {"sasl.oauthbearer.expected.audience": ""}, "expected.audience is not set: tokens for anyone's aud"),
+        (OAUTH | {"listener.name.sec.oauthbearer.sasl.oauthbearer.expected.issuer": ""},
+         "expected.issuer is not set: tokens for anyone's iss"),
+        (OAUTH | {f"listener.name.sec.oauthbearer.{CALLBACK_HANDLER}": "com.example.Validator"},
+         f"{CALLBACK_HANDLER} is com.example.Validator; kbroker has only {TOKEN_VALIDATOR}"),
+        (SASL | {f"listener.name.sec.{CALLBACK_HANDLER}": TOKEN_VALIDATOR}, f"{CALLBACK_HANDLER} is {TOKEN_VALIDATOR}"),
+        ({"sasl.oauthbearer.expected.issuer": "x"}, "so it protects nothing"),
         ({name: SASL[name] for name in list(SASL)[:3]},
          "PLAIN, whose users are missing: set listener.name.sec.plain.sasl.jaas.config"),
         (SASL | {"listener.name.sec.plain.sasl.jaas.config": "com.sun.security.auth.module.JndiLoginModule required;"},

@@ -35,6 +35,9 @@ OWN = {
     }
     | {key.name for key in RETRY_KEYS},
     "broker": {
+        "kbroker.audit.log",
+        "kbroker.audit.log.files",
+        "kbroker.audit.log.max.bytes",
         "allow.everyone.if.no.acl.found",
         "super.users",
         "kbroker.inter.broker.listener",

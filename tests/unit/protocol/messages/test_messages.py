@@ -70,8 +70,8 @@ def test_kafka_python_encodes_the_same_bytes(cls: type[Message]) -> None:
         assert other is None or other == encode(message, version)
 
 
-# UnregisterBroker, the groups of KIP-848, KIP-932 and KIP-1071, client telemetry.
-NOT_IN_KAFKA_PYTHON = (ApiKey.UNREGISTER_BROKER, 68, 69, 71, 72, *range(76, 80), *range(83, 93))
+# Delegation tokens, UnregisterBroker, the groups of KIP-848, KIP-932 and KIP-1071, client telemetry.
+NOT_IN_KAFKA_PYTHON = (*range(38, 42), ApiKey.UNREGISTER_BROKER, 68, 69, 71, 72, *range(76, 80), *range(83, 93))
 
 
 def test_foreign_encoders_have_every_request_and_response() -> None:

@@ -8,7 +8,7 @@ from kbroker.common import Principal
 from kbroker.config.broker.security import SaslSettings
 from kbroker.server.authentication.sasl_session import SaslSession
 from protocol.errors import ErrorCode
-from protocol.messages.k36_sasl_authenticate import SaslAuthenticateResponse
+from protocol.messages.k17_sasl import SaslAuthenticateResponse
 from protocol.scram import ClientExchange, ScramCredential, ScramMechanism, credential, salted_password
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
@@ -29,7 +29,7 @@ def find(user: str, mechanism: ScramMechanism) -> ScramCredential | None:
 
 
 def session(settings: SaslSettings = SETTINGS, mechanism: str = "PLAIN", seed: int = 0) -> SaslSession:
-    new = SaslSession(settings, find, Random(seed).randbytes, b"key")
+    new = SaslSession(lambda: settings, find, Random(seed).randbytes, b"key")
     assert new.handshake(mechanism, 0).error_code == 0
     return new
 
@@ -124,7 +124,7 @@ def test_nobody_learns_whether_a_user_exists() -> None:
 
 @pytest.mark.parametrize("mechanism", ["GSSAPI", "plain", "SCRAM-SHA-512", ""])
 def test_a_mechanism_that_is_not_enabled(mechanism: str) -> None:
-    login = SaslSession(SETTINGS, find, Random(0).randbytes, b"key")
+    login = SaslSession(lambda: SETTINGS, find, Random(0).randbytes, b"key")
     response = login.handshake(mechanism, 0)
     assert (response.error_code, response.mechanisms) == (33, ["PLAIN", "SCRAM-SHA-256"])
     assert login.failure is not None

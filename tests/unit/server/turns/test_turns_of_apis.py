@@ -65,7 +65,7 @@ from protocol.messages.k47_offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from protocol.messages.k50_describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+from protocol.messages.k50_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from protocol.messages.k55_describe_quorum import DescribeQuorumRequest
 from protocol.messages.k55_describe_quorum import TopicRequest as QuorumTopic
 from protocol.messages.k61_describe_producers import DescribeProducersRequest, TopicRequest

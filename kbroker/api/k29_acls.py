@@ -7,9 +7,6 @@
 - A response to a change is sent when the other brokers have it, too, or after PROPAGATION_S.
 - Without an authorizer: SECURITY_DISABLED. Clients such as MirrorMaker 2 then skip ACLs; a closed connection would be
   an error to them.
-
-The operations that a client may perform are bit sets of the numbers of operations. Those here are all that apply to the
-type of resource, as of a Kafka without an authorizer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +15,6 @@ from itertools import groupby
 from kbroker.api.context import Handle, RequestContext, Services
 from kbroker.api.forwarding import Send
 from kbroker.authorization.acl import (
-    SUPPORTED_OPERATIONS,
     Acl,
     AclFilter,
     Operation,
@@ -26,7 +22,6 @@ from kbroker.authorization.acl import (
     PermissionType,
     ResourceType,
     numbered,
-    operation_bits,
 )
 from kbroker.common import KafkaError
 from kbroker.runtime.event_log import EventLogger
@@ -51,12 +46,6 @@ from protocol.schema.message import Message
 
 FORWARDED = {ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS}
 RUNS_IN_TURNS = {ApiKey.DESCRIBE_ACLS}
-
-OPERATIONS_NOT_REQUESTED = -(2**31)
-TOPIC_OPERATIONS, CLUSTER_OPERATIONS, GROUP_OPERATIONS = (
-    operation_bits(SUPPORTED_OPERATIONS[each])
-    for each in (ResourceType.TOPIC, ResourceType.CLUSTER, ResourceType.GROUP)
-)
 
 # How long the response to a change waits for other brokers, in seconds.
 PROPAGATION_S = 1.0

@@ -151,6 +151,7 @@ class Harness(CoordinatorHarness):
         self.share_group_states = ShareGroupStates(self.environment, self.metadata, self.groups, self.persister)
         self.services: Any = SimpleNamespace(
             authorizer=None,
+            audit=None,
             node_id=NODE,
             config=self.config,
             environment=self.environment,

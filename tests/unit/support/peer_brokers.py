@@ -260,6 +260,7 @@ class ForwardingBroker(PeerBroker):
         self.services = cast(
             Services,
             SimpleNamespace(
+                audit=None,
                 node_id=broker_id, config=self.config, environment=self.environment, metadata=self.image,
                 controller=self.controller, controller_channel=self.channel, peers=self.peers,
                 auto_topic_creation=self.auto_topic_creation, authorizer=None,

@@ -8,7 +8,7 @@ from kbroker.api.context import Identity, RequestContext, complete_response
 from kbroker.api.dispatch import load_handler
 from kbroker.api.local_requests import DetachedConnection
 from kbroker.common import KafkaError
-from kbroker.server.authentication.sasl_session import new_salt
+from kbroker.server.authentication.exchanges import new_salt
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k50_scram_credentials import (

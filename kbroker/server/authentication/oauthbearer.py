@@ -17,12 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from joserfc import jws
 from joserfc.jwk import ECKey, KeySet, RSAKey
 
-from kbroker.config.broker.security import OAUTHBEARER
-from kbroker.server.authentication.sasl_session import AuthenticationError, invalid_credentials
-
 if TYPE_CHECKING:
     from kbroker.config.broker.security import TokenSettings
-    from kbroker.server.authentication.token_keys import TokenKeys
 
 # Signatures of public keys only: with HS256, a public key would be taken for a secret that all know.
 ALGORITHMS = tuple(f"{kind}{size}" for kind in ("RS", "PS", "ES") for size in (256, 384, 512))
@@ -173,38 +169,3 @@ def _texts(value: Any) -> list[str] | None:
     """Return the texts of a claim that is one or a list of them, else None."""
     values = [value] if isinstance(value, str) else value
     return values if isinstance(values, list) and all(isinstance(each, str) for each in values) else None
-
-
-class OAuthBearerExchange:
-    """`user`: set when the token is verified; `lifetime_ms`: how long it is still valid.
-
-    `rejection`: why a token was refused, after which the client may only confirm the error.
-    """
-
-    def __init__(self, keys: TokenKeys, action: str) -> None:
-        self.user: str | None = None
-        self.lifetime_ms = 0
-        self.rejection: str | None = None
-        self._keys = keys
-        self._failure = invalid_credentials(action, OAUTHBEARER)
-
-    async def respond(self, token: bytes) -> bytes:
-        """Raises AuthenticationError."""
-        if self.rejection is not None:
-            raise AuthenticationError(INVALID_TOKEN if token == b"\1" else self._failure, self.rejection)
-        try:
-            authorization_id, text = parse_first(token)
-        except ValueError as error:
-            raise AuthenticationError(self._failure, str(error)) from None
-        try:
-            verified = await self._keys.verify(text)
-        except InvalidToken as error:
-            self.rejection = str(error)
-            return INVALID_TOKEN.encode()
-        if authorization_id not in ("", verified.subject):
-            raise AuthenticationError(
-                f"Authentication failed: Client requested an authorization id ({authorization_id}) that is different "
-                f"from the token's principal name ({verified.subject})"
-            )
-        self.user, self.lifetime_ms = verified.subject, verified.lifetime_ms
-        return b""

@@ -1,8 +1,8 @@
-"""The keys of an identity provider, with which the tokens of a listener are verified.
+"""The logins of SASL OAUTHBEARER, and the keys of an identity provider with which their tokens are verified.
 
-They are read again by the first login after sasl.oauthbearer.jwks.endpoint.refresh.ms, and by one whose token names a
-key that is not known, since identity providers change their keys. Such tokens cost an attacker nothing, so this happens
-at most once in sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms.
+The keys are read again by the first login after sasl.oauthbearer.jwks.endpoint.refresh.ms, and by one whose token names
+a key that is not known, since identity providers change their keys. Such tokens cost an attacker nothing, so this
+happens at most once in sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms.
 """
 
 from __future__ import annotations
@@ -11,9 +11,19 @@ from asyncio import Lock, Semaphore
 from typing import TYPE_CHECKING
 
 from kbroker.client.oauth import read_url
+from kbroker.config.broker.security import OAUTHBEARER
 from kbroker.config.values import ConfigError
 from kbroker.runtime.event_log import EventLogger
-from kbroker.server.authentication.oauthbearer import UnknownKey, VerifiedToken, parse_keys, verify
+from kbroker.server.authentication.exchanges import AuthenticationError, invalid_credentials
+from kbroker.server.authentication.oauthbearer import (
+    INVALID_TOKEN,
+    InvalidToken,
+    UnknownKey,
+    VerifiedToken,
+    parse_first,
+    parse_keys,
+    verify,
+)
 
 if TYPE_CHECKING:
     from kbroker.config.broker.security import TokenSettings
@@ -80,3 +90,38 @@ class TokenKeys:
             self._failures = 0
             self._read_ms = self._environment.clock.mono_ms()
             return True
+
+
+class OAuthBearerExchange:
+    """`user`: set when the token is verified; `lifetime_ms`: how long it is still valid.
+
+    `rejection`: why a token was refused, after which the client may only confirm the error.
+    """
+
+    def __init__(self, keys: TokenKeys, action: str) -> None:
+        self.user: str | None = None
+        self.lifetime_ms = 0
+        self.rejection: str | None = None
+        self._keys = keys
+        self._failure = invalid_credentials(action, OAUTHBEARER)
+
+    async def respond(self, token: bytes) -> bytes:
+        """Raises AuthenticationError."""
+        if self.rejection is not None:
+            raise AuthenticationError(INVALID_TOKEN if token == b"\1" else self._failure, self.rejection)
+        try:
+            authorization_id, text = parse_first(token)
+        except ValueError as error:
+            raise AuthenticationError(self._failure, str(error)) from None
+        try:
+            verified = await self._keys.verify(text)
+        except InvalidToken as error:
+            self.rejection = str(error)
+            return INVALID_TOKEN.encode()
+        if authorization_id not in ("", verified.subject):
+            raise AuthenticationError(
+                f"Authentication failed: Client requested an authorization id ({authorization_id}) that is different "
+                f"from the token's principal name ({verified.subject})"
+            )
+        self.user, self.lifetime_ms = verified.subject, verified.lifetime_ms
+        return b""

@@ -22,7 +22,7 @@ from protocol.messages.k17_sasl import (
 from protocol.schema.message import Message
 from protocol.scram import MECHANISMS, ClientExchange
 
-PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
+PLAIN = "PLAIN"
 # Sends a request and returns its response of this type.
 Exchange = Callable[[Message, type[Message]], Message]
 

@@ -10,6 +10,8 @@ from protocol.apis import ApiKey
 
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
+# A response to a Fetch may have the bytes of this time, even if the quota allows fewer at the moment.
+MIN_RESPONSE_MS = 100
 _FETCHES = (ApiKey.FETCH, ApiKey.SHARE_FETCH)
 
 
@@ -42,8 +44,8 @@ class RequestCharge:
         elif self._api_key == ApiKey.FETCH and buckets.consumer is not None:
             bucket = buckets.consumer
             available = bucket.available(now_ms)
-            # Of a window at least: smaller responses would cost more requests.
-            enough = max(available, bucket.rate * self._quotas.window_ms / 1000, 1)
+            # Smaller responses would cost more requests.
+            enough = max(available, bucket.rate * MIN_RESPONSE_MS / 1000, 1)
             self.fetch_bytes = 0 if available < 0 else int(min(enough, 1 << 31))
 
     def end_handling(self, now_ns: int) -> None:

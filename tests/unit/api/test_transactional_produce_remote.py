@@ -97,7 +97,10 @@ async def test_a_partition_that_the_coordinator_does_not_know_yet_can_be_retried
     owner = await init_producer(m)
     remote = RemoteCoordinator(m)
     metadata: Any = SimpleNamespace(partition=lambda topic, index: None if topic == "b" else object(), topics={})
-    known, remote._services = remote._services, SimpleNamespace(metadata=metadata, environment=m.broker.environment)  # type: ignore[assignment]
+    known, remote._services = (
+        remote._services,
+        SimpleNamespace(metadata=metadata, environment=m.broker.environment, authorizer=None),
+    )  # type: ignore[assignment]
     topics = {"a": {0: owner.batch(b"x")}, "b": {0: owner.batch(b"y")}}
     ((first,), (second,)) = await owner.send_all(topics, version=12)
     expected = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -152,6 +152,7 @@ class Node:
         config.group_config = partial(group_config, config)
         self.services: Any = SimpleNamespace(
             authorizer=None,
+            audit=None,
             node_id=broker_id,
             config=config,
             environment=environment,

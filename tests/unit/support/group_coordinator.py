@@ -150,7 +150,9 @@ class Harness(CoordinatorHarness):
         )
         self.share_group_states = ShareGroupStates(self.environment, self.metadata, self.groups, self.persister)
         self.services: Any = SimpleNamespace(
+            audit=None,
             authorizer=None,
+            audit=None,
             node_id=NODE,
             config=self.config,
             environment=self.environment,

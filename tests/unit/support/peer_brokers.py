@@ -28,6 +28,7 @@ from kbroker.metadata.replication.isr_change_queue import AlterPartitionResult, 
 from kbroker.metadata.replication.replication_control_manager import ReplicaKey
 from kbroker.metadata.topics.topic_control_manager import CreateTopicResult
 from kbroker.metadata.topics.topic_requests import NewTopic
+from kbroker.quotas.client_quotas import ClientQuotaManager, QuotaWindows
 from kbroker.runtime.environment import Environment
 from kbroker.runtime.metrics import RequestStats
 from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
@@ -201,7 +202,9 @@ class FakeController:
 
     async def on_create(self) -> None: ...
 
-    async def create_topics(self, topics: Sequence[NewTopic], validate_only: bool) -> list[CreateTopicResult]:
+    async def create_topics(
+        self, topics: Sequence[NewTopic], validate_only: bool, quota: object = None
+    ) -> list[CreateTopicResult]:
         await self.on_create()
         if not self.is_elected:
             error = KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
@@ -257,9 +260,11 @@ class ForwardingBroker(PeerBroker):
         self.services = cast(
             Services,
             SimpleNamespace(
+                audit=None,
                 node_id=broker_id, config=self.config, environment=self.environment, metadata=self.image,
                 controller=self.controller, controller_channel=self.channel, peers=self.peers,
                 auto_topic_creation=self.auto_topic_creation, authorizer=None,
+                quotas=ClientQuotaManager(self.image.client_quotas, QuotaWindows()),
             ),
         )  # fmt: skip
 

@@ -129,7 +129,7 @@ def test_kafkas_tools(world: World, tmp_path: Path, jvm: Any) -> None:
         return ["--bootstrap-server", world.bootstrap, "--command-config", str(file)]
 
     jvm.check("kafka-console-producer", *options(PRODUCER), "--topic", PRODUCED, stdin="x\n")
-    refused = jvm.run("kafka-console-producer", *options(CONSUMER), "--topic", PRODUCED, stdin="x\n")
+    refused = jvm.run("kafka-console-producer", *options(ELSEWHERE), "--topic", PRODUCED, stdin="x\n")
     assert "Not authorized to access topics: [in.p]" in refused.out + refused.err
     consumed = ["--topic", KNOWN, "--group", f"in.{unique('java')}", "--from-beginning", "--max-messages", "1"]
     assert jvm.consume(*options(CONSUMER), *consumed).lines == ["a"]

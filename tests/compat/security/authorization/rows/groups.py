@@ -385,9 +385,10 @@ def alter_share_group_offsets(case: Case) -> None:
 def delete_share_group_offsets(case: Case) -> None:
     rows = [{"topic_name": topic} for topic in TOPICS]
     shared = [{"topic_name": topic, "partitions": [{"partition_index": 0, "start_offset": 0}]} for topic in TOPICS[:2]]
-    case.world.call_until_done("AlterShareGroupOffsets", group_id=NOT_SHARED, topics=shared)
+    for group in (NOT_SHARED, "out.not-shared"):
+        case.world.call_until_done("AlterShareGroupOffsets", group_id=group, topics=shared)
     case.request("topics", group_id=NOT_SHARED, topics=rows)
     case.request("a hidden topic", group_id=NOT_SHARED, topics=rows[1:2])
-    case.request("a hidden group", group_id="out.share", topics=rows)
+    case.request("a hidden group", group_id="out.not-shared", topics=rows)
     join(case.world, "share")
     case.request("a group with a member", group_id=SHARE, topics=rows)

@@ -152,7 +152,6 @@ class Harness(CoordinatorHarness):
         self.services: Any = SimpleNamespace(
             audit=None,
             authorizer=None,
-            audit=None,
             node_id=NODE,
             config=self.config,
             environment=self.environment,

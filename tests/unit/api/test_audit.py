@@ -25,7 +25,7 @@ from protocol.messages.k49_alter_client_quotas import (
     EntryResult,
     OpData,
 )
-from protocol.messages.k51_alter_user_scram_credentials import ScramCredentialDeletion, ScramCredentialUpsertion
+from protocol.messages.k50_scram_credentials import ScramCredentialDeletion, ScramCredentialUpsertion
 from tests.unit.support.async_test import async_test
 from tests.unit.support.handlers import Handlers, start_handlers
 

@@ -222,7 +222,7 @@ def changed(at: int, new: bytes) -> bytes:
         (changed(17, b"\xff"), "DAMAGE at byte 17, body topics: 126 elements in 26 bytes"),
         (changed(17, b"\xff\xff\xff\xff\xff"), "body topics: unsigned varint longer than 5 bytes"),
         (changed(4, b"\0\x63"), "kbroker does not know the fields of API 99"),
-        (changed(4, b"\0\x31"), "kbroker does not know the fields of API ALTER_CLIENT_QUOTAS"),
+        (changed(4, b"\0\x34"), "kbroker does not know the fields of API VOTE"),
         (changed(6, b"\0\x63"), "kbroker has Metadata in versions 0 to 13, not 99"),
         (changed(12, b"\xff\xf0"), "header client_id: length -16"),
         (struct.pack(">i", 43) + METADATA[4:] + b"ab", "2 bytes remain after the end of the message"),

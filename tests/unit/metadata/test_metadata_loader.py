@@ -99,9 +99,9 @@ async def test_a_node_that_is_not_a_broker_does_not_stop_the_controller():
 
 @async_test
 async def test_nodes_of_kinds_of_a_later_version_are_ignored():
-    """Brokers are upgraded one by one: the controller of a later version may write ACLs or quotas."""
+    """Brokers are upgraded one by one: the controller of a later version may write other nodes."""
     cluster = await cluster_of(2)
-    later = [f"{znodes.ROOT}/acls", f"{znodes.ROOT}/acls/0", f"{znodes.CONFIGS}/ips", f"{znodes.CONFIGS}/ips/x"]
+    later = [f"{znodes.ROOT}/rules", f"{znodes.ROOT}/rules/0", f"{znodes.CONFIGS}/ips", f"{znodes.CONFIGS}/ips/x"]
     await cluster.elected._writer.commit([Create(path, b"?") for path in later])
     await cluster.create("t", [1, 2])
     assert [set(broker.image.topics) for broker in cluster.brokers.values()] == [{"t"}, {"t"}]

@@ -6,7 +6,8 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 
 A file of several APIs (`family` in protocol/apis.py) has a dict of these functions, HANDLERS. The file says with
 constants (True, or the set of those of its APIs that are meant) whether brokers forward the requests to the controller
-(FORWARDED), run them in turns (RUNS_IN_TURNS), and what may overlap with them (OVERLAP).
+(FORWARDED), run them in turns (RUNS_IN_TURNS), and what may overlap with them (OVERLAP). What a client must be allowed
+is a row in authorization_rules.py.
 
 - The caller decodes the request, encodes the response, and logs and counts the error codes in it.
 - A handler that has to wait is a coroutine function or returns a DelayedResponse. Until the response is complete, no

@@ -74,7 +74,7 @@ def handle(
         except KafkaError as error:
             response = _refuse(request, error.code, error.message)
     if isinstance(response, list):
-        return _acknowledge(context, acks, response)
+        return response if acks != 0 else _acknowledge(context, acks, response)
     if isinstance(response, DelayedProduce):
         return response
     return _await(context, acks, _size_of(topics), response)

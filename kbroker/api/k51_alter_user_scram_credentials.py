@@ -6,7 +6,7 @@
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.scram_control_manager import CredentialChange
+from kbroker.metadata.security.scram_control_manager import CredentialChange
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.messages.k51_alter_user_scram_credentials import (

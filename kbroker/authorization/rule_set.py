@@ -108,7 +108,8 @@ class RuleSet:
         begins it.
         """
         allowed: list[_Pattern] = []
-        denied: set[tuple[PatternType, str]] = set()
+        denied_names: set[str] = set()
+        denied_prefixes: set[str] = set()
         for pattern, by_principal in self._patterns.items():
             if pattern.resource_type is not resource_type:
                 continue
@@ -116,17 +117,20 @@ class RuleSet:
                 if acl.operation in (operation, Operation.ALL) and acl.applies_to(operation, host):
                     if acl.permission is PermissionType.ALLOW:
                         allowed.append(pattern)
+                    elif pattern.pattern_type is PatternType.LITERAL:
+                        denied_names.add(pattern.name)
                     else:
-                        denied.add(pattern[1:])
-        if (PatternType.LITERAL, WILDCARD) in denied:
+                        denied_prefixes.add(pattern.name)
+        if WILDCARD in denied_names:
             return False
-        return any(
-            pattern[1:] == (PatternType.LITERAL, WILDCARD) or not _is_denied(pattern, denied) for pattern in allowed
-        )
-
-
-def _is_denied(pattern: _Pattern, denied: set[tuple[PatternType, str]]) -> bool:
-    if pattern.pattern_type is PatternType.LITERAL and pattern[1:] in denied:
-        return True
-    name = pattern.name
-    return any((PatternType.PREFIXED, name[:length]) in denied for length in range(1, len(name) + 1))
+        lengths = {len(prefix) for prefix in denied_prefixes}
+        for _, pattern_type, name in allowed:
+            is_literal = pattern_type is PatternType.LITERAL
+            if is_literal and name == WILDCARD:
+                return True
+            is_denied = (is_literal and name in denied_names) or any(
+                name[:length] in denied_prefixes for length in lengths if length <= len(name)
+            )
+            if not is_denied:
+                return True
+        return False

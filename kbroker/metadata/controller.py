@@ -12,8 +12,8 @@ from kbroker.common import KafkaError, TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.coordination.interface import Coordination, Op, Set
-from kbroker.metadata.acl_control_manager import AclControlManager
-from kbroker.metadata.client_quota_control_manager import ClientQuotaControlManager
+from kbroker.metadata.security.acl_control_manager import AclControlManager
+from kbroker.metadata.security.client_quota_control_manager import ClientQuotaControlManager
 from kbroker.metadata.control_manager import ControllerContext, ControlManager, MetadataWriter, PartitionOutcome
 from kbroker.metadata.features import WITHOUT_EFFECT, FeatureUpdate, update_features
 from kbroker.metadata.metadata_loader import MetadataLoader
@@ -26,7 +26,7 @@ from kbroker.metadata.recovery.log_recovery_manager import LogRecoveryManager, R
 from kbroker.metadata.replication.isr_change_queue import IsrChangeQueue
 from kbroker.metadata.replication.partition_requests import ELECTION_CONFIGS, ElectionType, NewConfigs
 from kbroker.metadata.replication.replication_control_manager import ReplicationControlManager
-from kbroker.metadata.scram_control_manager import ScramControlManager
+from kbroker.metadata.security.scram_control_manager import ScramControlManager
 from kbroker.metadata.store import znodes
 from kbroker.metadata.topics.closing_checks import check_configs
 from kbroker.metadata.topics.topic_control_manager import TopicControlManager

@@ -7,7 +7,7 @@ that does not await sees a consistent state. Other code only reads it.
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kbroker.authorization.rule_set import RuleSet
 from kbroker.common import NO_LEADER, TopicPartition
@@ -17,6 +17,9 @@ from kbroker.metadata.features import FORMER_FEATURES, FORMER_FINALIZED, BrokerF
 from kbroker.metadata.topics.topic_names import collision_key
 from kbroker.quotas.entities import QuotaEntity, Quotas
 from protocol.scram import ScramCredential, ScramMechanism
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class WriteHealth(IntEnum):
@@ -286,6 +289,15 @@ class MetadataDelta:
         )  # fmt: skip
 
 
+def _update(current: dict[K, V], changes: Mapping[K, V | None]) -> None:
+    """Apply changes, of which those without a value, or with an empty one, are removals."""
+    for key, value in changes.items():
+        if value:
+            current[key] = value
+        else:
+            current.pop(key, None)
+
+
 # Awaited with each delta after it was applied. It must not wait for the controller, which waits for the listeners.
 DeltaListener = Callable[[MetadataDelta], Awaitable[None]]
 
@@ -343,19 +355,12 @@ class MetadataImage:
                 self._note_retired(self.topics.get(topic.name), topic)
             self.topics[topic.name] = topic
             self.topics_by_id[topic.topic_id] = topic
+        _update(self._overrides, delta.configs)
         for resource, overrides in delta.configs.items():
-            if overrides:
-                self._overrides[resource] = overrides
-            else:
-                self._overrides.pop(resource, None)
             if resource.type == ConfigResourceType.TOPIC and resource.name in self.topics:
                 self.topics[resource.name].configs = overrides
-        for changes, brokers in ((delta.brokers, self.brokers), (delta.fenced_brokers, self.fenced_brokers)):
-            for broker_id, broker in changes.items():
-                if broker is None:
-                    brokers.pop(broker_id, None)
-                else:
-                    brokers[broker_id] = broker
+        _update(self.brokers, delta.brokers)
+        _update(self.fenced_brokers, delta.fenced_brokers)
         if delta.brokers:
             self._endpoints = {}
         if delta.controller_id is not None:
@@ -364,16 +369,8 @@ class MetadataImage:
             self.features = delta.features
         if delta.rules is not None:
             self.rules = delta.rules
-        for user, credentials in delta.scram_users.items():
-            if credentials:
-                self.scram_users[user] = credentials
-            else:
-                self.scram_users.pop(user, None)
-        for entity, quotas in delta.client_quotas.items():
-            if quotas:
-                self.client_quotas[entity] = quotas
-            else:
-                self.client_quotas.pop(entity, None)
+        _update(self.scram_users, delta.scram_users)
+        _update(self.client_quotas, delta.client_quotas)
 
     def _note_retired(self, old: TopicImage | None, new: TopicImage) -> None:
         if not new.partitions or not is_retired(new.partitions[-1]):

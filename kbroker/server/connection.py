@@ -286,8 +286,7 @@ class Connection(asyncio.BufferedProtocol):
             is_limited = context.charge is not None and context.charge.fetch_bytes is not None
             if handler.may_be_cached and size <= MAX_REQUEST_BYTES and not is_limited:
                 cache_key = b"".join((self._cache_prefix, frame[:4], frame[pos:]))
-                access = context.access(server.services)
-                if access is not None:
+                if server.dispatch.authorizes and (access := context.access(server.services)) is not None:
                     # Other rights have another number, so they never find what these have been sent.
                     cache_key = access.number.to_bytes(8) + cache_key
                 find = handler.find_response or server.cached_responses.get

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from kbroker.authorization.acl import Acl, Operation, PatternType, PermissionType, ResourceType
-from kbroker.common import ANONYMOUS
+from kbroker.common import ANONYMOUS, KafkaError, Principal
 from kbroker.config.definitions.security import STANDARD_AUTHORIZER
 from protocol.apis import ApiKey
+from protocol.errors import ErrorCode
 from protocol.messages import message_classes
 from protocol.messages.k29_acls import AclCreation, CreateAclsRequest, DeleteAclsFilter, DeleteAclsRequest
 from tests.unit.support.acl_recording import ACL, ALL, CREATION, FILTER
@@ -93,3 +94,17 @@ async def test_brokers_create_internal_topics_themselves(s: RootOnly) -> None:
     creation = s.broker(node_id).services.auto_topic_creation
     topic = await s.machines[node_id].loop.run(creation.ensure_internal_topic("__consumer_offsets"))
     assert topic.internal
+
+
+@simulated(RootOnly, SEEDS)
+async def test_the_controller_decides_about_what_another_broker_forwards(s: RootOnly) -> None:
+    """Also about topics that a client's request needs: the broker that creates them has checked it by its own rules."""
+    node_id = s.others[0]
+    response = await s.ask(node_id, CREATE)
+    assert [result.error_code for result in response.results] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+    creation, machine = s.broker(node_id).services.auto_topic_creation, s.machines[node_id]
+    with pytest.raises(KafkaError) as raised:
+        await machine.loop.run(creation.auto_create_topic("t", (ANONYMOUS, "10.0.0.7")))
+    assert raised.value.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    topic = await machine.loop.run(creation.auto_create_topic("t", (Principal("User", "root"), "10.0.0.7")))
+    assert topic.name == "t"

@@ -93,7 +93,7 @@ async def test_topics_are_refused_one_by_one_whether_they_exist_or_not(m: Machin
 
 @secured
 async def test_metadata_does_not_show_what_may_not_be_described(m: Machine) -> None:
-    root, alice = await started(m, "seen", "hidden")
+    _, alice = await started(m, "seen", "hidden")
     image = m.broker.services.metadata
     use_rules(m, "alice DESCRIBE TOPIC seen", "alice DESCRIBE TOPIC ghost", "alice CREATE TOPIC new")
 
@@ -248,7 +248,7 @@ async def test_transactions(m: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    "key, fields, right",
+    ("key", "fields", "right"),
     [
         (ApiKey.REMOVE_PARTITIONS, {"partition_count": 1}, "ALTER"),
         (ApiKey.REMOVE_PARTITIONS, {"partition_count": -1}, "DESCRIBE"),

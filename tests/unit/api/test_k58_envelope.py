@@ -85,7 +85,9 @@ def test_what_a_request_may_do_is_decided_by_whose_it_is(monkeypatch: pytest.Mon
         assert access is not None
         assert access is context.access(services), "looked up once"
         allowed = [name for name in ("a", "b") if access.allows(Operation.READ, ResourceType.TOPIC, name)]
-        seen.append((str(context.principal), canonical_host(context.host), context.peer_broker, context.forwarded_by, allowed))
+        seen.append(
+            (str(context.principal), canonical_host(context.host), context.peer_broker, context.forwarded_by, allowed)
+        )
         return CreateTopicsResponse(topics=[])
 
     def handler_of(key: int, version: int, **_: object) -> ApiHandler:

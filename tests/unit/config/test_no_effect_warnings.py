@@ -79,7 +79,7 @@ def test_the_broker_configs_behind_a_topic_config_take_effect_if_it_does(key):
         ("listener.name.x.max.connections", None),
         ("socket.send.buffer.bytes", None),
         ("controller.quorum.voters", "kbroker has no metadata quorum"),
-        ("controller.quota.window.num", "kbroker has no client quotas yet"),
+        ("client.quota.callback.class", "kbroker does not load Java classes"),
         ("remote.log.reader.threads", "kbroker has no tiered storage"),
     ],
 )

@@ -168,6 +168,7 @@ async def test_the_page_has_exactly_the_documented_families(m: Machine) -> None:
     (await m.client()).transport.write(b"\xff\xff\xff\xff")
     log = m.partition("t").log
     log.health.full, log.health.offline = True, "broken"
+    m.broker.services.quotas.count_throttled("producer_byte_rate", 1500)
     await asyncio.sleep(1)
     _, _, body = await get(m)
     log.health.full, log.health.offline = False, None

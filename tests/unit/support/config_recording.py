@@ -38,7 +38,7 @@ RECORDED_PROPERTIES = {**PROPERTIES, "ssl.keystore.password": "secret", "num.par
 RESPONSES = Path(__file__).with_name("kafka_4_4_config_responses.jsonl")
 
 # Configs that Kafka does not have.
-OWN = {"flush.before.ack", "replica.lag.max.messages"} | {
+OWN = {"flush.before.ack", "replica.lag.max.messages", "allow.everyone.if.no.acl.found", "super.users"} | {
     name
     for name in [*ALL_TOPIC_CONFIGS, *BROKER_CONFIGS, "kbroker.share.retry.delays.ms"]
     if name.startswith(("errors.deadletterqueue.", "kbroker.", "zookeeper."))

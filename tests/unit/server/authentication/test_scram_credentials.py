@@ -3,7 +3,7 @@
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.metadata.scram_control_manager import CredentialChange, altered, check_changes
+from kbroker.metadata.security.scram_control_manager import CredentialChange, altered, check_changes
 from kbroker.metadata.store.znodes import decode_user, encode_user, user_name, user_path
 from protocol.errors import ErrorCode
 from protocol.scram import ScramMechanism, credential

@@ -27,7 +27,7 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The expressions of each resolution."""
     found: list[list[str]] = []
 
-    def match(regexes: list[str], topics: list[str]) -> Any:
+    def match(regexes: list[str], topics: list[str], access: None) -> Any:
         found.append(regexes)
         return match_blocking(regexes, topics)
 

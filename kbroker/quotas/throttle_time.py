@@ -1,9 +1,13 @@
 """The throttle time in an encoded response. It is known only when the response is complete, and written over the 0."""
 
+from collections.abc import Sequence
 from struct import Struct
 
-from kbroker.api.context import Body
 from kbroker.common import Buffer
+from protocol.fast.fetch import Records
+
+# As in api/context.py, which is above.
+Body = bytes | Sequence[Buffer | Records]
 
 _INT32 = Struct(">i")
 

@@ -9,7 +9,7 @@ from kbroker.authorization.acl import Acl, AclFilter, Operation, PatternType, Pe
 from kbroker.common import KafkaError
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.metadata import acl_control_manager as module
-from kbroker.metadata.acl_control_manager import NODE_ACLS, NODE_BYTES, placed, without
+from kbroker.metadata.security.acl_control_manager import NODE_ACLS, NODE_BYTES, placed, without
 from kbroker.metadata.features import ACLS, OWN_FEATURES
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.metadata.store import znodes

@@ -1,0 +1,1 @@
+"""What the controller stores about clients: ACLs, quotas and SCRAM credentials."""

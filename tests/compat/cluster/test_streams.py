@@ -14,7 +14,9 @@ from tests.compat.support import eventually, unique
 
 @pytest.fixture
 def streams_cluster(tmp_path: Path) -> Iterator[Cluster]:
-    settings = {name.replace(".", "_"): value for name, value in SETTINGS.items()}
+    # No instance dies here. One whose session ends on a busy machine may fail with UnknownMemberIdException.
+    configs = {**SETTINGS, "group.streams.session.timeout.ms": "30000"}
+    settings = {name.replace(".", "_"): value for name, value in configs.items()}
     with running_cluster(tmp_path / "cluster", servers=1, **settings) as own:
         yield own
 

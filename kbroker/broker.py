@@ -33,7 +33,7 @@ from kbroker.coordinator.transaction.transaction_markers import TransactionMarke
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.coordination_sessions import BrokerMembership, CoordinationSessions, OpenSession
-from kbroker.metadata.image import BrokerEndpoint, BrokerRegistration, MetadataDelta, MetadataImage
+from kbroker.metadata.image import BrokerEndpoint, BrokerRegistration, MetadataDelta
 from kbroker.metadata.recovery.seen_metadata_file import SeenMetadataFile
 from kbroker.queues.closing.forwarding import ForwardingSender
 from kbroker.queues.closing.partition_removal import PartitionRemoval
@@ -266,6 +266,7 @@ class Broker:
 
     def _services(self, member: ClusterMember, replicas: ReplicaManager) -> Services:
         node_id, slots = self.config.node_id, self.config.max_incremental_fetch_session_cache_slots
+        settings = self.config.authorizer
         groups = GroupCoordinator(self.environment, replicas, member.image, lambda: self.config)
         marker_writer = TransactionMarkerWriter(replicas, groups)
         peers = None if self._cluster is None else self._cluster.peers
@@ -328,7 +329,7 @@ class Broker:
             ),
             peers=peers,
             controller_channel=channel,
-            authorizer=_authorizer(self.config, member.image),
+            authorizer=None if settings is None else Authorizer(member.image.rules, *settings),
             started_ms=self.environment.clock.now_ms(),
             salt_key=hmac.digest(member.secret, b"salts of unknown users", "sha256"),
         )
@@ -338,6 +339,9 @@ class Broker:
         maintenance, authorizer = self.services.replicas.maintenance, self.services.authorizer
 
         def change_roles(delta: MetadataDelta) -> None:
+            if delta.rules is not None and authorizer is not None:
+                # First, so that no request is completed by former rules.
+                authorizer.use(delta.rules)
             if delta.configs:
                 self._change_configs(member, assigned, delta)
             if delta.scram_users:
@@ -350,12 +354,6 @@ class Broker:
                     maintenance.suspend_all_appends(self.services.replicas.partitions.values())
                 assigned.assign_roles()
 
-        def change_rules(delta: MetadataDelta) -> None:
-            if delta.rules is not None and authorizer is not None:
-                authorizer.use(delta.rules)
-
-        # First, so that no listener completes a request by former rules.
-        member.add_roles_listener(change_rules)
         member.add_roles_listener(change_roles)
         member.add_roles_listener(self.services.groups.on_delta)
         member.add_roles_listener(self.services.transactions.on_delta)
@@ -449,11 +447,6 @@ class Broker:
                 await stop()
             except Exception as error:
                 log.failure("stopping failed", error)
-
-
-def _authorizer(config: BrokerConfig, image: MetadataImage) -> Authorizer | None:
-    settings = config.authorizer
-    return None if settings is None else Authorizer(image.rules, *settings)
 
 
 def _listener_class(config: BrokerConfig) -> type[Listener]:

@@ -95,6 +95,7 @@ class ReplicaManager:
         self.clock = environment.clock
         self._environment = environment
         self._metadata = metadata
+        self.topic_name = metadata.topic_name
         # By the name and by the id of the topic: requests use either (KIP-516).
         self._partitions_by_topic: dict[TopicKey, dict[int, Partition]] = {}
 
@@ -117,9 +118,8 @@ class ReplicaManager:
         partitions = self._partitions_by_topic.get(key)
         partition = None if partitions is None else partitions.get(index)
         if partition is None:
-            topic = self._metadata.topics_by_id.get(key) if isinstance(key, bytes) else self._metadata.topics.get(key)
-            if topic is not None and topic.view_of:
-                # Its source is not named: the client may have no right to know it.
+            if (topic := self._topic(key)) is not None and topic.view_of:
+                # Its source is not named: the client may not know it.
                 text = f"Topic '{topic.name}' is a view without records of its own; use its source."
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
             raise KafkaError(self.missing_error(key, index))
@@ -185,9 +185,6 @@ class ReplicaManager:
         if found is not None:
             endpoint = LeaderEndpoint(found.host, found.port, self._metadata.brokers[registration.leader].rack)
         return CurrentLeader(registration.leader, registration.leader_epoch, endpoint)
-
-    def topic_name(self, key: TopicKey) -> str | None:
-        return self._metadata.topic_name(key)
 
     def _topic(self, key: TopicKey) -> TopicImage | None:
         topic = self._metadata.topics_by_id.get(key) if isinstance(key, bytes) else self._metadata.topics.get(key)

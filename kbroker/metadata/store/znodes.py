@@ -294,6 +294,9 @@ def acls_path(number: int) -> str:
     return f"{ACLS}/{number}"
 
 
+_ACL_FIELDS = (ResourceType, PatternType, str, str, str, Operation, PermissionType)
+
+
 def encode_acls(acls: Iterable[Acl]) -> bytes:
     return encode(sorted(acls))
 
@@ -302,16 +305,7 @@ def decode_acls(path: str, data: bytes) -> frozenset[Acl]:
     """One that this version cannot decode is invalid: a broker that ignored a DENY would allow too much."""
     with decoding(path):
         return frozenset(
-            Acl(
-                ResourceType(type),
-                PatternType(pattern),
-                name,
-                principal,
-                host,
-                Operation(operation),
-                PermissionType(each),
-            )
-            for type, pattern, name, principal, host, operation, each in decode(path, data)
+            Acl._make(kind(value) for kind, value in zip(_ACL_FIELDS, row, strict=True)) for row in decode(path, data)
         )
 
 

@@ -92,6 +92,6 @@ class StreamsGroupTopologyKey(Message, kind="data", versions="23", flexible="non
     group_id: str = row("string", "23")
 
 
-class StreamsGroupTopologyValue(Message, kind="data", versions="0", flexible="0+"):
+class StreamsGroupTopologyValue(Message, kind="data", versions="0", flexible="0+", costly=True):
     epoch: int = row("int32", "0+")
     subtopologies: list[HeartbeatSubtopology] = row([HeartbeatSubtopology], "0+")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.cli.common.client_properties import parse_client_security
 from kbroker.client.connection import BrokerConnection, BrokerUnreachable
 from kbroker.client.oauth import TokenSource, read_url, retrieve_token
 from kbroker.client.requests import BrokerError
 from kbroker.client.security import ClientSecurity
 from kbroker.config.values import ConfigError
+from kbroker.pipeline.client_properties import parse_client_security
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k17_sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeResponse
@@ -104,16 +104,20 @@ def test_redirects_are_not_followed(provider: Provider) -> None:
             read_url(url)
 
 
+def security_of(properties: dict[str, str]) -> ClientSecurity:
+    return parse_client_security("file", "".join(f"{name}={value}\n" for name, value in properties.items()).encode())
+
+
 def test_the_properties_of_kafkas_clients() -> None:
     tokens = TokenSource("https://provider/token", "me", "secret", "")
-    assert parse_client_security(CREDENTIALS).tokens == tokens
+    assert security_of(CREDENTIALS).tokens == tokens
     former = {name: value for name, value in CREDENTIALS.items() if ".client." not in name}
     former["sasl.jaas.config"] = f'{MODULE} clientId="me" clientSecret="secret" scope="x";'
-    assert parse_client_security(former).tokens == tokens._replace(scope="x")
+    assert security_of(former).tokens == tokens._replace(scope="x")
     for wrong in ({"sasl.oauthbearer.token.endpoint.url": "ftp://x"}, {"sasl.jaas.config": "x required;"},
                   {"sasl.oauthbearer.client.credentials.client.secret": ""}):  # fmt: skip
         with pytest.raises(ConfigError) as raised:
-            parse_client_security(CREDENTIALS | wrong)
+            security_of(CREDENTIALS | wrong)
         assert "=secret" not in str(raised.value)
 
 

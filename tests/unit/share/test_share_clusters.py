@@ -94,7 +94,8 @@ async def test_the_next_leader_continues_where_the_former_one_died(s: SimulatedC
     await s.until(lambda: s.registration(3, "dlq.g").leader in (2, 3), 60)
     letters = s.registration(3, "dlq.g").leader
     data = await s.client(letters, partial(Client.fetch_partition, topic="dlq.g", offset=0))
-    assert values_of(data) == [b"5"]
+    # If the leader died before it had stored that the letter is written, the next one writes another (docs/limits.md).
+    assert values_of(data) in ([b"5"], [b"5", b""])
 
 
 class Member:

@@ -155,7 +155,7 @@ def aborted_transactions_are_forwarded(real: Any, header: Any, first_epoch: int,
     return real(header, first_epoch, [])
 
 
-@mutation("queues", [INVARIANT, *BROKEN], KILLS, first_seed=3)
+@mutation("queues", [INVARIANT, *BROKEN], KILLS, first_seed=4)
 @replaces(forwarder.Forwarder, "_read_blocking")
 def forwarders_restart_their_sequences(real: Any, forwarding: Any, position: int, end: int) -> Any:
     """After a restart, the sequences of forwarded batches begin at zero again."""

@@ -336,7 +336,7 @@ async def _former_leader_goes_on(simulation: Simulation, random: Random) -> None
         replicated(_former_leader_goes_on, seconds=8.0, share_members=3, pause_between_sends_s=0.05),
         share_coordinator_state_topic_num_partitions="3",
     ),
-    first_seed=2,
+    first_seed=9,
 )
 @replaces(share_shard, "_check_leader_epoch")
 def former_leaders_store_acknowledgements(*_: Any) -> None:

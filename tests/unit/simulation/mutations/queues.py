@@ -206,7 +206,7 @@ async def _leader_with_keys_is_replaced(simulation: Simulation, random: Random) 
         await scene.until_in_sync()
 
 
-@mutation("cluster-queues", BROKEN, replicated(_leader_with_keys_is_replaced, seconds=8.0), first_seed=4, slow=True)
+@mutation("cluster-queues", BROKEN, replicated(_leader_with_keys_is_replaced, seconds=8.0), first_seed=6, slow=True)
 @replaces(DedupExtension, "append")
 def duplicates_do_not_wait(real: Any, extension: Any, *batch: Any) -> Any:
     """A duplicate is acknowledged before the record that was stored first is committed."""

@@ -150,7 +150,7 @@ def timeouts_are_ignored(_: Any, *arguments: Any) -> Any:
         transacting(only(slow_syncs, seconds=20.0), transactors=6, transactional_ids=6),
         transaction_abort_timed_out_transaction_cleanup_interval_ms="100",
     ),
-    first_seed=8,
+    first_seed=11,
 )
 @replaces(transaction_shard, "is_timed_out")
 def timeouts_overtake_the_end(real: Any, entry: Any, *times: Any) -> Any:

@@ -19,6 +19,7 @@ from kbroker.pipeline.aggregate import result_files
 from kbroker.pipeline.aggregate.definition import AggregateDefinition, GroupKey
 from kbroker.pipeline.aggregate.query import AggregateQuery, ResultSink, RunOptions
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.security import kafka_options
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.flights import weather_lines
 from tests.compat.support import unique
@@ -388,7 +389,7 @@ def test_the_job_template_runs_unchanged(spark, bootstrap, topics, tmp_path, cap
     assert main(["pipeline", "template", job]) == 0
     assert main(["pipeline", "template", job]) == 1
     assert capsys.readouterr().err == f"kbroker: {job} already exists\n"
-    monkeypatch.setenv("KBROKER_BOOTSTRAP", bootstrap)
+    monkeypatch.setenv("KBROKER_KAFKA_OPTIONS", json.dumps(kafka_options(bootstrap)))
     monkeypatch.setattr(sys, "argv", sys.argv)
     expected_rows = defaultdict(int)
     for block in range(2):

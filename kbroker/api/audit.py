@@ -7,9 +7,10 @@ names only, since values may be secret.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from kbroker.api.authorization import after
 from kbroker.api.context import Handle, RequestContext, Services, sender
 from kbroker.authorization.acl import Operation, PatternType, PermissionType, ResourceType, numbered
 from kbroker.config.config_def import ConfigResourceType
@@ -29,20 +30,14 @@ def auditing(key: ApiKey, handle: Handle) -> Handle:
         response = handle(services, context, request)
         if services.audit is None:
             return response
-        if isinstance(response, Awaitable):
-            return _record_later(services, context, request, response, changes)
-        _record(services, context, request, response, changes)
-        return response
+
+        def record(complete: Any) -> Any:
+            _record(services, context, request, complete, changes)
+            return complete
+
+        return after(response, record)
 
     return handle_and_record
-
-
-async def _record_later(
-    services: Services, context: RequestContext, request: Any, response: Awaitable[Any], changes: Changes
-) -> Any:
-    complete = await response
-    _record(services, context, request, complete, changes)
-    return complete
 
 
 def _record(services: Services, context: RequestContext, request: Any, response: Any, changes: Changes) -> None:

@@ -359,5 +359,5 @@ async def complete_response(handle: Handle, services: Services, context: Request
 
 def sender(context: RequestContext) -> dict[str, object]:
     """Return the fields of the audit log that say who has sent a request."""
-    host, api = context.peer.rpartition(":")[0], ALL_APIS[ApiKey(context.api_key)].name
-    return {"principal": str(context.principal), "host": host, "client": context.client_id, "api": api}
+    api = ALL_APIS[ApiKey(context.api_key)].name
+    return {"principal": str(context.principal), "host": context.host, "client": context.client_id, "api": api}

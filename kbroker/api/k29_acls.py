@@ -126,13 +126,10 @@ def _acls(request: CreateAclsRequest) -> list[Acl]:
     """Return the ACLs of a request. Raises MalformedError."""
     acls = []
     for row in paced(request.creations):
-        _check_numbers(row.resource_type, row.resource_pattern_type, row.operation, row.permission_type)
-        acl = Acl(
-            numbered(ResourceType, row.resource_type), numbered(PatternType, row.resource_pattern_type),
-            row.resource_name, row.principal, row.host,
-            numbered(Operation, row.operation), numbered(PermissionType, row.permission_type),
-        )  # fmt: skip
-        acls.append(acl)
+        resource, pattern, operation, permission = _types(
+            row.resource_type, row.resource_pattern_type, row.operation, row.permission_type
+        )
+        acls.append(Acl(resource, pattern, row.resource_name, row.principal, row.host, operation, permission))
     return acls
 
 
@@ -140,25 +137,30 @@ def _filters(rows: Sequence[DescribeAclsRequest | DeleteAclsFilter]) -> list[Acl
     """Return the filters of a request. Raises MalformedError."""
     filters = []
     for row in paced(rows):
-        _check_numbers(row.resource_type_filter, row.pattern_type_filter, row.operation, row.permission_type)
-        filter = AclFilter(
-            numbered(ResourceType, row.resource_type_filter), numbered(PatternType, row.pattern_type_filter),
-            row.resource_name_filter, row.principal_filter, row.host_filter,
-            numbered(Operation, row.operation), numbered(PermissionType, row.permission_type),
-        )  # fmt: skip
-        filters.append(filter)
+        resource, pattern, operation, permission = _types(
+            row.resource_type_filter, row.pattern_type_filter, row.operation, row.permission_type
+        )
+        names = row.resource_name_filter, row.principal_filter, row.host_filter
+        filters.append(AclFilter(resource, pattern, *names, operation, permission))
     return filters
 
 
-def _check_numbers(*numbers: int) -> None:
-    """Raise MalformedError, which closes the connection, if a resource type, pattern type, operation or permission
-    type is UNKNOWN (0).
+def _types(
+    resource: int, pattern: int, operation: int, permission: int
+) -> tuple[ResourceType, PatternType, Operation, PermissionType]:
+    """Return the types of an ACL or a filter. Raises MalformedError if one is UNKNOWN (0), which closes the connection.
 
     Apache Kafka makes this check when it parses a request, before it looks for an authorizer. It accepts numbers that
     belong to no type.
     """
-    if ResourceType.UNKNOWN in numbers:
+    if ResourceType.UNKNOWN in (resource, pattern, operation, permission):
         raise MalformedError("an ACL or an ACL filter has an unknown element")
+    return (
+        numbered(ResourceType, resource),
+        numbered(PatternType, pattern),
+        numbered(Operation, operation),
+        numbered(PermissionType, permission),
+    )
 
 
 def _check_authorizer(services: Services) -> None:

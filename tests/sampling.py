@@ -27,7 +27,11 @@ def third_of(cases: Sequence[T]) -> Sequence[T]:
     return cases if THOROUGH or not cases else cases[THIRD % min(3, len(cases)) :: 3]
 
 
+def is_left_out(third: int) -> bool:
+    """Return whether this is a run of another third."""
+    return CHOSEN != "" and third != THIRD and not THOROUGH
+
+
 def runs_in_third(third: int) -> pytest.MarkDecorator:
     """Skip a long exploration in runs of the other thirds. Each third has explorations of about the same duration."""
-    is_skipped = CHOSEN != "" and third != THIRD and not THOROUGH
-    return pytest.mark.skipif(is_skipped, reason=f"not run: a part of KBROKER_TEST_THIRD={third}")
+    return pytest.mark.skipif(is_left_out(third), reason=f"not run: a part of KBROKER_TEST_THIRD={third}")

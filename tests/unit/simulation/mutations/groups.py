@@ -170,7 +170,7 @@ async def _coordinator_without_followers(simulation: Simulation, random: Random)
     await scene.until_in_sync(0)
 
 
-@mutation("cluster-groups", ["lost epoch"], consuming(_coordinator_without_followers, seconds=15.0))
+@mutation("cluster-groups", ["lost epoch"], consuming(_coordinator_without_followers, seconds=15.0), slow=True)
 @replaces(CoordinatorContext, "_enqueue")
 def heartbeats_respond_before_the_commit(real: Any, context: CoordinatorContext[Any], event: Any, *rest: Any) -> None:
     """The response to a heartbeat does not wait for the commit of its records."""
@@ -308,7 +308,7 @@ async def records_are_archived_before_their_dead_letters(
     await real(writer, leader, span, deliveries)
 
 
-@mutation("share", [LIVENESS, INVARIANT, *BROKEN], shared("kill", seconds=6.0))
+@mutation("share", [LIVENESS, INVARIANT, *BROKEN], shared("kill", seconds=6.0), slow=True)
 @replaces(ShareShard, "redundant_before")
 def live_snapshots_are_deleted(_: Any, shard: ShareShard) -> int:
     """Records are deleted behind the last snapshot of a partition, too."""
@@ -337,6 +337,7 @@ async def _former_leader_goes_on(simulation: Simulation, random: Random) -> None
         share_coordinator_state_topic_num_partitions="3",
     ),
     first_seed=9,
+    slow=True,
 )
 @replaces(share_shard, "_check_leader_epoch")
 def former_leaders_store_acknowledgements(*_: Any) -> None:

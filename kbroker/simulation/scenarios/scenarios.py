@@ -44,7 +44,8 @@ class Scenario:
     brokers than replicas in which brokers are cordoned and drained. `queues`: all runs have
     topics with delayed delivery, idempotency keys, views, and partitions that close. `consumer_protocol`: the members
     of groups are those of KIP-848. `progress`: writes must go on
-    while enough brokers can write (supervisor.py). `share_group`: a share group (KIP-932) consumes all topics.
+    while enough brokers can write (supervisor.py). `share_group`: a share group (KIP-932) consumes all topics. `security`: users
+    log in, whose passwords, rights and quotas change.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Scenario:
     progress: bool = False
     consumer_protocol: bool = False
     share_group: bool = False
+    security: bool = False
 
 
 _ALL = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
@@ -182,6 +184,14 @@ _CLUSTER_SCENARIOS = (
         coordination=True,
         brokers=3,
         queues=True,
+    ),
+    Scenario(
+        "cluster-security",
+        "users of three brokers, whose passwords, ACLs and quotas change; brokers die, and are cut off",
+        {**NODE, **NETWORK, **COORDINATION, **CLUSTER},
+        coordination=True,
+        brokers=3,
+        security=True,
     ),
 )
 _GROUPS = Scenario(

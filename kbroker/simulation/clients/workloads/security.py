@@ -95,7 +95,7 @@ _OPERATIONS = {
 
 
 class _Attempt(NamedTuple):
-    """A request that needs rights. `codes`: returns the errors of a response, `refused` is the one for lack of rights."""
+    """A request that needs rights. `codes` returns the errors of a response; `refused`: the one for lack of rights."""
 
     action: GuardedRequest
     request: Message

@@ -36,7 +36,7 @@ LONG_FAULTS_S = 10.0
 # The same for runs in which writes must go on: disks fill several times.
 PROGRESS_S = 5.0
 # The same for runs with security: rules must change often.
-SECURITY_S = 10.0
+SECURITY_S = 5.0
 
 
 @dataclass(slots=True)

@@ -67,6 +67,7 @@ TOPICS, PARTITIONS, GROUP, TRANSACTIONAL_ID = ("secured-a", "secured-b"), 3, "se
 MECHANISM = ScramMechanism.SCRAM_SHA_256
 PAYLOAD_BYTES = 1_500
 QUOTAS = (0, 0, 0, 4_000, 20_000)
+CHANGE_PAUSES_S, REQUEST_PAUSES_S = (0.05, 0.3, 1.5), (0.0, 0.02, 0.1)
 # A password that no user ever has.
 WRONG_PASSWORD = -1
 # The last versions that name topics.
@@ -131,14 +132,14 @@ class SecuredUsers:
     async def administrate(self) -> None:
         cluster, random = self.context.cluster("security", self._random, patient=True), self._random
         while not self.context.stop.requested:
-            await asyncio.sleep(random.choice((0.05, 0.5, 2.0)))
+            await asyncio.sleep(random.choice(CHANGE_PAUSES_S))
             await self._change(cluster, *self._draw_change())
         cluster.close()
 
     def _draw_change(self) -> tuple[SettingKey, int]:
         random, user = self._random, self._random.choice(USERS)
         kind = random.random()
-        if kind < 0.2:
+        if kind < 0.2 or (not self._values["password", user] and kind < 0.7):
             return ("password", user), self._next_password() if random.random() < 0.7 else 0
         if kind < 0.35:
             return ("quota", user), random.choice(QUOTAS)
@@ -226,7 +227,7 @@ class SecuredUsers:
                 for row in response.responses[0].partition_responses:
                     if not row.error_code:
                         self._positions[response.responses[0].name, row.index] = row.base_offset + 1
-            await asyncio.sleep(random.choice((0.0, 0.02, 0.2)))
+            await asyncio.sleep(random.choice(REQUEST_PAUSES_S))
 
     def _produce(self, session: "_Session", user: str, password: int, broker: int) -> _Attempt:
         topic, at_ms = session.random.choice(TOPICS), EPOCH_MS + int(session.context.loop.time() * 1000)

@@ -35,8 +35,8 @@ HEALING_S = 15.0
 LONG_FAULTS_S = 10.0
 # The same for runs in which writes must go on: disks fill several times.
 PROGRESS_S = 5.0
-# The same for runs with security: rules must change often.
-SECURITY_S = 5.0
+# How long runs with security are at most: their rules change often.
+SECURITY_S = 8.0
 
 
 @dataclass(slots=True)
@@ -209,10 +209,10 @@ class Plan:
         self.concurrent_faults, self.pause_s = min(self.concurrent_faults, 2), max(self.pause_s, 1.0)
 
     def secure(self) -> None:
-        """Let users log in, whose passwords, rights and quotas change. Few other clients: such runs are longer."""
+        """Let users log in, whose passwords, rights and quotas change. Few other clients: these make many requests."""
         self.security = True
         self.broker.update(SECURITY)
-        self.seconds += SECURITY_S
+        self.seconds = min(self.seconds, SECURITY_S)
         self.producers, self.readers, self.members = 1, 1, min(self.members, 1)
         self.pause_between_sends_s = max(self.pause_between_sends_s, 0.2)
 

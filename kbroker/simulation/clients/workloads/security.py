@@ -7,12 +7,12 @@ that the broker allowed the request: it checks the rights first.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any, NamedTuple
 
 from kbroker.authorization.acl import CLUSTER_NAME, Acl, Operation, PatternType, PermissionType, ResourceType
-from kbroker.simulation.checker.history import GuardedRequest, Outcome, SecurityChange, SettingKey
+from kbroker.simulation.checker.history import GuardedRequest, Outcome, Right, SecurityChange, SettingKey
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.cluster import Cluster
 from kbroker.simulation.clients.connection import SimClientConnection, connect
@@ -42,8 +42,6 @@ from protocol.messages.k29_acls import (
     DeleteAclsFilter,
     DeleteAclsRequest,
     DeleteAclsResponse,
-    DescribeAclsRequest,
-    DescribeAclsResponse,
 )
 from protocol.messages.k48_describe_client_quotas import EntityData
 from protocol.messages.k49_alter_client_quotas import (
@@ -55,11 +53,14 @@ from protocol.messages.k49_alter_client_quotas import (
 from protocol.messages.k50_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
+    UserName,
 )
 from protocol.records.batch import build_batch, parse_header
-from protocol.schema.message import Message
+from protocol.schema.message import Message, Struct
 from protocol.scram import MIN_ITERATIONS, ClientExchange, ScramMechanism, salted_password
 
 USERS = ("alice", "bob", "carol")
@@ -67,11 +68,9 @@ TOPICS, PARTITIONS, GROUP, TRANSACTIONAL_ID = ("secured-a", "secured-b"), 3, "se
 MECHANISM = ScramMechanism.SCRAM_SHA_256
 PAYLOAD_BYTES = 1_500
 QUOTAS = (0, 0, 0, 4_000, 20_000)
-CHANGE_PAUSES_S, REQUEST_PAUSES_S = (0.05, 0.3, 1.5), (0.0, 0.02, 0.1)
+CHANGE_PAUSES_S, REQUEST_PAUSES_S = (0.05, 0.3, 1.0), (0.0, 0.0, 0.05)
 # A password that no user ever has.
 WRONG_PASSWORD = -1
-# The last versions that name topics.
-PRODUCE_VERSION, FETCH_VERSION, COMMIT_VERSION = 12, 12, 9
 # With these errors a forwarded request has no decision of a controller.
 UNDECIDED = frozenset(
     {
@@ -95,28 +94,17 @@ _OPERATIONS = {
 }
 
 
-class _Attempt(NamedTuple):
-    """A request that needs rights. `codes` returns the errors of a response; `refused`: the one for lack of rights."""
-
-    action: GuardedRequest
-    request: Message
-    response_class: type[Message]
-    version: int | None
-    refused: ErrorCode
-    codes: Callable[[Any], Iterable[int]]
-
-
 class SecuredUsers:
-    """The users and their administrator, who share `context`."""
+    """The users and their administrator, who has `context`."""
 
     def __init__(self, context: WorkloadContext, random: Random) -> None:
         self.context = context
+        # Where the next record of a partition of the users is expected.
+        self.positions: dict[tuple[str, int], int] = {}
         self._random = random
         # What the administrator has set last, and the number of the last password.
         self._values: dict[SettingKey, int] = {}
         self._last_password = 0
-        # Where the next record of a partition of the users is expected.
-        self._positions: dict[tuple[str, int], int] = {}
 
     async def create(self, admin: Admin, replication_factor: int) -> None:
         """Create the topics, and users with some rights."""
@@ -179,10 +167,10 @@ class SecuredUsers:
             except OSError:
                 action.attempts_lost = True
             else:
-                code = _change_error(response)
-                if not code or (code is ErrorCode.RESOURCE_NOT_FOUND and action.attempts_lost):
+                codes = {ErrorCode(code) for code in _error_codes(response)}
+                if codes <= {ErrorCode.NONE} or (ErrorCode.RESOURCE_NOT_FOUND in codes and action.attempts_lost):
                     break
-                assert code in UNDECIDED, code
+                assert not codes.isdisjoint(UNDECIDED), codes
                 action.attempts_lost = True
             await cluster.backoff()
         self.context.history.end(operation, Outcome.OK)
@@ -191,236 +179,186 @@ class SecuredUsers:
 
     async def use(self, context: WorkloadContext, name: str, random: Random, user: str) -> None:
         """Log in and send requests, again and again, until stopped."""
-        for number in range(1 << 62):
-            if context.stop.requested:
-                return
-            broker = random.randrange(len(context.bootstrap))
+        number = 0
+        while not context.stop.requested:
+            broker, number = random.randrange(len(context.bootstrap)), number + 1
             host, port = context.bootstrap[broker]
             password = self._values["password", user]
             if not password or random.random() < 0.1:
                 password = random.choice((WRONG_PASSWORD, max(self._last_password - 1, 1)))
             try:
                 connection = await connect(context.loop, (host, port + 1), name, {}, TIMEOUT_S)
+                session = _Session(context, random, connection, f"{name}.{number}", (user, password, broker + 1))
+                try:
+                    await session.log_in()
+                    for _ in range(random.choice((3, 30, 300))):
+                        await session.send_request(random.choice(_KINDS), self.positions)
+                        await asyncio.sleep(random.choice(REQUEST_PAUSES_S))
+                        if context.stop.requested:
+                            break
+                finally:
+                    connection.close()
             except OSError:
                 await asyncio.sleep(random.uniform(0.02, 0.2))
-                continue
-            session = _Session(context, connection, f"{name}.{number}", random)
-            try:
-                if await session.log_in(GuardedRequest("login", user, password, broker + 1)):
-                    await self._send_requests(session, user, password, broker + 1)
-                else:
-                    await asyncio.sleep(random.uniform(0.02, 0.2))
-            except OSError:
-                pass
-            finally:
-                connection.close()
-
-    async def _send_requests(self, session: "_Session", user: str, password: int, broker: int) -> None:
-        random = session.random
-        for _ in range(random.choice((3, 30, 300))):
-            if session.context.stop.requested:
-                return
-            draw = random.choice((self._produce, self._produce, self._fetch, _commit, _create, _describe, _init))
-            attempt = draw(session, user, password, broker)
-            response = await session.request(attempt)
-            if isinstance(response, ProduceResponse):
-                for row in response.responses[0].partition_responses:
-                    if not row.error_code:
-                        self._positions[response.responses[0].name, row.index] = row.base_offset + 1
-            await asyncio.sleep(random.choice(REQUEST_PAUSES_S))
-
-    def _produce(self, session: "_Session", user: str, password: int, broker: int) -> _Attempt:
-        topic, at_ms = session.random.choice(TOPICS), EPOCH_MS + int(session.context.loop.time() * 1000)
-        batch = build_batch([(at_ms, None, bytes(PAYLOAD_BYTES), ())])
-        rows = [PartitionProduceData(index=index, records=bytearray(batch)) for index in range(PARTITIONS)]
-        action = _guarded("produce", user, password, broker, Operation.WRITE, ResourceType.TOPIC, topic)
-        action.produced_bytes = PARTITIONS * len(batch)
-        request = ProduceRequest(
-            acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=rows)]
-        )
-        return _Attempt(
-            action, request, ProduceResponse, PRODUCE_VERSION, ErrorCode.TOPIC_AUTHORIZATION_FAILED, _produce_codes
-        )
-
-    def _fetch(self, session: "_Session", user: str, password: int, broker: int) -> _Attempt:
-        topic, random = session.random.choice(TOPICS), session.random
-        rows = [
-            FetchPartition(
-                partition=index, fetch_offset=self._positions.get((topic, index), 0), partition_max_bytes=8192
-            )
-            for index in range(PARTITIONS)
-        ]
-        request = FetchRequest(
-            max_wait_ms=random.choice((0, 500, 3000)), min_bytes=1, topics=[FetchTopic(topic=topic, partitions=rows)]
-        )
-        action = _guarded("fetch", user, password, broker, Operation.READ, ResourceType.TOPIC, topic)
-        return _Attempt(
-            action, request, FetchResponse, FETCH_VERSION, ErrorCode.TOPIC_AUTHORIZATION_FAILED, _fetch_codes
-        )
 
 
-def _guarded(
-    name: str, user: str, password: int, broker: int, operation: Operation, resource_type: ResourceType, resource: str
-) -> GuardedRequest:
-    return GuardedRequest(f"{name} {resource}", user, password, broker, ((operation, resource_type, resource),))
+class _Session(NamedTuple):
+    """A connection of a user, and the name of its process in the history. `login`: user, password and broker."""
 
+    context: WorkloadContext
+    random: Random
+    connection: SimClientConnection
+    process: str
+    login: tuple[str, int, int]
 
-def _commit(session: "_Session", user: str, password: int, broker: int) -> _Attempt:
-    action = _guarded("commit", user, password, broker, Operation.READ, ResourceType.GROUP, GROUP)
-    row = OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
-    request = OffsetCommitRequest(group_id=GROUP, topics=[OffsetCommitRequestTopic(name=TOPICS[0], partitions=[row])])
-    return _Attempt(
-        action, request, OffsetCommitResponse, COMMIT_VERSION, ErrorCode.GROUP_AUTHORIZATION_FAILED, _commit_codes
-    )
-
-
-def _create(session: "_Session", user: str, password: int, broker: int) -> _Attempt:
-    """Let the controller check a new topic, which needs the right to create any topic, or this one."""
-    name = "secured-new"
-    action = _guarded("create", user, password, 0, Operation.CREATE, ResourceType.TOPIC, name)
-    action.rights += ((Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME),)
-    topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
-    request = CreateTopicsRequest(topics=[topic], timeout_ms=2000, validate_only=True)
-    return _Attempt(action, request, CreateTopicsResponse, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED, _create_codes)
-
-
-def _describe(session: "_Session", user: str, password: int, broker: int) -> _Attempt:
-    action = _guarded("acls of", user, password, broker, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
-    request = DescribeAclsRequest(
-        resource_type_filter=ResourceType.USER, resource_name_filter=None, pattern_type_filter=PatternType.ANY,
-        principal_filter=None, host_filter=None, operation=Operation.ANY, permission_type=PermissionType.ANY,
-    )  # fmt: skip
-    return _Attempt(action, request, DescribeAclsResponse, None, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, _top_code)
-
-
-def _init(session: "_Session", user: str, password: int, broker: int) -> _Attempt:
-    resource_type = ResourceType.TRANSACTIONAL_ID
-    action = _guarded("init", user, password, broker, Operation.WRITE, resource_type, TRANSACTIONAL_ID)
-    request = InitProducerIdRequest(transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=10_000)
-    refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    return _Attempt(action, request, InitProducerIdResponse, None, refused, _top_code)
-
-
-def _produce_codes(response: ProduceResponse) -> list[int]:
-    return [row.error_code for row in response.responses[0].partition_responses]
-
-
-def _fetch_codes(response: FetchResponse) -> list[int]:
-    return [row.error_code for topic in response.responses for row in topic.partitions]
-
-
-def _commit_codes(response: OffsetCommitResponse) -> list[int]:
-    return [row.error_code for topic in response.topics for row in topic.partitions]
-
-
-def _create_codes(response: CreateTopicsResponse) -> list[int]:
-    return [row.error_code for row in response.topics]
-
-
-def _top_code(response: Any) -> list[int]:
-    return [response.error_code]
-
-
-class _Session:
-    """A connection of a user, with the name of its process in the history."""
-
-    def __init__(self, context: WorkloadContext, connection: SimClientConnection, process: str, random: Random) -> None:
-        self.context = context
-        self.random = random
-        self._connection = connection
-        self._process = process
-
-    async def log_in(self, action: GuardedRequest) -> bool:
-        """Return whether the broker has accepted the password. Raises OSError."""
-        operation, outcome = self.context.history.begin(self._process, action), Outcome.UNKNOWN
-        password, nonce = f"{action.user} {action.password}", self.random.randbytes(12).hex()
-        exchange = ClientExchange(MECHANISM, action.user, password, nonce)
+    async def log_in(self) -> None:
+        """Raises OSError, also if the broker refuses the password."""
+        user, password, broker = self.login
+        operation = self.context.history.begin(self.process, GuardedRequest("login", user, password, broker))
+        exchange, outcome = ClientExchange(MECHANISM, user, f"{password}", f"{self.random.random()}"), Outcome.UNKNOWN
         try:
-            handshake = SaslHandshakeRequest(mechanism=MECHANISM.sasl_name)
-            await self._connection.request(handshake, SaslHandshakeResponse)
-            first = await self._authenticate(exchange.first)
-            final = first if first.error_code else await self._authenticate(exchange.final(bytes(first.auth_bytes)))
-            outcome = Outcome.FAILED if final.error_code else Outcome.OK
+            await self.connection.request(SaslHandshakeRequest(mechanism=MECHANISM.sasl_name), SaslHandshakeResponse)
+            response = await self._authenticate(exchange.first)
+            if not response.error_code:
+                response = await self._authenticate(exchange.final(bytes(response.auth_bytes)))
+            outcome = Outcome.FAILED if response.error_code else Outcome.OK
         finally:
             self.context.history.end(operation, outcome)
-        return outcome is Outcome.OK
+        if outcome is Outcome.FAILED:
+            raise PermissionError
 
     async def _authenticate(self, token: bytes) -> SaslAuthenticateResponse:
-        return await self._connection.request(SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse)
+        return await self.connection.request(SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse)
 
-    async def request(self, attempt: _Attempt) -> Message:
+    async def send_request(self, kind: "_Kind", positions: dict[tuple[str, int], int]) -> None:
         """Send a request, and record what came of it. Raises OSError."""
-        action, outcome, detail = attempt.action, Outcome.UNKNOWN, ""
-        operation = self.context.history.begin(self._process, action)
+        user, password, broker = self.login
+        resource, outcome, detail = self.random.choice(kind.names), Outcome.UNKNOWN, ""
+        rights: tuple[Right, ...] = ((kind.operation, kind.resource_type, resource),)
+        if kind.operation is Operation.CREATE:
+            # The controller decides. The right to create any topic suffices, too.
+            rights, broker = (*rights, (Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)), 0
+        request, name = kind.request(self, resource, positions), f"{kind.response_class.__name__} {resource}"
+        action = GuardedRequest(name, user, password, broker, rights)
+        operation = self.context.history.begin(self.process, action)
         try:
-            response: Any = await self._connection.request(
-                attempt.request, attempt.response_class, version=attempt.version
-            )
-            codes = {ErrorCode(code) for code in attempt.codes(response)}
+            response: Any = await self.connection.request(request, kind.response_class, version=kind.version)
+            codes = {ErrorCode(code) for code in _error_codes(response)}
             detail = ", ".join(sorted(code.name for code in codes))
-            action.throttle_ms = response.throttle_time_ms if action.produced_bytes else 0
-            if isinstance(response, FetchResponse):
-                action.newest_record_ns = max(_record_times_ns(response), default=0)
-            if attempt.refused in codes:
+            if isinstance(response, ProduceResponse):
+                action.produced_bytes, action.throttle_ms = PARTITIONS * PAYLOAD_BYTES, response.throttle_time_ms
+                for row in response.responses[0].partition_responses:
+                    positions[resource, row.index] = max(positions.get((resource, row.index), 0), row.base_offset + 1)
+            elif isinstance(response, FetchResponse):
+                rows = [row for topic in response.responses for row in topic.partitions if row.records]
+                times_ms = [parse_header(memoryview(row.records)).base_timestamp for row in rows]  # type: ignore[arg-type]
+                action.newest_record_ns = (max(times_ms, default=EPOCH_MS) - EPOCH_MS) * 1_000_000
+            if ErrorCode[f"{kind.resource_type.name}_AUTHORIZATION_FAILED"] in codes:
                 outcome = Outcome.FAILED
-            elif action.broker or codes.isdisjoint(UNDECIDED):
+            elif broker or codes.isdisjoint(UNDECIDED):
                 outcome = Outcome.OK
         finally:
             self.context.history.end(operation, outcome, detail)
-        return response
 
 
-def _record_times_ns(response: FetchResponse) -> Iterator[int]:
-    for topic in response.responses:
-        for row in topic.partitions:
-            if row.records:
-                header = parse_header(memoryview(row.records))
-                yield (header.base_timestamp - EPOCH_MS) * 1_000_000
+def _error_codes(row: Struct) -> Iterator[int]:
+    for name in type(row).__rows__:
+        value = getattr(row, name)
+        if name == "error_code":
+            yield value
+        elif isinstance(value, list):
+            for each in value:
+                yield from _error_codes(each) if isinstance(each, Struct) else ()
+
+
+class _Kind(NamedTuple):
+    """A kind of requests that need a right on one of `names`. `request` makes one."""
+
+    operation: Operation
+    resource_type: ResourceType
+    names: tuple[str, ...]
+    request: Callable[[_Session, str, Mapping[tuple[str, int], int]], Message]
+    response_class: type[Message]
+    version: int | None = None
+
+
+def _produce(session: _Session, topic: str, positions: object) -> ProduceRequest:
+    at_ms = EPOCH_MS + int(session.context.loop.time() * 1000)
+    batch = build_batch([(at_ms, None, bytes(PAYLOAD_BYTES), ())])
+    rows = [PartitionProduceData(index=index, records=bytearray(batch)) for index in range(PARTITIONS)]
+    return ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=rows)])
+
+
+def _fetch(session: _Session, topic: str, positions: Mapping[tuple[str, int], int]) -> FetchRequest:
+    rows = [
+        FetchPartition(partition=index, fetch_offset=positions.get((topic, index), 0), partition_max_bytes=8192)
+        for index in range(PARTITIONS)
+    ]
+    wait_ms = session.random.choice((0, 500, 3000))
+    return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic(topic=topic, partitions=rows)])
+
+
+def _commit(session: _Session, group: str, positions: object) -> OffsetCommitRequest:
+    row = OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    topic = OffsetCommitRequestTopic(name=TOPICS[0], partitions=[row])
+    return OffsetCommitRequest(group_id=group, topics=[topic])
+
+
+def _create(session: _Session, topic: str, positions: object) -> CreateTopicsRequest:
+    new = CreatableTopic(name=topic, num_partitions=1, replication_factor=1)
+    return CreateTopicsRequest(topics=[new], timeout_ms=2000, validate_only=True)
+
+
+def _describe(session: _Session, cluster: str, positions: object) -> DescribeUserScramCredentialsRequest:
+    return DescribeUserScramCredentialsRequest(users=[UserName(name="nobody")])
+
+
+def _begin(session: _Session, transactional_id: str, positions: object) -> InitProducerIdRequest:
+    return InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=10_000)
+
+
+_T = ResourceType
+# Produce and Fetch have the last versions that name topics.
+_KINDS = (
+    _Kind(Operation.WRITE, _T.TOPIC, TOPICS, _produce, ProduceResponse, 12),
+    _Kind(Operation.WRITE, _T.TOPIC, TOPICS, _produce, ProduceResponse, 12),
+    _Kind(Operation.READ, _T.TOPIC, TOPICS, _fetch, FetchResponse, 12),
+    _Kind(Operation.READ, _T.GROUP, (GROUP,), _commit, OffsetCommitResponse, 9),
+    _Kind(Operation.CREATE, _T.TOPIC, ("secured-new",), _create, CreateTopicsResponse),
+    _Kind(Operation.DESCRIBE, _T.CLUSTER, (CLUSTER_NAME,), _describe, DescribeUserScramCredentialsResponse),
+    _Kind(Operation.WRITE, _T.TRANSACTIONAL_ID, (TRANSACTIONAL_ID,), _begin, InitProducerIdResponse),
+)
 
 
 # The requests of the administrator.
 
 
 def _change_request(key: SettingKey, value: int, former: int, salt: bytes) -> tuple[Message | None, type[Any]]:
-    """Return the request of a change, and the class of its response; None if there is nothing to change."""
+    """Return the request of a change, None if there is nothing to change, and the class of its response."""
     if isinstance(key, Acl):
+        resource_type, pattern, name, principal, host, operation, permission = key
         if value:
-            row = AclCreation(
-                resource_type=key.resource_type, resource_name=key.name, resource_pattern_type=key.pattern_type,
-                principal=key.principal, host=key.host, operation=key.operation, permission_type=key.permission,
+            new = AclCreation(
+                resource_type=resource_type, resource_pattern_type=pattern, resource_name=name, principal=principal,
+                host=host, operation=operation, permission_type=permission,
             )  # fmt: skip
-            return CreateAclsRequest(creations=[row]), CreateAclsResponse
-        filter = DeleteAclsFilter(
-            resource_type_filter=key.resource_type, resource_name_filter=key.name,
-            pattern_type_filter=key.pattern_type, principal_filter=key.principal, host_filter=key.host,
-            operation=key.operation, permission_type=key.permission,
+            return CreateAclsRequest(creations=[new]), CreateAclsResponse
+        old = DeleteAclsFilter(
+            resource_type_filter=resource_type, pattern_type_filter=pattern, resource_name_filter=name,
+            principal_filter=principal, host_filter=host, operation=operation, permission_type=permission,
         )  # fmt: skip
-        return DeleteAclsRequest(filters=[filter]), DeleteAclsResponse
+        return DeleteAclsRequest(filters=[old]), DeleteAclsResponse
     kind, user = key
     if kind == "quota":
         op = OpData(key="producer_byte_rate", value=float(value), remove=not value)
         entry = EntryData(entity=[EntityData(entity_type="user", entity_name=user)], ops=[op])
         return AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse
-    request = AlterUserScramCredentialsRequest()
-    if value:
-        salted = salted_password(MECHANISM, f"{user} {value}", salt, MIN_ITERATIONS)
-        request.upsertions = [
-            ScramCredentialUpsertion(
-                name=user, mechanism=MECHANISM, iterations=MIN_ITERATIONS, salt=salt, salted_password=salted
-            )
-        ]
-    elif former:
-        request.deletions = [ScramCredentialDeletion(name=user, mechanism=MECHANISM)]
-    else:
-        return None, AlterUserScramCredentialsResponse
-    return request, AlterUserScramCredentialsResponse
-
-
-def _change_error(response: Any) -> ErrorCode:
-    if isinstance(response, DeleteAclsResponse):
-        rows: list[Any] = response.filter_results
-    elif isinstance(response, AlterClientQuotasResponse):
-        rows = response.entries
-    else:
-        rows = response.results
-    return ErrorCode(getattr(response, "error_code", 0) or rows[0].error_code)
+    if not value:
+        deletions = [ScramCredentialDeletion(name=user, mechanism=MECHANISM)]
+        request = AlterUserScramCredentialsRequest(deletions=deletions) if former else None
+        return request, AlterUserScramCredentialsResponse
+    salted = salted_password(MECHANISM, f"{value}", salt, MIN_ITERATIONS)
+    upsertion = ScramCredentialUpsertion(
+        name=user, mechanism=MECHANISM, iterations=MIN_ITERATIONS, salt=salt, salted_password=salted
+    )
+    return AlterUserScramCredentialsRequest(upsertions=[upsertion]), AlterUserScramCredentialsResponse

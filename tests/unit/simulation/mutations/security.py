@@ -17,8 +17,8 @@ from tests.unit.simulation.mutations.shapes import only, with_values
 SCENARIO = "cluster-security"
 FORBIDDEN, REFUSED, REVOKED, QUOTA = ["forbidden request"], ["refused request"], ["revoked login"], ["wrong quota"]
 # Few clients without logins.
-CALM = only(members=0, seconds=8.0)
-FAULTS = with_values(only(kill, controller, isolate, pause_s=1.0, seconds=8.0), members=0)
+CALM = only(members=0, seconds=6.0)
+FAULTS = with_values(only(kill, controller, isolate, pause_s=1.0, seconds=6.0), members=0)
 
 
 @mutation(SCENARIO, FORBIDDEN, CALM)

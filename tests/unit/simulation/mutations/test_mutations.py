@@ -16,6 +16,7 @@ from tests.unit.simulation.mutations import (
     plans,
     queues,
     reassignment,
+    security,
     serving,
     storage,
     transactions,
@@ -33,6 +34,7 @@ MODULES = (
     reassignment,
     plans,
     queues,
+    security,
 )
 
 # Those that take the most processor time: together more than all others.

@@ -7,7 +7,7 @@ that the broker allowed the request: it checks the rights first.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random
 from typing import Any, NamedTuple
 
@@ -71,15 +71,6 @@ QUOTAS = (0, 0, 0, 4_000, 20_000)
 CHANGE_PAUSES_S, REQUEST_PAUSES_S = (0.05, 0.3, 1.0), (0.0, 0.0, 0.05)
 # A password that no user ever has.
 WRONG_PASSWORD = -1
-# With these errors a forwarded request has no decision of a controller.
-UNDECIDED = frozenset(
-    {
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-    }
-)
 _NAMES = {
     ResourceType.TOPIC: (*TOPICS, "secured-"),
     ResourceType.GROUP: (GROUP, "secured-"),
@@ -170,7 +161,7 @@ class SecuredUsers:
                 codes = {ErrorCode(code) for code in _error_codes(response)}
                 if codes <= {ErrorCode.NONE} or (ErrorCode.RESOURCE_NOT_FOUND in codes and action.attempts_lost):
                     break
-                assert not codes.isdisjoint(UNDECIDED), codes
+                assert not _is_decision(codes), codes
                 action.attempts_lost = True
             await cluster.backoff()
         self.context.history.end(operation, Outcome.OK)
@@ -255,7 +246,7 @@ class _Session(NamedTuple):
                 action.newest_record_ns = (max(times_ms, default=EPOCH_MS) - EPOCH_MS) * 1_000_000
             if ErrorCode[f"{kind.resource_type.name}_AUTHORIZATION_FAILED"] in codes:
                 outcome = Outcome.FAILED
-            elif broker or codes.isdisjoint(UNDECIDED):
+            elif broker or _is_decision(codes):
                 outcome = Outcome.OK
         finally:
             self.context.history.end(operation, outcome, detail)
@@ -269,6 +260,11 @@ def _error_codes(row: Struct) -> Iterator[int]:
         elif isinstance(value, list):
             for each in value:
                 yield from _error_codes(each) if isinstance(each, Struct) else ()
+
+
+def _is_decision(codes: Iterable[ErrorCode]) -> bool:
+    """Return whether a controller has handled a request that was forwarded to it, by the errors in its response."""
+    return not any(code.retriable or code is ErrorCode.UNKNOWN_SERVER_ERROR for code in codes)
 
 
 class _Kind(NamedTuple):

@@ -21,7 +21,7 @@ CALM = only(members=0, seconds=6.0)
 FAULTS = with_values(only(kill, controller, isolate, pause_s=1.0, seconds=6.0), members=0)
 
 
-@mutation(SCENARIO, FORBIDDEN, CALM)
+@mutation(SCENARIO, FORBIDDEN, CALM, first_seed=2)
 @replaces(Authorizer, "use")
 def known_rights_stay(real: Any, authorizer: Authorizer, rules: RuleSet) -> None:
     """The topics that a client was allowed to use stay allowed after the rules have changed."""
@@ -34,7 +34,7 @@ def known_rights_stay(real: Any, authorizer: Authorizer, rules: RuleSet) -> None
         access.writable_topics |= writable
 
 
-@mutation(SCENARIO, [*FORBIDDEN, *REFUSED], FAULTS)
+@mutation(SCENARIO, [*FORBIDDEN, *REFUSED], FAULTS, slow=True)
 @replaces(Authorizer, "use")
 def later_rules_are_not_used(_: Any, authorizer: Authorizer, rules: RuleSet) -> None:
     """A broker decides by the rules of its start."""
@@ -63,13 +63,13 @@ def quotas_are_those_of_another_user(real: Any, quotas: Any, user: str, *rest: A
     return real(quotas, USERS[USERS.index(user) - 1] if user in USERS else user, *rest)
 
 
-@mutation(SCENARIO, REVOKED, CALM)
+@mutation(SCENARIO, REVOKED, CALM, slow=True)
 @replaces(SocketServer, "close_revoked")
 def connections_of_former_passwords_stay(_: Any, server: Any) -> None:
     """A changed or deleted password ends no connection."""
 
 
-@mutation(SCENARIO, FORBIDDEN, CALM)
+@mutation(SCENARIO, FORBIDDEN, CALM, slow=True)
 @replaces(Access, "current")
 def fetches_are_checked_at_their_beginning(_: Any, access: Access) -> Access:
     """A Fetch that has waited returns records to a client that has lost the right meanwhile."""

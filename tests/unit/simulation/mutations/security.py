@@ -40,7 +40,7 @@ def later_rules_are_not_used(_: Any, authorizer: Authorizer, rules: RuleSet) -> 
     """A broker decides by the rules of its start."""
 
 
-@mutation(SCENARIO, FORBIDDEN, CALM)
+@mutation(SCENARIO, FORBIDDEN, CALM, first_seed=1)
 @replaces(ControllerChannel, "forward")
 def requests_are_forwarded_as_the_broker(
     real: Any, channel: Any, request: Any, version: int, client_id: Any, principal: Any, *rest: Any
@@ -49,7 +49,7 @@ def requests_are_forwarded_as_the_broker(
     return real(channel, request, version, client_id, BROKER_PRINCIPAL, *rest)
 
 
-@mutation(SCENARIO, FORBIDDEN, CALM)
+@mutation(SCENARIO, FORBIDDEN, CALM, first_seed=3)
 @replaces(RuleSet, "_change")
 def denials_are_overlooked(real: Any, rules: RuleSet, removed: Any, added: Any) -> None:
     """A DENY denies nothing."""
@@ -63,7 +63,7 @@ def quotas_are_those_of_another_user(real: Any, quotas: Any, user: str, *rest: A
     return real(quotas, USERS[USERS.index(user) - 1] if user in USERS else user, *rest)
 
 
-@mutation(SCENARIO, REVOKED, CALM, slow=True)
+@mutation(SCENARIO, REVOKED, CALM, first_seed=1, slow=True)
 @replaces(SocketServer, "close_revoked")
 def connections_of_former_passwords_stay(_: Any, server: Any) -> None:
     """A changed or deleted password ends no connection."""

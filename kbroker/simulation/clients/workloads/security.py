@@ -106,8 +106,6 @@ class SecuredUsers:
             for _ in range(4):
                 await self._change(admin.cluster, self._draw_acl(user)._replace(permission=PermissionType.ALLOW), 1)
 
-    # The administrator.
-
     async def administrate(self) -> None:
         cluster, random = self.context.cluster("security", self._random, patient=True), self._random
         while not self.context.stop.requested:
@@ -165,8 +163,6 @@ class SecuredUsers:
                 action.attempts_lost = True
             await cluster.backoff()
         self.context.history.end(operation, Outcome.OK)
-
-    # The users.
 
     async def use(self, context: WorkloadContext, name: str, random: Random, user: str) -> None:
         """Log in and send requests, again and again, until stopped."""
@@ -324,9 +320,6 @@ _KINDS = (
     _Kind(Operation.DESCRIBE, _T.CLUSTER, (CLUSTER_NAME,), _describe, DescribeUserScramCredentialsResponse),
     _Kind(Operation.WRITE, _T.TRANSACTIONAL_ID, (TRANSACTIONAL_ID,), _begin, InitProducerIdResponse),
 )
-
-
-# The requests of the administrator.
 
 
 def _change_request(key: SettingKey, value: int, former: int, salt: bytes) -> tuple[Message | None, type[Any]]:

@@ -16,7 +16,6 @@ from tests.unit.simulation.mutations import (
     plans,
     queues,
     reassignment,
-    security,
     serving,
     storage,
     transactions,
@@ -34,7 +33,6 @@ MODULES = (
     reassignment,
     plans,
     queues,
-    security,
 )
 
 # Those that take the most processor time: together more than all others.

@@ -30,6 +30,7 @@ from kbroker.simulation.clients.workloads.quiescence import (
 )
 from kbroker.simulation.clients.workloads.recreation import TOPIC as RECREATED_TOPIC
 from kbroker.simulation.clients.workloads.recreation import RecreatedTopic
+from kbroker.simulation.clients.workloads.security import USERS, SecuredUsers
 from kbroker.simulation.clients.workloads.share_groups import GROUP as SHARE_GROUP
 from kbroker.simulation.clients.workloads.share_groups import ShareGroupWorkload
 from kbroker.simulation.clients.workloads.stale_client import StaleClient
@@ -74,6 +75,7 @@ class Programs:
         self._members: dict[str, tuple[StopSignal, asyncio.Future[Any]]] = {}
         self._recreated: RecreatedTopic | None = None
         self._queues: QueueTopics | None = None
+        self._secured: SecuredUsers | None = None
         self._shares: ShareGroupWorkload | None = None
         # Members of the share group stop when it is finished with all records.
         self._shares_stop = StopSignal()
@@ -112,6 +114,9 @@ class Programs:
             configs = self._lossless_configs(queues_random)
             self._queues = QueueTopics(queues_context, queues_random, configs, self._plan.replication_factor)
             await self._queues.create(admin)
+        if self._plan.security:
+            self._secured = SecuredUsers(*self._client("security")[1:])
+            await self._secured.create(admin, self._plan.replication_factor)
         if self._plan.share_members:
             self._shares = self._share_group()
             await self._shares.create(admin, self._plan.replication_factor)
@@ -176,6 +181,11 @@ class Programs:
             for name, context, random in self._clients("share", plan.share_members):
                 context.stop = self._shares_stop
                 self._running_shares.append(context.loop.run(self._shares.consume(context, name, random)))
+        if self._secured is not None:
+            self._run(self._secured.context, self._secured.administrate())
+            for user in USERS:
+                name, context, random = self._client(user)
+                self._run(context, self._secured.use(context, name, random, user))
         for name, context, random in self._clients("deleter", plan.deleters):
             self._run(context, delete_records(context, name, random, self.partitions))
         self._start_transactions()

@@ -111,6 +111,8 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
     plan.small_turns = Random(f"{seed}/{scenario}/slices").random() < SMALL_TURNS
     if SCENARIOS[scenario].progress:
         plan.expect_progress()
+    if SCENARIOS[scenario].security:
+        plan.secure()
     if shape is not None:
         shape(plan)
     simulation = Simulation(

@@ -11,6 +11,8 @@ from kbroker.simulation.scenarios.cluster_faults import (
     OUTAGE,
     POWER_OF_SEVERAL,
     controller,
+    isolate,
+    kill_all,
 )
 from kbroker.simulation.scenarios.faults import (
     CLOCK,
@@ -45,6 +47,7 @@ class Scenario:
     topics with delayed delivery, idempotency keys, views, and partitions that close. `consumer_protocol`: the members
     of groups are those of KIP-848. `progress`: writes must go on
     while enough brokers can write (supervisor.py). `share_group`: a share group (KIP-932) consumes all topics.
+    `security`: users log in, whose passwords, rights and quotas change.
     """
 
     name: str
@@ -66,6 +69,7 @@ class Scenario:
     progress: bool = False
     consumer_protocol: bool = False
     share_group: bool = False
+    security: bool = False
 
 
 _ALL = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
@@ -182,6 +186,14 @@ _CLUSTER_SCENARIOS = (
         coordination=True,
         brokers=3,
         queues=True,
+    ),
+    Scenario(
+        "cluster-security",
+        "users of three brokers, whose passwords, ACLs and quotas change; brokers die, and are cut off",
+        {**NODE, **NETWORK, **COORDINATION, "controller": controller, "isolate": isolate, "kill_all": kill_all},
+        coordination=True,
+        brokers=3,
+        security=True,
     ),
 )
 _GROUPS = Scenario(

@@ -51,7 +51,10 @@ Types = Mapping[TopicPartition, Mapping[int, int]]
 
 @dataclass(slots=True, eq=False)
 class _Session:
+    """`topic_ids`: as known when it was opened. It has partitions of these topics."""
+
     connection: SimClientConnection
+    topic_ids: Mapping[str, bytes]
     epoch: int = INITIAL_EPOCH
     partitions: set[TopicPartition] = field(default_factory=set)
 
@@ -130,7 +133,8 @@ class ShareMember:
         if any((names.get(topic_id), index) not in leaders for topic_id, index in self._assignment):
             with suppress(OSError):
                 await self._cluster.refresh_metadata(self._topics)
-        assigned = [(names[topic_id], index) for topic_id, index in self._assignment if topic_id in names]
+        current = set(self._cluster.topic_ids.values())
+        assigned = [(names[topic_id], index) for topic_id, index in self._assignment if topic_id in current]
         nodes = sorted({leaders[tp].node for tp in assigned if tp in leaders})
         if not nodes:
             return None
@@ -141,9 +145,10 @@ class ShareMember:
         """Return the session with a leader, which may have to be opened. Raises OSError."""
         connection = await self._cluster.node(node)
         session = self._sessions.get(node)
-        if session is None or session.connection is not connection:
+        topic_ids = self._cluster.topic_ids
+        if session is None or session.connection is not connection or session.topic_ids != topic_ids:
             self._end_session(node)
-            session = self._sessions[node] = _Session(connection)
+            session = self._sessions[node] = _Session(connection, dict(topic_ids))
         return session
 
     def _end_session(self, node: int) -> None:

@@ -45,6 +45,8 @@ class Scenario:
     topics with delayed delivery, idempotency keys, views, and partitions that close. `consumer_protocol`: the members
     of groups are those of KIP-848. `progress`: writes must go on
     while enough brokers can write (supervisor.py). `share_group`: a share group (KIP-932) consumes all topics.
+    `group_changes`: the share of runs of a group's scenario with an operator of the share group, and in a cluster with
+    administration.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Scenario:
     progress: bool = False
     consumer_protocol: bool = False
     share_group: bool = False
+    group_changes: float = 0.0
 
 
 _ALL = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
@@ -191,6 +194,7 @@ _GROUPS = Scenario(
     coordination=True,
     brokers=3,
     consumer_protocol=True,
+    group_changes=0.5,
 )
 _SHARES = (
     Scenario(
@@ -200,6 +204,7 @@ _SHARES = (
         transactions=0.5,
         compaction=0.2,
         share_group=True,
+        group_changes=0.5,
     ),
     Scenario(
         "cluster-share",
@@ -209,6 +214,7 @@ _SHARES = (
         transactions=0.3,
         brokers=3,
         share_group=True,
+        group_changes=0.5,
     ),
 )
 _EVERYTHING = Scenario(

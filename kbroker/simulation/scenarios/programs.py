@@ -30,7 +30,7 @@ from kbroker.simulation.clients.workloads.quiescence import (
 )
 from kbroker.simulation.clients.workloads.recreation import TOPIC as RECREATED_TOPIC
 from kbroker.simulation.clients.workloads.recreation import RecreatedTopic
-from kbroker.simulation.clients.workloads.share_changes import CHANGING
+from kbroker.simulation.clients.workloads.share_changes import CHANGING, ShareGroupOperator
 from kbroker.simulation.clients.workloads.share_groups import DEAD_LETTERS, ShareGroupWorkload
 from kbroker.simulation.clients.workloads.share_groups import GROUP as SHARE_GROUP
 from kbroker.simulation.clients.workloads.stale_client import StaleClient
@@ -76,6 +76,7 @@ class Programs:
         self._recreated: RecreatedTopic | None = None
         self._queues: QueueTopics | None = None
         self._shares: ShareGroupWorkload | None = None
+        self._operator: ShareGroupOperator | None = None
         # Members of the share group stop when it is finished with all records.
         self._shares_stop = StopSignal()
         self._running_shares: list[asyncio.Future[Any]] = []
@@ -115,7 +116,9 @@ class Programs:
             await self._queues.create(admin)
         if self._plan.share_members:
             self._shares = self._share_group()
-            await self._shares.create(admin, self._plan.replication_factor, random)
+            await self._shares.create(admin, self._plan.replication_factor)
+            if self._operator is not None:
+                await self._operator.create(admin, random)
             configs = {"internal.segment.bytes": str(random.choice((64, 1024)) << 10)}
             await self._create_internal_topic(admin, SHARE, SHARE_GROUP_STATE_TOPIC, configs, SHARE_KEY)
         if self._plan.members or self._plan.transformers:
@@ -177,9 +180,9 @@ class Programs:
             for name, context, random in self._clients("share", plan.share_members):
                 context.stop = self._shares_stop
                 self._running_shares.append(context.loop.run(self._shares.consume(context, name, random)))
-            if self._shares.operator is not None:
-                name, context, random = self._client("operator")
-                self._run(context, self._shares.operator.run(context, name, random))
+        if self._operator is not None:
+            name, context, random = self._client("operator")
+            self._run(context, self._operator.run(context, name, random))
         for name, context, random in self._clients("deleter", plan.deleters):
             self._run(context, delete_records(context, name, random, self.partitions))
         self._start_transactions()
@@ -254,7 +257,8 @@ class Programs:
             committed_only=plan.transactional and random.random() < 0.5,
         )
         if plan.group_changes:
-            shares.operate(self._lossless_configs(random), plan.replication_factor)
+            shares.subscribe(CHANGING)
+            self._operator = ShareGroupOperator(shares, self._lossless_configs(random), plan.replication_factor)
         return shares
 
     async def _finish_shares(self, shares: ShareGroupWorkload) -> None:
@@ -341,6 +345,8 @@ class Programs:
             late = await context.loop.run(reading)
             assert not late, f"these partitions were not read to the end: {late}"
         if self._shares is not None:
+            while self._simulation.shares.states_of_deleted_topics():
+                await asyncio.sleep(CHECK_INTERVAL_S)
             random, history = self._simulation.random_for("shared-end"), self._simulation.history
             keeps_all = not self._plan.deleters and not any(topic.keys for topic in self._plan.topics.values())
             await context.loop.run(self._shares.check_at_the_end(context, random, history, is_complete=keeps_all))

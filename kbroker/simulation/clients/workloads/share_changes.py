@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from random import Random
-from typing import TYPE_CHECKING
 
 from kbroker.client.requests import GROUP as GROUP_KEY
 from kbroker.simulation.checker.history import TopicPartition
@@ -17,6 +16,7 @@ from kbroker.simulation.clients.cluster import Cluster, CoordinatorClient, Refus
 from kbroker.simulation.clients.group_offsets import LATEST, list_offset
 from kbroker.simulation.clients.records import RecordShape, ValueSource, build_records
 from kbroker.simulation.clients.workloads.context import WorkloadContext
+from kbroker.simulation.clients.workloads.share_groups import GROUP, ShareGroupWorkload
 from kbroker.simulation.runtime.environment import EPOCH_MS
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
@@ -28,9 +28,6 @@ from protocol.messages.k90_share_group_offsets import (
 )
 from protocol.records.batch import build_batch
 
-if TYPE_CHECKING:
-    from kbroker.simulation.clients.workloads.share_groups import ShareGroupWorkload
-
 CHANGING = "changing"
 MAX_PARTITIONS = 4
 PAUSE_S = 0.3
@@ -39,14 +36,10 @@ FIRST_VALUE = 500_000_000
 
 
 class ShareGroupOperator:
-    """`partition_count`: of the topic, as far as it is known."""
+    """`configs`: of its topic."""
 
-    def __init__(
-        self, workload: "ShareGroupWorkload", group: str, configs: Mapping[str, str], replication_factor: int
-    ) -> None:
-        self.partition_count = 0
+    def __init__(self, workload: ShareGroupWorkload, configs: Mapping[str, str], replication_factor: int) -> None:
         self._workload = workload
-        self._group = group
         self._configs = configs
         self._replication_factor = replication_factor
         self._topic_id: bytes | None = None
@@ -93,18 +86,22 @@ class ShareGroupOperator:
             with suppress(OSError):
                 described = await admin.describe(CHANGING)
                 if described is not None and described.topic_id not in self._former_ids:
-                    self._topic_id, self.partition_count = described.topic_id, described.partitions
+                    self._topic_id = described.topic_id
+                    self._note_partitions(described.partitions)
             await admin.cluster.backoff()
 
     async def _grow(self, admin: Admin) -> None:
         described = await admin.describe(CHANGING)
         if described is not None and described.topic_id == self._topic_id and described.partitions < MAX_PARTITIONS:
             await admin.create_partitions(CHANGING, described.partitions + 1)
-            self.partition_count = described.partitions + 1
+            self._note_partitions(described.partitions + 1)
+
+    def _note_partitions(self, count: int) -> None:
+        self._workload.added = [(CHANGING, index) for index in range(count)]
 
     async def _produce(self, cluster: Cluster, random: Random) -> None:
         """Send one batch, without retries. Raises OSError."""
-        tp = CHANGING, random.randrange(self.partition_count)
+        tp = random.choice(self._workload.added)
         values = self._values.allocate(random.choice((1, 5, 20)))
         connection = await cluster.leader(tp)
         assert self._topic_id is not None
@@ -134,8 +131,8 @@ class ShareGroupOperator:
         """Repeat the request until its outcome is known. Returns whether it had an effect."""
         partition = AlterShareGroupOffsetsRequestPartition(partition_index=tp[1], start_offset=start)
         topic = AlterShareGroupOffsetsRequestTopic(topic_name=tp[0], partitions=[partition])
-        request = AlterShareGroupOffsetsRequest(group_id=self._group, topics=[topic])
-        coordinator = CoordinatorClient(cluster, self._group, GROUP_KEY)
+        request = AlterShareGroupOffsetsRequest(group_id=GROUP, topics=[topic])
+        coordinator = CoordinatorClient(cluster, GROUP, GROUP_KEY)
         try:
             while True:
                 with suppress(OSError):

@@ -22,7 +22,6 @@ from kbroker.simulation.clients.group_offsets import EARLIEST, LATEST, list_offs
 from kbroker.simulation.clients.records import MAX_DECOMPRESSED, read_batches
 from kbroker.simulation.clients.share_member import ALL_RECORDS, ShareMember, Types
 from kbroker.simulation.clients.workloads.context import StopSignal, WorkloadContext
-from kbroker.simulation.clients.workloads.share_changes import CHANGING, ShareGroupOperator
 from kbroker.simulation.clients.workloads.share_rules import Place, SharedRecords, SharePolicy
 from protocol.errors import ErrorCode
 from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -47,8 +46,8 @@ ACCEPT, RELEASE, REJECT, RENEW = (
 
 
 class ShareGroupWorkload:
-    """`partitions`: those that the group consumes. `leader_of`: as that of ShareMember. `operator`: of the
-    group and its topics, if it is changed."""
+    """`partitions`: those that the group consumes. `leader_of`: as that of ShareMember. `added`: those of a topic
+    that an operator deletes and creates (share_changes.py)."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class ShareGroupWorkload:
         committed_only: bool,
     ) -> None:
         self.committed_only = committed_only
-        self.operator: ShareGroupOperator | None = None
+        self.added: list[TopicPartition] = []
         self._partitions = list(partitions)
         self._topics = list(dict.fromkeys(topic for topic, _ in partitions))
         self._leader_of = leader_of
@@ -78,13 +77,11 @@ class ShareGroupWorkload:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        changing = range(0 if self.operator is None else self.operator.partition_count)
-        return [*self._partitions, *((CHANGING, index) for index in changing)]
+        return [*self._partitions, *self.added]
 
-    def operate(self, configs: Mapping[str, str], replication_factor: int) -> None:
-        """Let an operator change the group, and a topic more."""
-        self.operator = ShareGroupOperator(self, GROUP, configs, replication_factor)
-        self._topics.append(CHANGING)
+    def subscribe(self, topic: str) -> None:
+        """Let the members that begin from now on consume another topic."""
+        self._topics.append(topic)
 
     @property
     def configs(self) -> dict[str, str]:
@@ -98,11 +95,9 @@ class ShareGroupWorkload:
             "errors.deadletterqueue.topic.name": DEAD_LETTERS if self.policy.has_dead_letters else "",
         }
 
-    async def create(self, admin: Admin, replication_factor: int, random: Random) -> None:
+    async def create(self, admin: Admin, replication_factor: int) -> None:
         await admin.create_topic(DEAD_LETTERS, 1, {DEAD_LETTER_ENABLE: "true"}, replication_factor=replication_factor)
         await admin.alter_configs(GROUP, self.configs, kind=ConfigResourceType.GROUP)
-        if self.operator is not None:
-            await self.operator.create(admin, random)
 
     # Members.
 
@@ -185,7 +180,7 @@ class ShareGroupWorkload:
         cluster = Cluster(context.loop, context.bootstrap, random, "shared-end")
         letters = await _read_dead_letters(cluster)
         log: dict[Place, int] = {}
-        for tp in self.partitions[len(self._partitions) :]:
+        for tp in self.added:
             async for data in _read_log(cluster, tp):
                 log.update({(tp, offset): value for offset, value in read_batches(data, 0, (), ALL_RECORDS).reads})
         cluster.close()

@@ -163,9 +163,12 @@ class ShareMember:
     # Records.
 
     async def fetch(
-        self, node: int, partitions: frozenset[TopicPartition], types: Types, max_wait_ms: int
+        self, node: int, partitions: frozenset[TopicPartition], types: Types, max_wait_ms: int, *, is_greedy: bool
     ) -> dict[TopicPartition, dict[int, tuple[int, int]]]:
-        """Acknowledge records, and acquire others. Returns (value, delivery count) of each. Raises BrokenShareGroup."""
+        """Acknowledge records, and acquire others: many if `is_greedy`. Returns (value, delivery count) of each.
+
+        Raises BrokenShareGroup.
+        """
         try:
             session = await self._session(node)
         except OSError:
@@ -175,13 +178,16 @@ class ShareMember:
         types = {} if session.epoch == INITIAL_EPOCH else types
         added, forgotten = partitions - session.partitions, session.partitions - partitions
         max_records, is_strict = self._random.choice((1, 3, 10, 500)), self._random.random() < 0.5
+        max_bytes = self._random.choice((1, 2_000, 1 << 20))
+        if is_greedy:
+            max_records, max_bytes = 500, 1 << 20
         request = ShareFetchRequest(
             group_id=self._group,
             member_id=self.member_id,
             share_session_epoch=session.epoch,
             max_wait_ms=max_wait_ms,
             min_bytes=1,
-            max_bytes=self._random.choice((1, 2_000, 1 << 20)),
+            max_bytes=max_bytes,
             max_records=max_records,
             batch_size=self._random.choice((1, 10, 500)),
             share_acquire_mode=RECORD_LIMIT if is_strict else BATCH_OPTIMIZED,

@@ -30,7 +30,7 @@ from protocol.records.batch import build_batch
 
 CHANGING = "changing"
 MAX_PARTITIONS = 4
-PAUSE_S = 0.3
+PAUSE_S = 0.1
 # Not values of the other clients.
 FIRST_VALUE = 500_000_000
 
@@ -56,11 +56,11 @@ class ShareGroupOperator:
             await asyncio.sleep(random.random() * 2 * PAUSE_S)
             chance = random.random()
             with suppress(OSError, RefusedError):
-                if chance < 0.1:
+                if chance < 0.05:
                     await self.create(admin, random)
-                elif chance < 0.2:
+                elif chance < 0.15:
                     await self._grow(admin)
-                elif chance < 0.3:
+                elif chance < 0.2:
                     await self._alter_offsets(cluster, random, context)
                 else:
                     await self._produce(cluster, random)

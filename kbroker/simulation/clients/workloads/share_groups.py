@@ -118,7 +118,7 @@ class ShareGroupWorkload:
             beating = context.loop.create_task(self._beat(member, random))
             try:
                 await _Program(self, context.stop, cluster, member, random).run()
-                if random.random() < 0.5 or context.stop.requested:
+                if random.random() < (0.95 if self.is_paused else 0.5) or context.stop.requested:
                     await member.leave()
             finally:
                 beating.cancel()
@@ -268,9 +268,8 @@ class _Program:
                 await self._cluster.backoff()
                 continue
             node, partitions = drawn
-            received = await self._member.fetch(
-                node, partitions, self._next.pop(node, {}), self._random.choice((0, 100, 500))
-            )
+            types, max_wait_ms = self._next.pop(node, {}), self._random.choice((0, 100, 500))
+            received = await self._member.fetch(node, partitions, types, max_wait_ms, is_greedy=self._stop.draining)
             if not received:
                 await self._cluster.backoff()
             elif not self._happens(0.05):

@@ -317,13 +317,7 @@ def live_snapshots_are_deleted(_: Any, shard: ShareShard) -> int:
     return shard._end_offset()
 
 
-@mutation("share", [LIVENESS, *BROKEN], shared(group_changes=True, seconds=6.0))
-@replaces(SharePartitionLeader, "check_idle")
-def leaders_keep_the_state_of_a_group_without_members(*_: Any) -> None:
-    """A leader does not read the state again whose start offset an operator has altered."""
-
-
-@mutation("share", [LIVENESS, *BROKEN], shared(group_changes=True, seconds=6.0))
+@mutation("share", [LIVENESS, *BROKEN], shared(group_changes=True, seconds=6.0), first_seed=2)
 @replaces(ShareShard, "initialize")
 def altered_offsets_keep_what_was_finished(
     real: Any, shard: ShareShard, key: SharePartitionKey, *rest: Any
@@ -342,7 +336,7 @@ def added_partitions_get_no_state(real: Any, states: StateTopics, *rest: Any) ->
     return {id: found for id, found in real(states, *rest).items() if id not in states.initialized}
 
 
-@mutation("share", [LIVENESS], shared(group_changes=True, seconds=6.0))
+@mutation("share", [LIVENESS], shared(group_changes=True, seconds=6.0), first_seed=1)
 @replaces(ShareShard, "on_topics_deleted")
 def states_of_deleted_topics_stay(*_: Any) -> None:
     """The share coordinator does not delete the states of deleted topics."""

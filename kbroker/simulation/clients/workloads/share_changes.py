@@ -11,22 +11,20 @@ from random import Random
 
 from kbroker.client.requests import GROUP as GROUP_KEY
 from kbroker.simulation.checker.history import TopicPartition
-from kbroker.simulation.clients.admin import BROKER_TIMEOUT_MS, Admin
+from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.cluster import Cluster, CoordinatorClient, RefusedError
 from kbroker.simulation.clients.group_offsets import LATEST, list_offset
-from kbroker.simulation.clients.records import RecordShape, ValueSource, build_records
+from kbroker.simulation.clients.records import ValueSource
 from kbroker.simulation.clients.workloads.context import WorkloadContext
+from kbroker.simulation.clients.workloads.recreation import send_batch
 from kbroker.simulation.clients.workloads.share_groups import GROUP, ShareGroupWorkload
-from kbroker.simulation.runtime.environment import EPOCH_MS
 from protocol.errors import ErrorCode
-from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.messages.k90_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,
     AlterShareGroupOffsetsRequestTopic,
     AlterShareGroupOffsetsResponse,
 )
-from protocol.records.batch import build_batch
 
 CHANGING = "changing"
 MAX_PARTITIONS = 4
@@ -106,13 +104,7 @@ class ShareGroupOperator:
         connection = await cluster.leader(tp)
         assert self._topic_id is not None
         self._sent.update(values)
-        at_ms = EPOCH_MS + int(cluster.loop.time() * 1000)
-        batch = build_batch(build_records(values, at_ms, RecordShape(), random))
-        data = [PartitionProduceData(index=tp[1], records=batch)]
-        topics = [TopicProduceData(name=CHANGING, topic_id=self._topic_id, partition_data=data)]
-        request = ProduceRequest(acks=-1, timeout_ms=BROKER_TIMEOUT_MS, topic_data=topics)
-        response = await connection.request(request, ProduceResponse)
-        if response.responses[0].partition_responses[0].error_code:
+        if (await send_batch(connection, self._topic_id, tp[1], values, random)).error_code:
             cluster.forget_leader(tp)
 
     # The offsets.

@@ -21,7 +21,8 @@ class Right(NamedTuple):
     def acl(self, user: str) -> AclBinding:
         pattern = ResourcePatternType.PREFIXED if self.is_prefix else ResourcePatternType.LITERAL
         operation = AclOperation[self.operation]
-        kind = ResourceType[self.kind.upper()]
+        # librdkafka calls the cluster a broker.
+        kind = ResourceType.BROKER if self.kind == "cluster" else ResourceType[self.kind.upper()]
         return AclBinding(kind, self.name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
 
 

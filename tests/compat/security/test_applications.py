@@ -1,19 +1,40 @@
 """Whole programs on SASL_SSL with ACLs. Each needs the rights that it needs of Apache Kafka 4.4.0, and no others."""
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     NewTopic,
+    ResourcePatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
 
 from tests.compat.kafka_tools.jvm import Jvm
+from tests.compat.mirror.contents import configs
+from tests.compat.mirror.mirror_maker import MirrorMaker
+from tests.compat.security.mirrored_cluster import (
+    AT_SOURCE,
+    AT_TARGET,
+    GROUP,
+    LINES,
+    MIRRORED,
+    OF_WORKER,
+    REMOTE,
+    ConnectWorker,
+    mirror_maker,
+)
 from tests.compat.security.secure_broker import Login, SecureBroker
 from tests.compat.security.streams_application import SOURCE, Right, StreamsApplication, rights_of
 from tests.compat.support import DEADLINE_S, eventually, need_own_broker
@@ -27,21 +48,33 @@ SETTINGS = {
     "super.users": "User:ANONYMOUS",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
+    "kbroker.audit.log": "audit.log",
     "group.initial.rebalance.delay.ms": "0",
     "group.streams.initial.rebalance.delay.ms": "0",
 }
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SecureBroker, SecureBroker]]:
+    """Two clusters."""
     need_own_broker()
-    broker = SecureBroker(tmp_path_factory.mktemp("authorizing"), SETTINGS)
+    pytest.importorskip("cryptography", reason="not run: PKCS12 needs cryptography (extra `secure`)")
+    first, second = (SecureBroker(tmp_path_factory.mktemp("authorizing"), SETTINGS) for _ in range(2))
     try:
-        broker.start()
-        yield broker
-        broker.stop()
+        first.launch()
+        second.start()
+        eventually(first.ready, "the first broker is ready", interval=0.02)
+        yield first, second
+        first.stop()
+        second.stop()
     finally:
-        broker.end()
+        first.end()
+        second.end()
+
+
+@pytest.fixture(scope="module")
+def broker(brokers: tuple[SecureBroker, SecureBroker]) -> SecureBroker:
+    return brokers[0]
 
 
 def plaintext(broker: SecureBroker, **settings: object) -> dict[str, object]:
@@ -50,9 +83,15 @@ def plaintext(broker: SecureBroker, **settings: object) -> dict[str, object]:
     return {"bootstrap.servers": broker.bootstrap, "log_level": 0, **own}
 
 
-def create_topics(broker: SecureBroker, *names: str) -> None:
+def create_topics(broker: SecureBroker, *names: str, **configs: str) -> None:
     admin = AdminClient(plaintext(broker))
-    for future in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
+    for future in admin.create_topics([NewTopic(name, 1, 1, config=configs) for name in names]).values():
+        future.result(DEADLINE_S)
+
+
+def add_acls(broker: SecureBroker, acls: list[AclBinding]) -> None:
+    admin = AdminClient(plaintext(broker))
+    for future in admin.create_acls(acls).values():
         future.result(DEADLINE_S)
 
 
@@ -60,9 +99,9 @@ def add_users(broker: SecureBroker, users: Mapping[str, list[Right]]) -> None:
     """Create users with these rights."""
     admin, scram = AdminClient(plaintext(broker)), ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     credentials = [UserScramCredentialUpsertion(user, scram, PASSWORD.encode()) for user in users]
-    acls = [right.acl(user) for user, rights in users.items() for right in rights]
-    for future in [*admin.alter_user_scram_credentials(credentials).values(), *admin.create_acls(acls).values()]:
+    for future in admin.alter_user_scram_credentials(credentials).values():
         future.result(DEADLINE_S)
+    add_acls(broker, [right.acl(user) for user, rights in users.items() for right in rights])
 
 
 def client_settings(broker: SecureBroker, user: str) -> dict[str, str]:
@@ -174,4 +213,81 @@ def test_kafka_streams(broker: SecureBroker, jvm: Jvm, orders: dict[bytes, int],
     eventually(lambda: first_offset(COMPLETE), "deleted records")
     assert first_offset("DELETE its topics") == 0
     assert applications.failure("DELETE its topics") == applications.failure(COMPLETE) == ""
+    reader.close()
+
+
+INVOICES = [b"invoice %d" % number for number in range(20)]
+PROCESSED = 15
+LINES_OF_FILE = ["one", "two", "three"]
+READER = Right("READ", "topic", MIRRORED).acl("reader")
+OF_READER = AclBindingFilter(
+    ResourceType.ANY, None, ResourcePatternType.ANY, "User:reader", None, AclOperation.ANY, AclPermissionType.ANY
+)
+
+
+@pytest.fixture(scope="module")
+def worker(broker: SecureBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectWorker]:
+    create_topics(broker, LINES)
+    add_users(broker, {"worker": OF_WORKER})
+    worker = ConnectWorker(tmp_path_factory.mktemp("connect"), client_settings(broker, "worker"), LINES_OF_FILE)
+    yield worker
+    worker.kill()
+
+
+@pytest.fixture(scope="module")
+def maker(
+    brokers: tuple[SecureBroker, SecureBroker], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MirrorMaker]:
+    """It mirrors a topic with records, a config and an ACL, and a group that has processed some of them."""
+    source, target = brokers
+    create_topics(source, MIRRORED, **{"retention.ms": "777600000"})
+    add_acls(source, [READER])
+    producer = Producer(plaintext(source))
+    for invoice in INVOICES:
+        producer.produce(MIRRORED, invoice)
+    assert producer.flush(DEADLINE_S) == 0
+    group = Consumer(plaintext(source, group_id=GROUP))
+    group.commit(offsets=[TopicPartition(MIRRORED, 0, PROCESSED)], asynchronous=False)
+    group.close()
+    add_users(source, {"mirror": AT_SOURCE})
+    add_users(target, {"mirror": AT_TARGET})
+    settings = (client_settings(cluster, "mirror") for cluster in brokers)
+    maker = mirror_maker(tmp_path_factory.mktemp("mirror") / "maker", *settings)
+    maker.start()
+    yield maker
+    maker.kill()
+
+
+def denied(broker: SecureBroker, user: str) -> list[dict[str, Any]]:
+    lines = map(json.loads, (broker.data_dir / "audit.log").read_text().splitlines())
+    return [line for line in lines if line["event"] == "denied" and line["principal"] == f"User:{user}"]
+
+
+@pytest.mark.client("mirror")
+def test_mirrormaker_and_a_connect_worker(
+    brokers: tuple[SecureBroker, SecureBroker], worker: ConnectWorker, maker: MirrorMaker
+) -> None:
+    """Both start at the same time. All their requests are allowed."""
+    source, target = brokers
+    reader, values = Consumer(plaintext(target, group_id=GROUP, auto_offset_reset="earliest")), []
+    reader.assign([TopicPartition(REMOTE, 0, 0)])
+
+    def is_mirrored() -> bool:
+        assert maker.is_running(), maker.log()[-4000:]
+        values.extend(message.value() for message in reader.consume(100, timeout=0.2) if message.error() is None)
+        return len(values) >= len(INVOICES)
+
+    def committed() -> int:
+        [position] = reader.committed([TopicPartition(REMOTE, 0)], DEADLINE_S)
+        return int(position.offset)
+
+    eventually(is_mirrored, "the mirrored records", interval=0, progress=maker.log)
+    assert values == INVOICES
+    eventually(lambda: 0 < committed() <= PROCESSED, "the group's offset", interval=0.2, progress=maker.log)
+    assert configs(target.bootstrap, REMOTE)["retention.ms"] == "777600000"
+    admin, right = AdminClient(plaintext(target)), Right("READ", "topic", REMOTE).acl("reader")
+    eventually(lambda: admin.describe_acls(OF_READER).result(DEADLINE_S) == [right], "the ACL", progress=maker.log)
+    eventually(lambda: worker.written() == LINES_OF_FILE, "the lines of the sink", progress=worker.log)
+    assert maker.refusals() == []
+    assert denied(source, "mirror") == denied(source, "worker") == denied(target, "mirror") == []
     reader.close()

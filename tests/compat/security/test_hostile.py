@@ -44,7 +44,7 @@ def test_half_open_logins_delay_nobody(secure: SecureBroker) -> None:
     # Within the time of the strangers.
     assert time.monotonic() - begin < DEADLINE_S
     with_large_frame = socket.create_connection(("127.0.0.1", secure.ports["SASL_PLAINTEXT"]), DEADLINE_S)
-    with_large_frame.sendall(b"\0\1\0\1\0\x11\0\1")
+    with_large_frame.sendall((524_289).to_bytes(4) + b"\0\x11\0\1")
     # All are closed: none of these waits fails.
     for connection in [*connections, with_large_frame]:
         connection.settimeout(DEADLINE_S)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import ANONYMOUS, Principal
 from kbroker.config.broker.security import NO_SECURITY
 from kbroker.config.values import ConfigError
-from kbroker.interbroker.frame_protocol import PeerFrameBuffers
-from kbroker.server.authentication.sasl_connection import Replacement, SaslConnection, Stranger
+from kbroker.server.authentication.sasl_connection import LoginBuffers, Replacement, SaslConnection, Stranger
 from kbroker.server.authentication.sasl_session import SaslSession
 from kbroker.server.authentication.tls_connection import TlsConnection
 from kbroker.server.authentication.tls_context import TlsContext
@@ -37,7 +36,7 @@ class SecuredListener(Listener):
     def __init__(self, server: SocketServer, name: str, config: BrokerConfig) -> None:
         self.encrypted_view = memoryview(bytearray(ENCRYPTED_BUFFER_BYTES))
         self.handshake_steps = Semaphore(HANDSHAKE_STEPS)
-        self.login_buffers = PeerFrameBuffers()
+        self.login_buffers = LoginBuffers()
         self._context = server.context
         self._tls = TlsContext()
         self._checked_ns = 0

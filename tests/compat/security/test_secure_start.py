@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer
 
 from kbroker.cli import main
 from kbroker.client.security import NO_SECURITY, use_security
-from kbroker.pipeline.client_properties import parse_client_security
+from kbroker.config.client_properties import parse_client_security
 from tests.compat.support import BrokerProcess, eventually, need_own_broker, unique
 
 pytestmark = pytest.mark.feature("security")

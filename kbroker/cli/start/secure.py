@@ -55,12 +55,16 @@ def secured_properties(properties: StaticConfigs) -> StaticConfigs:
     for name, source in properties.items():
         if name.startswith(("ssl.", "sasl.", "listener.name.")):
             raise usage_error(f"{name} cannot be set with --secure ({source.origin})")
+    directory = _directory(properties)
     defaults = {
         "kbroker.audit.log": "audit.log",
         "authorizer.class.name": STANDARD_AUTHORIZER,
         "super.users": f"User:{ADMIN}",
         "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(_directory(properties) / "server.pem"),
+        "ssl.keystore.location": str(directory / "server.pem"),
+        # For the brokers of --brokers, which connect to each other.
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(directory / "ca.pem"),
         "sasl.enabled.mechanisms": MECHANISM,
     }
     return {name: StaticConfig(text, ORIGIN) for name, text in defaults.items()} | properties

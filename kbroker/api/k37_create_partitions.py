@@ -7,7 +7,7 @@
 """
 
 from kbroker.api.context import RequestContext, Services, mutation_quota
-from kbroker.common import KafkaError
+from kbroker.api.response_errors import failed_rows_response
 from kbroker.metadata.topics.topic_control_manager import CreatePartitionsResult
 from kbroker.metadata.topics.topic_requests import NewPartitions
 from kbroker.runtime.turns import paced
@@ -18,6 +18,8 @@ from protocol.messages.k37_create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
+
+failed_response = failed_rows_response
 
 FORWARDED = True
 # Each topic takes about 0.3 ms.
@@ -35,13 +37,6 @@ async def handle(
     return CreatePartitionsResponse(
         throttle_time_ms=quota.throttle_ms, results=[_result(result) for result in paced(results)]
     )
-
-
-def failed_response(
-    context: RequestContext, request: CreatePartitionsRequest, error: KafkaError
-) -> CreatePartitionsResponse:
-    results = (CreatePartitionsResult(topic.name, error) for topic in request.topics)
-    return CreatePartitionsResponse(results=[_result(result) for result in results])
 
 
 def _result(result: CreatePartitionsResult) -> CreatePartitionsTopicResult:

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from kbroker.client.key_stores import KeyStoreError
 from kbroker.client.requests import MAX_VERSIONS, Address, BrokerError
-from kbroker.client.security import NO_SECURITY, ClientSecurity, log_in
-from kbroker.common import format_address
+from kbroker.client.security import NO_SECURITY, begin_tls, log_in
+from kbroker.common import ClientSecurity, format_address
 from protocol.apis import PRIVATE_APIS
 from protocol.client import ClientConnection, EncodedRequest, NegotiationError, Response, UnsupportedVersionError
 from protocol.errors import MalformedError
@@ -58,7 +58,7 @@ class BrokerConnection:
         with self._closed_by_failures():
             self._socket = socket.create_connection(address, min(connect_timeout_s, timeout_s))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket = security.secure(self._socket, address[0])
+            self._socket = begin_tls(security, self._socket, address[0])
             self._negotiate_versions()
             if security.mechanism:
                 log_in(security, self.request)

@@ -7,12 +7,11 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
 
 from kbroker.client.key_stores import client_context
-from kbroker.client.oauth import TokenSource, retrieve_token
+from kbroker.client.oauth import retrieve_token
 from kbroker.client.requests import check
-from kbroker.common import StoreSettings
+from kbroker.common import ClientSecurity
 from protocol.messages.k17_sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -27,36 +26,6 @@ PLAIN = "PLAIN"
 Exchange = Callable[[Message, type[Message]], Message]
 
 
-class ClientSecurity(NamedTuple):
-    """`trust_store`: None for the certificates of the system. `mechanism`: empty without SASL.
-
-    `tokens`: where those of OAUTHBEARER come from.
-    """
-
-    has_tls: bool = False
-    trust_store: StoreSettings | None = None
-    key_store: StoreSettings | None = None
-    key_password: str | None = None
-    checks_host: bool = True
-    versions: tuple[str, str] = ("TLSv1.2", "TLSv1.3")
-    mechanism: str = ""
-    user: str = ""
-    password: str = ""
-    tokens: TokenSource | None = None
-    # The file that it is from, empty if there is none.
-    file: str = ""
-
-    @property
-    def protocol(self) -> str:
-        """The name in Kafka's security.protocol."""
-        tls = "SSL" if self.has_tls else "PLAINTEXT"
-        return f"SASL_{tls}" if self.mechanism else tls
-
-    def secure(self, connected: socket.socket, host: str) -> socket.socket:
-        """Begin TLS if the security protocol has it. Raises KeyStoreError, OSError."""
-        return tls_context(self).wrap_socket(connected, server_hostname=host) if self.has_tls else connected
-
-
 NO_SECURITY = ClientSecurity()
 _current = NO_SECURITY
 
@@ -69,6 +38,11 @@ def current_security() -> ClientSecurity:
 def use_security(security: ClientSecurity) -> None:
     global _current
     _current = security
+
+
+def begin_tls(security: ClientSecurity, connected: socket.socket, host: str) -> socket.socket:
+    """Begin TLS if the security protocol has it. Raises KeyStoreError, OSError."""
+    return tls_context(security).wrap_socket(connected, server_hostname=host) if security.has_tls else connected
 
 
 @cache

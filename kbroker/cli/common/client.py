@@ -15,9 +15,10 @@ from kbroker.client.admin import describe_topics
 from kbroker.client.cluster import ClusterClient, UnknownBroker, require_reachable
 from kbroker.client.connection import BrokerUnreachable
 from kbroker.client.key_stores import KeyStoreError
-from kbroker.client.oauth import TokenSource, retrieve_token
+from kbroker.client.oauth import retrieve_token
 from kbroker.client.requests import Address, BrokerError, Partition
 from kbroker.client.security import NO_SECURITY, current_security, tls_context
+from kbroker.common import TokenSource
 from protocol.client import UnsupportedVersionError
 from protocol.errors import ErrorCode, error_name
 from protocol.schema.message import Message

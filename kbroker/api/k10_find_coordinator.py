@@ -72,7 +72,7 @@ async def _prepare(
 ) -> FindCoordinatorResponse:
     """Respond when the topic exists, and this broker has loaded its partitions of the keys.
 
-    Otherwise the client's next request could get COORDINATOR_LOAD_IN_PROGRESS, after which librdkafka waits for seconds.
+    Otherwise the client's next request could get COORDINATOR_LOAD_IN_PROGRESS, and librdkafka waits for 3 s then.
     """
     try:
         await services.auto_topic_creation.ensure_internal_topic(TOPICS[key_type])

@@ -5,11 +5,15 @@ commands run.
 """
 
 import logging
+import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from errno import ECONNREFUSED
 from typing import Any, TypeVar
 
 from kbroker.cli.common.errors import CliError, exception_text, usage_error
+from kbroker.cli.common.output import print_note
 from kbroker.cli.common.values import TopicPartitions, parse_host_port
 from kbroker.client.admin import describe_topics
 from kbroker.client.cluster import ClusterClient, UnknownBroker, require_reachable
@@ -28,6 +32,8 @@ M = TypeVar("M", bound=Message)
 CLIENT_ID = "kbroker-cli"
 BOOTSTRAP_TIMEOUT_MS = 10_000
 REQUEST_TIMEOUT_MS = 30_000
+# A command says what it waits for after this time.
+SILENT_FOR_S = 1.5
 # What kbroker.client raises.
 CLIENT_ERRORS = (BrokerUnreachable, BrokerError, UnknownBroker, UnsupportedVersionError)
 
@@ -41,11 +47,18 @@ def parse_bootstrap(bootstrap: str) -> list[Address]:
 
 
 @contextmanager
-def _reachable() -> Iterator[None]:
+def _reachable(bootstrap: str) -> Iterator[None]:
+    """Say what the command waits for, and what to do if no broker can be reached."""
+    note = threading.Timer(SILENT_FOR_S, print_note, [f"waiting for {bootstrap} to respond"])
+    note.daemon = True
+    note.start()
     try:
         yield
     except BrokerUnreachable as error:
-        raise CliError(f"{error} (start a broker with: kbroker start)") from None
+        hint = " (start a broker with: kbroker start)" if os.strerror(ECONNREFUSED) in str(error) else ""
+        raise CliError(f"{error}{hint}") from None
+    finally:
+        note.cancel()
 
 
 @contextmanager
@@ -53,7 +66,7 @@ def admin_client(bootstrap: str) -> Iterator[ClusterClient]:
     """Connect to a cluster. Raises CliError if no bootstrap broker can be reached, and for the client's errors."""
     with ClusterClient(parse_bootstrap(bootstrap), client_id=CLIENT_ID, security=current_security()) as cluster:
         try:
-            with _reachable():
+            with _reachable(bootstrap):
                 cluster.any_broker()
             yield cluster
         except CLIENT_ERRORS as error:
@@ -64,7 +77,7 @@ def client_settings(bootstrap: str) -> dict[str, Any]:
     """Return settings for kafka-python's clients; raises CliError if no bootstrap broker accepts a connection."""
     logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
     addresses = parse_bootstrap(bootstrap)
-    with _reachable():
+    with _reachable(bootstrap):
         require_reachable(addresses)
     return _security_settings() | {
         "bootstrap_servers": [server.strip() for server in bootstrap.split(",") if server.strip()],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from asyncio import BufferedProtocol, Semaphore
 from typing import TYPE_CHECKING
 
-from kbroker.common import ANONYMOUS, Principal
+from kbroker.common import ANONYMOUS, Principal, install_command
 from kbroker.config.broker.security import NO_SECURITY
 from kbroker.config.values import ConfigError
 from kbroker.server.authentication.sasl_connection import LoginBuffers, Replacement, SaslConnection, Stranger
@@ -97,5 +97,5 @@ def _token_keys(settings: TokenSettings, environment: Environment) -> TokenKeys:
     except ModuleNotFoundError as error:
         if error.name != "joserfc":
             raise
-        raise ConfigError("OAUTHBEARER needs the package joserfc: pip install 'kbroker[oauth]'") from None
+        raise ConfigError(f"OAUTHBEARER needs the package joserfc: {install_command('oauth')}") from None
     return TokenKeys(settings, environment)

@@ -98,7 +98,9 @@ class Broker:
         self._open_session = open_session
         self._first_users = first_users
         self._cluster: ClusterParts | None = None
-        self._server = SocketServer(environment, config, dispatch or Dispatch(), _listener_class(config))
+        # A new one is empty, and false.
+        dispatch = Dispatch() if dispatch is None else dispatch
+        self._server = SocketServer(environment, config, dispatch, _listener_class(config))
         self._started: list[Callable[[], Awaitable[None]]] = []
 
     async def start(self) -> str:

@@ -126,7 +126,7 @@ class BrokerThread:
             for task in asyncio.all_tasks(self.loop):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 with suppress(BaseException):
-                    task.get_coro().close()  # type: ignore[union-attr]
+                    task.get_coro().close()
         self.loop.close()
 
     def forget_in_child(self) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
 
 from kbroker.api.authorization import after as then
 from kbroker.api.context import ApiHandler, RequestContext, Services
 from kbroker.api.dispatch import Dispatch
+from kbroker.api.response_errors import no_failed_response
 from kbroker.common import KafkaError
 from kbroker.replica.produce.produce_response import error_result
 from kbroker.runtime.environment import Environment
@@ -32,6 +34,8 @@ MAX_REQUESTS = 10_000
 # The fields of requests that name topics and groups.
 _TOPIC_FIELDS = frozenset({"name", "topic", "topics", "topic_name", "topic_names", "subscribed_topic_names"})
 _GROUP_FIELDS = frozenset({"group_id", "groups", "group_ids", "groups_names", "key", "coordinator_keys"})
+# The fields that identify an element of a response.
+_ELEMENT_KEYS = ("group_id", "transactional_id", "name", "key")
 _APIS_BY_NAME = {api.key.name.replace("_", "").lower(): api.key for api in ALL_APIS.values()}
 
 
@@ -261,14 +265,13 @@ def error_response(services: Services, context: RequestContext, request: Any, fa
         return [(key, [error_result(index, code) for index, _ in rows]) for key, rows in request.topics]
     if isinstance(request, FetchRequest):
         return _fetch_response(services, request, code)
-    request_class, response_class = message_classes(ApiKey(context.api_key))
+    fail = context.handler.fail
+    response_class = message_classes(ApiKey(context.api_key))[1]
     row = response_class.__rows__.get("error_code")
-    if row is not None and row.is_in(context.version):
-        return context.handler.fail(context, request, KafkaError(code))
-    try:
-        return context.handler.fail(context, request, KafkaError(code))
-    except KafkaError:
-        return _elements_response(request, response_class, code)
+    is_usual = isinstance(fail, partial) or fail is no_failed_response
+    if not is_usual or (row is not None and row.is_in(context.version)):
+        return fail(context, request, KafkaError(code))
+    return _elements_response(request, response_class, code)
 
 
 def _fetch_response(services: Services, request: FetchRequest, code: ErrorCode) -> FetchResponse:
@@ -284,13 +287,14 @@ def _fetch_response(services: Services, request: FetchRequest, code: ErrorCode) 
 
 
 def _elements_response(request: Any, response_class: Any, code: ErrorCode) -> Any:
-    """Return a response whose elements have the error: one for each name in the first list of the request."""
-    names = next(getattr(request, name) for name, row in type(request).__rows__.items() if isinstance(row.type, list))
+    """Return a response whose elements have the error: one for each element of a list in the request."""
+    lists = (value for name in type(request).__rows__ if isinstance(value := getattr(request, name), list))
+    elements = next(value for value in lists if value)
     for name, row in response_class.__rows__.items():
-        element = row.type[0] if isinstance(row.type, list) else None
-        if isinstance(element, StructType) and "error_code" in element.__rows__:
-            key = next(each for each in ("group_id", "transactional_id", "name") if each in element.__rows__)
-            rows = [element(**{key: getattr(each, "name", each), "error_code": code}) for each in names]
+        row_class = row.type[0] if isinstance(row.type, list) else None
+        if isinstance(row_class, StructType) and "error_code" in row_class.__rows__:
+            key = next(each for each in _ELEMENT_KEYS if each in row_class.__rows__)
+            rows = [row_class(**{key: getattr(each, key, each), "error_code": code}) for each in elements]
             return response_class(**{name: rows})
     raise KafkaError(code)
 

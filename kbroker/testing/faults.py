@@ -7,7 +7,7 @@ have it. Responses are not cached there, so that no request is missed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from threading import Lock
@@ -186,12 +186,14 @@ def recorded_request(services: Services, context: RequestContext, request: Any) 
     topics, groups = set(_values(fields, _TOPIC_FIELDS)), set(_values(fields, _GROUP_FIELDS))
     for key in (*_values(fields, frozenset({"topic_id"})), *_session_topics(services, request)):
         topic = services.metadata.topics_by_id.get(key) if isinstance(key, bytes) else None
-        topics.add(topic.name if topic is not None else key)
+        topics.add(key if topic is None else topic.name)
     return RecordedRequest(
-        api_title(context.api_key), context.version, context.client_id,
-        frozenset(name for name in topics if isinstance(name, str)),
-        frozenset(name for name in groups if isinstance(name, str)), fields,
-    )  # fmt: skip
+        api_title(context.api_key), context.version, context.client_id, _names(topics), _names(groups), fields
+    )
+
+
+def _names(values: Iterable[str | bytes]) -> frozenset[str]:
+    return frozenset(value for value in values if isinstance(value, str))
 
 
 def _session_topics(services: Services, request: Any) -> list[str | bytes]:
@@ -237,12 +239,13 @@ def _plain(value: Any) -> Any:
     return bytes(value) if isinstance(value, memoryview | bytearray) else value
 
 
-def _values(value: Any, names: frozenset[str]) -> Iterator[Any]:
-    """Yield the values of the fields with these names, of all structs in a request."""
+def _values(value: Any, names: frozenset[str]) -> Iterator[str | bytes]:
+    """Yield the strings and ids in the fields with these names, of all structs in a request."""
     if isinstance(value, dict):
         for name, element in value.items():
             if name in names:
-                yield from (part for part in (element if isinstance(element, list) else [element]))
+                parts = element if isinstance(element, list) else [element]
+                yield from (part for part in parts if isinstance(part, str | bytes))
             yield from _values(element, names)
     elif isinstance(value, list):
         for element in value:

@@ -28,6 +28,8 @@ from protocol.errors import ErrorCode
 K = TypeVar("K", bound="Kafka")
 
 TIMEOUT_S = 10.0
+# A little more than the period of the retention.
+ROUND_MS = 30
 # Configs that make tests quick. Connections survive a jump of the clock.
 SETTINGS: Mapping[str, str] = {
     "connections.max.idle.ms": "-1",
@@ -35,7 +37,7 @@ SETTINGS: Mapping[str, str] = {
     "group.min.session.timeout.ms": "100",
     "group.streams.initial.rebalance.delay.ms": "0",
     "log.cleaner.backoff.ms": "1000",
-    "log.retention.check.interval.ms": "1000",
+    "log.retention.check.interval.ms": "25",
     "offsets.retention.check.interval.ms": "1000",
     "offsets.topic.num.partitions": "1",
     "share.coordinator.state.topic.num.partitions": "1",
@@ -63,7 +65,9 @@ class Clock:
 
         What a jump passes happens once: retention, delayed records, expiry, timeouts of transactions, locks of share
         groups. Connections stay open. Members of groups keep their sessions, which clients renew in real time; with
-        `expire_sessions` those end that are shorter than the jump. Raises ValueError for a time that is not positive.
+        `expire_sessions` those end that are shorter than the jump. Then the clock moves by two more rounds of periodic
+        tasks, 60 ms: retention needs one to roll a log and one to delete. Raises ValueError for a time that is not
+        positive.
         """
         ms = round(timedelta(**duration) / timedelta(milliseconds=1))
         if ms <= 0:
@@ -72,10 +76,10 @@ class Clock:
         if not expire_sessions:
             for thread in threads:
                 thread.postpone_sessions(ms)
-        self._kafka.movable_clock.offset_ns += ms * 1_000_000
-        # Twice: what one broker does may make another one act.
-        for thread in threads * 2:
-            thread.settle()
+        for step_ms in (ms, ROUND_MS, ROUND_MS):
+            self._kafka.movable_clock.offset_ns += step_ms * 1_000_000
+            for thread in threads:
+                thread.settle()
 
 
 class Kafka:

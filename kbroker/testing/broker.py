@@ -136,7 +136,8 @@ class Kafka:
         """The same methods as coroutines, for tests on an event loop: `await kafka.in_thread.consume(topic, n=1)`."""
         return InThread(self)
 
-    def _client(self) -> ClusterClient:
+    def client(self) -> ClusterClient:
+        """Return a client for what has no method here: see kbroker/client/."""
         return records.client(self.bootstrap.split(","))
 
     # Topics and records.
@@ -152,7 +153,7 @@ class Kafka:
         """Create a topic, by default with a new name, and return its name. Raises BrokerError."""
         name = name or f"{self.topic_prefix}-{next(self._numbers)}"
         texts = {key: _config_text(value) for key, value in (config or {}).items()}
-        with self._client() as cluster:
+        with self.client() as cluster:
             row = create_topics(cluster, {name: TopicSpec(partitions, replication_factor, texts)})[0]
             check(row.error_code, f"topic {name}", row.error_message)
         return name
@@ -166,7 +167,7 @@ class Kafka:
         of the broker.
         """
         at_ms = self.clock.now_ms() if timestamp is None else timestamp
-        with self._client() as cluster:
+        with self.client() as cluster:
             return records.produce(cluster, topic, records_, partition, at_ms)
 
     def consume(
@@ -182,7 +183,7 @@ class Kafka:
 
         Raises TimeoutError if there are fewer after `timeout_s`, in real time.
         """
-        with self._client() as cluster:
+        with self.client() as cluster:
             return records.consume(cluster, topic, n, partition, read_committed, timeout_s)
 
     def wait_group(
@@ -208,7 +209,7 @@ class Kafka:
             )
 
         deadline, last = monotonic() + timeout_s, "unknown"
-        with self._client() as cluster:
+        with self.client() as cluster:
             while True:
                 try:
                     found = records.group_lag(cluster, group, None if topic is None else [topic])
@@ -304,7 +305,7 @@ class Kafka:
 
     def _create_internal_topics(self) -> None:
         """Create the topics of groups and transactions, so that no client has to wait for them."""
-        with self._client() as cluster:
+        with self.client() as cluster:
             cluster.find_coordinator("kbroker", GROUP)
             cluster.find_coordinator("kbroker", TRANSACTION)
 
@@ -350,6 +351,14 @@ class Broker(Kafka):
         if self._pid == os.getpid():
             self.stop()
         self._remove_directory()
+
+    def renew(self) -> None:
+        """Start again at the same address, without data, in the time of the machine."""
+        self.kill()
+        shutil.rmtree(os.path.join(self._directory, "data"), ignore_errors=True)
+        self.movable_clock.offset_ns = 0
+        self.start()
+        self._create_internal_topics()
 
     def start(self) -> None:
         """Start the broker again, on its port and with its data. No effect while it runs."""

@@ -5,13 +5,14 @@ Its requests have the client id of the test, so they are neither recorded nor hi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import monotonic, sleep
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from zlib import crc32
 
 from kbroker.client.admin import list_offsets
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.connection import BrokerUnreachable
 from kbroker.client.group_descriptions import GroupDescription, describe_group
 from kbroker.client.groups import committed_offsets
 from kbroker.client.requests import LEADER_ERRORS, Address, BrokerError, check, partition_text
@@ -27,6 +28,8 @@ from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchRespo
 from protocol.messages.k01_fetch import PartitionData as FetchedPartition
 from protocol.records.batch import NewRecord, build_batch, iter_batch_records, iter_headers
 from protocol.records.record import Header
+
+T = TypeVar("T")
 
 # A record to produce: its value; or (key, value), or (key, value, headers) with header keys as text.
 Value = bytes | None
@@ -61,6 +64,23 @@ def client(bootstrap: Iterable[str]) -> ClusterClient:
         host, _, port = address.rpartition(":")
         addresses.append((host, int(port)))
     return ClusterClient(addresses, client_id=TEST_CLIENT_ID)
+
+
+def _retried(cluster: ClusterClient, request: Callable[[], T]) -> T:
+    """Repeat a request for RETRY_FOR_S while leaders are elected, or have just been killed.
+
+    A Produce whose broker was killed before it has responded may thus be stored twice.
+    """
+    deadline = monotonic() + RETRY_FOR_S
+    while True:
+        try:
+            return request()
+        except (BrokerError, BrokerUnreachable) as error:
+            is_final = isinstance(error, BrokerError) and error.code not in LEADER_ERRORS
+            if is_final or monotonic() > deadline:
+                raise
+        cluster.reset()
+        sleep(POLL_S)
 
 
 # Produce.
@@ -100,18 +120,14 @@ def _produce_batch(cluster: ClusterClient, topic: str, index: int, batch: list[N
     request = ProduceRequest(
         acks=-1, timeout_ms=10_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
     )
-    deadline = monotonic() + RETRY_FOR_S
-    while True:
-        try:
-            response = cluster.leader(topic, index).request(request, ProduceResponse)
-            row = response.responses[0].partition_responses[0]
-            check(row.error_code, partition_text((topic, index)), row.error_message)
-            return row.base_offset
-        except BrokerError as error:
-            if error.code not in LEADER_ERRORS or monotonic() > deadline:
-                raise
-        cluster.reset()
-        sleep(POLL_S)
+
+    def send() -> int:
+        response = cluster.leader(topic, index).request(request, ProduceResponse)
+        row = response.responses[0].partition_responses[0]
+        check(row.error_code, partition_text((topic, index)), row.error_message)
+        return row.base_offset
+
+    return _retried(cluster, send)
 
 
 # Consume.
@@ -123,8 +139,10 @@ def consume(
     """Return the first `n` records of a topic; None: all that there are now. Raises TimeoutError if there are fewer."""
     indexes = sorted(cluster.topic(topic).leaders) if partition is None else [partition]
     at = {TopicPartition(topic, index): EARLIEST for index in indexes}
-    positions = dict(list_offsets(cluster, at))
-    ends = list_offsets(cluster, dict.fromkeys(at, LATEST), int(read_committed)) if n is None else {}
+    positions = dict(_retried(cluster, lambda: list_offsets(cluster, at)))
+    ends = {}
+    if n is None:
+        ends = _retried(cluster, lambda: list_offsets(cluster, dict.fromkeys(at, LATEST), int(read_committed)))
     found: list[ConsumedRecord] = []
     deadline = monotonic() + timeout_s
     while len(found) < n if n is not None else any(positions[at] < end for at, end in ends.items()):
@@ -148,17 +166,15 @@ def _fetch(
         replica_id=-1, max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=FETCH_BYTES,
         isolation_level=int(read_committed), topics=[FetchTopic(topic=tp.topic, partitions=[wanted])],
     )  # fmt: skip
-    try:
+
+    def read() -> FetchedPartition:
         response = cluster.leader(*tp).request(request, FetchResponse)
         check(response.error_code, partition_text(tp))
         row = response.responses[0].partitions[0]
         check(row.error_code, partition_text(tp))
-    except BrokerError as error:
-        if error.code not in LEADER_ERRORS:
-            raise
-        cluster.reset()
-        sleep(POLL_S)
-        return []
+        return row
+
+    row = _retried(cluster, read)
     records = []
     for record, next_offset in _records(row):
         if record is not None and record[0] >= positions[tp]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from random import SystemRandom
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypeVar
 
 from kbroker.client.admin import describe_topics
 from kbroker.client.requests import check
@@ -28,6 +28,8 @@ from protocol.messages.k45_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+
+T = TypeVar("T")
 
 MAX_BROKERS = 16
 
@@ -51,7 +53,7 @@ class Store:
         self._store = self._run(EmbeddedStore.open(environment, directory))
         self._sessions: dict[int, EmbeddedSession] = {}
 
-    def _run(self, coroutine: Any) -> Any:
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
 
     async def open_session(self, broker_id: int) -> Coordination:

@@ -193,7 +193,7 @@ def recorded_request(services: Services, context: RequestContext, request: Any) 
 
 
 def _names(values: Iterable[str | bytes]) -> frozenset[str]:
-    return frozenset(value for value in values if isinstance(value, str))
+    return frozenset(value for value in values if isinstance(value, str) and value)
 
 
 def _session_topics(services: Services, request: Any) -> list[str | bytes]:

@@ -179,3 +179,13 @@ def test_a_fault_that_could_hit_nothing_is_refused(kafka: Broker, arguments: dic
     with pytest.raises(ValueError, match=message), kafka.fault(**arguments):  # type: ignore[arg-type]
         pass
     assert kafka.log.faults == []
+
+
+def test_requests_that_are_handled_in_turns_are_hit_too(kafka: Broker, app: BrokerConnection):
+    keys = [f"group-{number:04}-{'x' * 50}" for number in range(1_000)]
+    with kafka.fault(api="FindCoordinator", error="NOT_COORDINATOR", delay_ms=1, count=1):
+        found = app.request(FindCoordinatorRequest(coordinator_keys=keys), FindCoordinatorResponse)
+        assert {row.error_code for row in found.coordinators} == {ErrorCode.NOT_COORDINATOR}
+        found = app.request(FindCoordinatorRequest(coordinator_keys=keys), FindCoordinatorResponse)
+    assert {row.error_code for row in found.coordinators} == {0}
+    assert [len(request.groups) for request in kafka.requests("FindCoordinator")] == [1_000, 1_000]

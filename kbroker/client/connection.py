@@ -6,7 +6,7 @@ is then unknown.
 
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 from typing import TypeVar
@@ -45,6 +45,7 @@ class BrokerConnection:
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         security: ClientSecurity = NO_SECURITY,
+        max_versions: Mapping[int, int] = MAX_VERSIONS,
     ) -> None:
         """Connect, negotiate versions and log in. `timeout_s`: for each request without one of its own.
 
@@ -53,7 +54,7 @@ class BrokerConnection:
         self.address = address
         self.is_open = True
         self._timeout_s = timeout_s
-        self._protocol = ClientConnection(client_id, max_versions=MAX_VERSIONS)
+        self._protocol = ClientConnection(client_id, max_versions=max_versions)
         self._socket: socket.socket | None = None
         with self._closed_by_failures():
             self._socket = socket.create_connection(address, min(connect_timeout_s, timeout_s))
@@ -78,12 +79,15 @@ class BrokerConnection:
         # Brokers do not advertise kbroker's own APIs. One that does not know them disconnects.
         return 0 if api_key in PRIVATE_APIS else self._protocol.version(api_key)
 
-    def send(self, request: Message) -> None:
-        """Send a request; `receive` returns its response. Raises BrokerUnreachable, UnsupportedVersionError."""
+    def send(self, request: Message, *, expect_response: bool = True) -> None:
+        """Send a request; `receive` returns its response. Raises BrokerUnreachable, UnsupportedVersionError.
+
+        expect_response: False for the one request without a response, Produce with acks=0.
+        """
         key = message_info(type(request)).key
         assert key is not None
         try:
-            encoded = self._protocol.send(request, self.version(key))
+            encoded = self._protocol.send(request, self.version(key), expect_response=expect_response)
         except ValueError as error:
             # The broker's version has no field for a value.
             raise UnsupportedVersionError(str(error)) from None

@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
-from kbroker.cli.common.client import admin_client, client_settings, kafka_python_errors, partition_leaders
+from kbroker.cli.common.client import admin_client, partition_leaders
 from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
@@ -24,12 +24,14 @@ from kbroker.cli.dlq.redrive import (
     dead_letter,
     parse_header_filters,
 )
-from kbroker.cli.records.consume import open_consumer
 from kbroker.cli.records.formats import to_json
 from kbroker.cli.records.polling import OffsetBounds, read_partitions
 from kbroker.cli.retry import topics_with_configs
-from kbroker.client.admin import EARLIEST, LATEST, delete_records, list_offsets
+from kbroker.client.admin import EARLIEST, LATEST, READ_COMMITTED, delete_records, list_offsets
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
+from kbroker.client.requests import MAX_VERSIONS
+from kbroker.client.transactions import LAST_VERSIONS
 from kbroker.common import TopicPartition
 from kbroker.config.queue_configs import DEAD_LETTER_ENABLE, VIEW_OF
 from kbroker.retry.records import is_pointer
@@ -112,22 +114,20 @@ def show(
 
     Example: kbroker dlq show dlq.orders --group billing --error ValueError
     """
-    from kafka import TopicPartition as KafkaTopicPartition
-
     letters = selection.filter()
-    with admin_client(bootstrap) as client:
-        bounds = {KafkaTopicPartition(*tp): ends for tp, ends in _bounds(client, topic).items()}
-    begin, end = ({tp: offsets[number] for tp, offsets in bounds.items()} for number in (0, 1))
-    settings = client_settings(bootstrap)
-    reading = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
-    found: list[Any] = []
-    with Interrupts(SIGNALS) as interrupts, open_consumer(settings | reading) as consumer:
+    found: list[ConsumedRecord] = []
+    with Interrupts(SIGNALS) as interrupts, admin_client(bootstrap) as cluster:
+        bounds = _bounds(cluster, topic)
+        begin, end = ({tp: offsets[number] for tp, offsets in bounds.items()} for number in (0, 1))
+        consumer = PartitionConsumer(cluster, {}, isolation_level=READ_COMMITTED)
         for records in read_partitions(consumer, OffsetBounds(begin, end), None, interrupts):
             found += [record for record in records if letters.selects(record.headers, record.timestamp)]
             if max_records is not None and len(found) >= max_records:
                 break
-    found = found[:max_records]
-    originals = _read_originals(settings, found)
+        found = found[:max_records]
+        reader = OriginalReader(cluster)
+        # None if a letter is no pointer, or the record that it names is gone.
+        originals = [reader.read(dead_letter(each.headers)) if is_pointer(each.headers) else None for each in found]
     if as_json:
         for record, original in zip(found, originals, strict=True):
             line = to_json(record).decode()
@@ -139,16 +139,7 @@ def show(
         print_table(columns, [_row(record, original) for record, original in zip(found, originals, strict=True)])
 
 
-def _read_originals(settings: dict[str, Any], letters: list[Any]) -> list[Any]:
-    """Return for each letter the record that it names; None if it is no pointer, or the record is gone."""
-    reader = OriginalReader(settings)
-    try:
-        return [reader.read(dead_letter(each.headers)) if is_pointer(each.headers) else None for each in letters]
-    finally:
-        reader.close()
-
-
-def _row(record: Any, original: Any) -> list[Cell]:
+def _row(record: ConsumedRecord, original: ConsumedRecord | None) -> list[Cell]:
     letter = dead_letter(record.headers)
     origin = f"{letter.topic}-{letter.partition}@{letter.offset}" if letter.topic else None
     when = format_timestamp(record.timestamp)
@@ -194,8 +185,11 @@ def redrive(
             partition_leaders(client, [to])  # raises for a missing one
         sources = {name: source for name, values in configs.items() if (source := values.get(VIEW_OF))}
         total = sum(last - begin for begin, last in _bounds(client, topic).values())
-    with kafka_python_errors(), ProgressBar("redriving", total) as progress:
-        work = Redrive(bootstrap, topic, letters, to, selection.relative_times(), sources)
+    with (
+        admin_client(bootstrap, {**MAX_VERSIONS, **LAST_VERSIONS}) as client,
+        ProgressBar("redriving", total) as progress,
+    ):
+        work = Redrive(client, topic, letters, to, selection.relative_times(), sources)
         counts = work.run(rate=rate, again=again, dry_run=dry_run, progress=progress.advance)
     action = "would be sent" if dry_run else "sent"
     print(f"{topic}: {count_text(counts[SENT], 'record')} {action}, {counts[SKIPPED]} not selected")

@@ -52,7 +52,7 @@ def range_assignment(
     return assignment
 
 
-class GroupMember:
+class BlockingMember:
     """Call `join`, then `heartbeat` at least each few seconds; when that is false, `join` again."""
 
     def __init__(self, cluster: ClusterClient, group: str, topics: Sequence[str]) -> None:

@@ -78,7 +78,7 @@ class _Batch:
 Failed = tuple[_Batch, BrokerError | OSError]
 
 
-class Producer:
+class BlockingProducer:
     """Use `add` for each record, and `flush` at the end or before a pause."""
 
     def __init__(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.producer import Producer
+from kbroker.client.producer import BlockingProducer
 from kbroker.client.requests import TRANSACTION, by_topic, check
 from kbroker.common import TopicPartition
 from protocol.apis import ApiKey
@@ -41,7 +41,7 @@ LAST_VERSIONS: dict[int, int] = {
 }
 
 
-class TransactionalProducer(Producer):
+class BlockingTransactionalProducer(BlockingProducer):
     """Add records, and commit them with offsets. A newer producer with the same transactional id fences this one.
 
     An error leaves a transaction open, which the next producer aborts, or a timeout.

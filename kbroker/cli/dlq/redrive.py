@@ -16,7 +16,7 @@ from kbroker.client.admin import EARLIEST, LATEST, READ_COMMITTED, describe_topi
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
 from kbroker.client.groups import committed_offsets
-from kbroker.client.transactions import TransactionalProducer
+from kbroker.client.transactions import BlockingTransactionalProducer
 from kbroker.common import TopicPartition
 from kbroker.config import dead_letter_headers as names
 from kbroker.retry.records import is_pointer, last_headers, redriven_headers
@@ -158,7 +158,7 @@ class Redrive:
         counts = Counter[str]()
         # Before the progress is read: this aborts what an interrupted redrive has left open. Until then its progress
         # is unstable.
-        producer = None if dry_run else TransactionalProducer(self._cluster, self.group)
+        producer = None if dry_run else BlockingTransactionalProducer(self._cluster, self.group)
         started = time.monotonic()
         ends = self._start(again)
         while any(self._consumer.positions[tp] < end for tp, end in ends.items()):
@@ -211,7 +211,10 @@ class Redrive:
             raise CliError(f"topic {target} is a view without records of its own: use its source with --to {source}")
 
     def _send(
-        self, producer: TransactionalProducer, outgoing: list[tuple[str, ConsumedRecord]], records: list[ConsumedRecord]
+        self,
+        producer: BlockingTransactionalProducer,
+        outgoing: list[tuple[str, ConsumedRecord]],
+        records: list[ConsumedRecord],
     ) -> None:
         """Send a batch, and the offsets behind `records`, in one transaction."""
         partition_leaders(self._cluster, sorted({target for target, _ in outgoing}))  # raises for a missing one

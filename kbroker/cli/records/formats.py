@@ -104,10 +104,10 @@ def parse_headers(texts: Sequence[str]) -> list[Header]:
 def to_json(record: ConsumedRecord) -> bytes:
     """Return a consumed record as one line of JSON, without the line end."""
     # Some ten times as fast as json.dumps of a dict.
-    topic, partition, offset, timestamp, timestamp_type, key, value, headers = record
+    topic, partition, offset, timestamp, _, key, value, headers = record
     when = ""
     if timestamp >= 0:
-        when = f', "timestamp": {timestamp}, "timestamp_type": "{TIMESTAMP_TYPES[timestamp_type]}"'
+        when = f', "timestamp": {timestamp}, "timestamp_type": "{TIMESTAMP_TYPES[record.timestamp_type]}"'
     listed = [f'{{"key": {_quote(name)}, {_json_field("value", content)}}}' for name, content in headers]
     return (
         f'{{"topic": {_quote(topic)}, "partition": {partition}, "offset": {offset}{when}, {_json_field("key", key)}, '

@@ -16,7 +16,7 @@ from kbroker.cli.records.formats import to_json, to_plain, to_terminal
 from kbroker.client.admin import EARLIEST, LATEST, READ_UNCOMMITTED, list_offsets
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
-from kbroker.client.group_member import GroupMember
+from kbroker.client.group_member import BlockingMember
 from kbroker.client.groups import committed_offsets
 from kbroker.common import TopicPartition
 
@@ -163,7 +163,7 @@ class GroupReader:
     ) -> None:
         """`start`: where partitions without a committed offset are read from, earliest or latest."""
         self._cluster, self._group, self._start = cluster, group, start
-        self._member = GroupMember(cluster, group, topics)
+        self._member = BlockingMember(cluster, group, topics)
         self._consumer = PartitionConsumer(cluster, {}, isolation_level=isolation_level)
         self._is_joined = False
         # Behind the printed records, and what of this is committed; the ends of the logs when they were assigned.

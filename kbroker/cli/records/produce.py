@@ -16,7 +16,7 @@ from kbroker.cli.common.output import ProgressBar, print_note
 from kbroker.cli.common.values import INT32, count_text
 from kbroker.cli.records.formats import Header, ProducerRecord, parse_headers, record_from_json, record_from_line
 from kbroker.client.connection import BrokerUnreachable
-from kbroker.client.producer import ACKS_ALL, DeliveryError, Producer, UnknownPartition
+from kbroker.client.producer import ACKS_ALL, BlockingProducer, DeliveryError, UnknownPartition
 from kbroker.client.requests import BrokerError
 from protocol.errors import ErrorCode
 from protocol.records.compression import CODEC_NAMES, NONE
@@ -73,7 +73,7 @@ def produce(
         else _read_lines(_open(file), interactive=file is None and os.isatty(STDIN))
     )
     with admin_client(bootstrap) as cluster:
-        producer = Producer(cluster, acks=acks_number, codec=codec, on_wait=_note_wait, on_topic=_note_topic)
+        producer = BlockingProducer(cluster, acks=acks_number, codec=codec, on_wait=_note_wait, on_topic=_note_topic)
         with _delivery_errors(producer):
             for some in lines:
                 if not some:
@@ -89,14 +89,14 @@ def produce(
         print_note(f"produced {count_text(producer.acknowledged, 'record')} to {topic}")
 
 
-def _add(producer: Producer, topic: str, record: ProducerRecord) -> None:
+def _add(producer: BlockingProducer, topic: str, record: ProducerRecord) -> None:
     if record.key is None and record.value is None:
         raise CliError("a record needs a key or a value")
     producer.add(topic, record.key, record.value, record.headers, record.partition, record.timestamp)
 
 
 @contextmanager
-def _record_number_in_errors(producer: Producer) -> Iterator[None]:
+def _record_number_in_errors(producer: BlockingProducer) -> Iterator[None]:
     try:
         yield
     except (CliError, UnknownPartition) as error:
@@ -105,7 +105,7 @@ def _record_number_in_errors(producer: Producer) -> Iterator[None]:
 
 
 @contextmanager
-def _delivery_errors(producer: Producer) -> Iterator[None]:
+def _delivery_errors(producer: BlockingProducer) -> Iterator[None]:
     """Raise CliError with the number of the record, and how many are acknowledged."""
     try:
         yield

@@ -9,7 +9,7 @@ import pytest
 from kbroker.client import producer as producer_module
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.connection import BrokerUnreachable
-from kbroker.client.producer import DeliveryError, Producer, UnknownPartition
+from kbroker.client.producer import BlockingProducer, DeliveryError, UnknownPartition
 from kbroker.client.requests import BrokerError
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
@@ -62,7 +62,7 @@ class FakeLeader:
         return [record.value for _, _, records in self.batches for record in records]
 
 
-Open = Callable[..., tuple[Producer, FakeLeader]]
+Open = Callable[..., tuple[BlockingProducer, FakeLeader]]
 
 
 @pytest.fixture
@@ -71,11 +71,11 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     monkeypatch.setattr(producer_module, "RETRY_EVERY_S", 0.0)
     opened: list[tuple[ClusterClient, FakeLeader]] = []
 
-    def open_producer(partitions: int = 1, **settings: Any) -> tuple[Producer, FakeLeader]:
+    def open_producer(partitions: int = 1, **settings: Any) -> tuple[BlockingProducer, FakeLeader]:
         leader = FakeLeader(partitions)
         cluster = ClusterClient([leader.broker.address], client_id="test", timeout_s=10.0)
         opened.append((cluster, leader))
-        return Producer(cluster, **settings), leader
+        return BlockingProducer(cluster, **settings), leader
 
     yield open_producer
     for cluster, leader in opened:
@@ -205,7 +205,7 @@ def test_without_a_broker_the_delivery_ends(start: Open, monkeypatch: pytest.Mon
 
 
 def test_acks_0_waits_for_no_response(start: Open) -> None:
-    producer, leader = start(acks=0)
+    producer, _ = start(acks=0)
     producer.add_values("t", [b"a"])
     producer.flush()
     assert producer.acknowledged == 1

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import partial
 from time import monotonic, sleep
 from typing import NamedTuple
 
@@ -91,10 +92,14 @@ class _FetchedPartition:
         base = header.base_offset
         append_time = header.max_timestamp if header.is_log_append_time else None
         kind = CREATE_TIME if append_time is None else LOG_APPEND_TIME
+        # Faster than ConsumedRecord(...), which adds a Python frame.
+        make = partial(tuple.__new__, ConsumedRecord)
         return [
-            ConsumedRecord(
-                topic, partition, base + delta, timestamp if append_time is None else append_time, kind, key, value,
-                tuple([(name.decode(errors="replace"), content) for name, content in headers]) if headers else (),
+            make(
+                (
+                    topic, partition, base + delta, timestamp if append_time is None else append_time, kind, key, value,
+                    tuple([(name.decode(errors="replace"), content) for name, content in headers]) if headers else (),
+                )
             )
             for _, delta, timestamp, key, value, headers in iter_batch_records(batch, header, MAX_DECOMPRESSED_BYTES)
             if base + delta >= first

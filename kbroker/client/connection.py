@@ -5,13 +5,11 @@ is then unknown.
 """
 
 import socket
-import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 from typing import TypeVar
 
-from kbroker.client.key_stores import KeyStoreError
 from kbroker.client.requests import MAX_VERSIONS, Address, BrokerError
 from kbroker.client.security import NO_SECURITY, ClientSecurity, log_in
 from kbroker.common import format_address
@@ -19,7 +17,6 @@ from protocol.apis import PRIVATE_APIS
 from protocol.client import ClientConnection, EncodedRequest, NegotiationError, Response, UnsupportedVersionError
 from protocol.errors import MalformedError
 from protocol.schema.message import Message, message_info
-from protocol.scram import ScramError
 
 M = TypeVar("M", bound=Message)
 
@@ -115,10 +112,13 @@ class BrokerConnection:
                 # No bytes are expected: what arrives is the end, or of TLS itself.
                 self._socket.recv(1)
                 self.close()
-            except (BlockingIOError, ssl.SSLWantReadError):
+            except BlockingIOError:
                 pass
-            except OSError:
-                self.close()
+            except OSError as error:
+                from ssl import SSLWantReadError  # most connections have no TLS
+
+                if not isinstance(error, SSLWantReadError):
+                    self.close()
         return self.is_open
 
     def close(self) -> None:
@@ -158,8 +158,6 @@ class BrokerConnection:
             yield
         except BaseException as error:
             self.close()
-            if isinstance(error, ScramError | KeyStoreError):
-                error = ConnectionError(str(error))
             if isinstance(error, MalformedError):
                 error = ConnectionError(f"the broker sent a malformed response: {error}")
             if not isinstance(error, OSError):

@@ -105,13 +105,18 @@ def to_json(record: ConsumedRecord) -> bytes:
     """Return a consumed record as one line of JSON, without the line end."""
     # Some ten times as fast as json.dumps of a dict.
     topic, partition, offset, timestamp, _, key, value, headers = record
-    when = ""
-    if timestamp >= 0:
-        when = f', "timestamp": {timestamp}, "timestamp_type": "{TIMESTAMP_TYPES[record.timestamp_type]}"'
-    listed = [f'{{"key": {_quote(name)}, {_json_field("value", content)}}}' for name, content in headers]
+    when = (
+        f', "timestamp": {timestamp}, "timestamp_type": "{TIMESTAMP_TYPES[record.timestamp_type]}"'
+        if timestamp >= 0
+        else ""
+    )
+    key_field = '"key": null' if key is None else _json_field("key", key)
+    listed = ""
+    if headers:
+        listed = ", ".join(f'{{"key": {_quote(name)}, {_json_field("value", content)}}}' for name, content in headers)
     return (
-        f'{{"topic": {_quote(topic)}, "partition": {partition}, "offset": {offset}{when}, {_json_field("key", key)}, '
-        f'{_json_field("value", value)}, "headers": [{", ".join(listed)}]}}'
+        f'{{"topic": {_quote(topic)}, "partition": {partition}, "offset": {offset}{when}, {key_field}, '
+        f'{_json_field("value", value)}, "headers": [{listed}]}}'
     ).encode()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.cli import main
+from kbroker.cli.app import run
 
 
 @pytest.fixture
@@ -202,3 +203,14 @@ def test_a_closed_pipe_is_not_an_error_message() -> None:
     assert writer.stderr is not None
     assert writer.stderr.read() == ""
     assert writer.wait(60) == 1
+
+
+def test_the_help_without_typer_is_that_of_typer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    with_typer = capsys.readouterr().out
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out == with_typer
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "kbroker", "--help"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "kbroker: No space left on device\n")

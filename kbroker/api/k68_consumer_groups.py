@@ -10,8 +10,12 @@
   such topics), the second DESCRIBE on the group and on all topics that are assigned.
 """
 
+from collections.abc import Coroutine
+from typing import Any
+
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.k15_groups import assigned_topics, describe_groups_of_kind
+from kbroker.authorization.authorizer import Access
 from kbroker.common import KafkaError, uuid_text
 from kbroker.coordinator.group.assignors.server_assignors import supported_assignors
 from kbroker.coordinator.group.consumer.consumer_groups import ConsumerGroups
@@ -36,14 +40,21 @@ def _check_enabled(services: Services) -> None:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
 
 
-async def heartbeat(
+def heartbeat(
     services: Services, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-) -> ConsumerGroupHeartbeatResponse:
+) -> ConsumerGroupHeartbeatResponse | Coroutine[Any, Any, ConsumerGroupHeartbeatResponse]:
     _check_enabled(services)
     validate_request(request, context.version, supported_assignors(services.config.group_consumer_assignors))
+    client = context.client_id or "", context.client_host
+    kind = services.groups.shard(request.group_id).kind(ConsumerGroups)
+    return kind.unchanged(request, client) or _heartbeat(services, request, client, context.access(services))
+
+
+async def _heartbeat(
+    services: Services, request: ConsumerGroupHeartbeatRequest, client: tuple[str, str], access: Access | None
+) -> ConsumerGroupHeartbeatResponse:
     new_member_id = uuid_text(services.environment.random.randbytes(16))
-    client_id, access = context.client_id or "", context.access(services)
-    beat = HeartbeatRequest(request, new_member_id, client_id, context.client_host, access=access)
+    beat = HeartbeatRequest(request, new_member_id, *client, access=access)
     return await services.groups.write(request.group_id, ConsumerGroups, lambda groups: groups.heartbeat(beat))
 
 

@@ -18,6 +18,7 @@ from kbroker.coordinator.group.consumer.heartbeat import (
     HeartbeatRequest,
     HeartbeatSettings,
     MemberHeartbeat,
+    changes_nothing,
     preferred_assignor,
 )
 from kbroker.coordinator.group.consumer.membership import leave_temporarily
@@ -96,6 +97,22 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
         self._resolve_regexes(group)
         result = CoordinatorResult(response, [*first_records, *records])
         return self._migration.converted(message.group_id, result) if first_records else result
+
+    def unchanged(
+        self, message: ConsumerGroupHeartbeatRequest, client: tuple[str, str]
+    ) -> ConsumerGroupHeartbeatResponse | None:
+        """Handle a heartbeat that changes nothing; None if it may change something, or must wait for a commit."""
+        group = self.shard.groups.get(message.group_id)
+        if not isinstance(group, ConsumerGroup) or self.shard.context.is_locked(message.group_id):
+            return None
+        member = group.members.get(message.member_id)
+        if member is None or not changes_nothing(group, member, message, client):
+            return None
+        self.restart_session(group, member.member_id)
+        interval_ms = self._config(message.group_id).consumer_heartbeat_interval_ms
+        return ConsumerGroupHeartbeatResponse(
+            member_id=member.member_id, member_epoch=member.epoch, heartbeat_interval_ms=interval_ms
+        )
 
     def _settings(self, group_id: str) -> HeartbeatSettings:
         config, group_config = self.shard.config(), self._config(group_id)

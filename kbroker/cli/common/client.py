@@ -6,7 +6,6 @@ from typing import TypeVar
 
 from kbroker.cli.common.errors import CliError, exception_text, usage_error
 from kbroker.cli.common.values import TopicPartitions, parse_host_port
-from kbroker.client.admin import describe_topics
 from kbroker.client.cluster import ClusterClient, UnknownBroker
 from kbroker.client.connection import BrokerUnreachable
 from kbroker.client.requests import MAX_VERSIONS, Address, BrokerError, Partition
@@ -92,6 +91,8 @@ def partition_leaders(client: ClusterClient, topics: Sequence[str] | None) -> di
     """Return leader ids (-1 for none) by partition, of these topics or of all. Raises CliError for a missing topic."""
     if topics is not None and not topics:
         return {}
+    from kbroker.client.admin import describe_topics  # imported here to keep `produce` and completion fast
+
     leaders: dict[Partition, int] = {}
     for topic in describe_topics(client, topics):
         if topic.error_code:

@@ -10,15 +10,6 @@ from kbroker.cli.common.errors import usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap, argument, option
 from kbroker.cli.common.stop_signals import SIGNALS, Interrupts
 from kbroker.cli.common.values import INT32, PartitionPosition, parse_position
-from kbroker.cli.records.polling import (
-    GroupReader,
-    Printer,
-    consume_partitions,
-    existing_partitions,
-    find_bounds,
-)
-from kbroker.client.admin import READ_COMMITTED, READ_UNCOMMITTED
-from kbroker.client.consumer import PartitionConsumer
 
 
 def consume(
@@ -62,6 +53,17 @@ def consume(
 
     Example: kbroker consume orders --from @2026-01-31T12:00 --count 10 --json
     """
+    # Imported here to keep completion fast.
+    from kbroker.cli.records.polling import (
+        GroupReader,
+        Printer,
+        consume_partitions,
+        existing_partitions,
+        find_bounds,
+    )
+    from kbroker.client.admin import READ_COMMITTED, READ_UNCOMMITTED
+    from kbroker.client.consumer import PartitionConsumer
+
     now_ms = round(time.time() * 1000)
     start = parse_position(from_, now_ms) if from_ is not None else PartitionPosition("earliest")
     stop = parse_position(to, now_ms) if to is not None else None

@@ -103,7 +103,7 @@ def parse_headers(texts: Sequence[str]) -> list[Header]:
 
 def to_json(record: ConsumedRecord) -> bytes:
     """Return a consumed record as one line of JSON, without the line end."""
-    # Some ten times as fast as json.dumps of a dict.
+    # By hand: json.dumps of a dict takes most of the time of `consume --json`.
     topic, partition, offset, timestamp, _, key, value, headers = record
     when = (
         f', "timestamp": {timestamp}, "timestamp_type": "{TIMESTAMP_TYPES[record.timestamp_type]}"'

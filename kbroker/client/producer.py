@@ -116,12 +116,18 @@ class BlockingProducer:
         request = InitProducerIdRequest(
             transactional_id=self._transactional_id, transaction_timeout_ms=transaction_timeout_ms
         )
-        if self._transactional_id is None:
-            response = self._cluster.request(request, InitProducerIdResponse)
-        else:
-            response = self._cluster.coordinated(
-                self._transactional_id, request, InitProducerIdResponse, lambda found: found.error_code, TRANSACTION
-            )
+        deadline = monotonic() + DELIVERY_FOR_S
+        while True:
+            if self._transactional_id is None:
+                response = self._cluster.request(request, InitProducerIdResponse)
+            else:
+                response = self._cluster.coordinated(
+                    self._transactional_id, request, InitProducerIdResponse, lambda found: found.error_code, TRANSACTION
+                )
+            # A broker that has just started gets its producer ids from the controller.
+            if not known_error(response.error_code).retriable or monotonic() > deadline:
+                break
+            sleep(RETRY_EVERY_S)
         subject = "produce" if self._transactional_id is None else f"transactional id {self._transactional_id}"
         check(response.error_code, subject)
         self._producer_id = ProducerId(response.producer_id, response.producer_epoch)

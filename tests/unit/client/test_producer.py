@@ -34,6 +34,7 @@ class FakeLeader:
 
     def __init__(self, partitions: int) -> None:
         self.errors: deque[dict[str, Any]] = deque()
+        self.init_errors: list[int] = []
         self.batches: list[tuple[int, BatchHeader, list[Record]]] = []
         self.broker = SocketBroker({ApiKey.PRODUCE: self._produce, ApiKey.INIT_PRODUCER_ID: self._init})
         rows = [MetadataResponsePartition(partition_index=index, leader_id=1) for index in range(partitions)]
@@ -42,7 +43,8 @@ class FakeLeader:
         )
 
     def _init(self, request: object) -> InitProducerIdResponse:
-        return InitProducerIdResponse(producer_id=PRODUCER_ID, producer_epoch=0)
+        code = self.init_errors.pop() if self.init_errors else 0
+        return InitProducerIdResponse(producer_id=PRODUCER_ID, producer_epoch=0, error_code=code)
 
     def _produce(self, request: ProduceRequest) -> ProduceResponse | None:
         rows = []
@@ -97,6 +99,19 @@ def test_records_of_a_flush_are_one_batch_with_sequence_numbers(start: Open) -> 
     ]
     assert (first.producer_id, first.base_sequence, first.max_timestamp) == (PRODUCER_ID, 0, 9)
     assert (second.base_sequence, producer.acknowledged) == (2, 3)
+
+
+def test_a_broker_that_has_just_started_may_have_no_producer_ids_yet(start: Open) -> None:
+    producer, leader = start()
+    leader.init_errors = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    producer.add_values("t", [b"a"])
+    producer.flush()
+    assert producer.acknowledged == 1
+    other, leader = start()
+    leader.init_errors = [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+    other.add_values("t", [b"a"])
+    with pytest.raises(BrokerError, match="CLUSTER_AUTHORIZATION_FAILED"):
+        other.flush()
 
 
 def test_a_key_has_the_partition_of_kafkas_partitioner(start: Open) -> None:

@@ -59,9 +59,9 @@ app = typer.Typer(
 
 def _print_version(is_set: bool) -> None:
     if is_set:
-        from importlib.metadata import version
+        from kbroker.cli.shell import version
 
-        print(f"kbroker {version('kbroker')}")
+        version()
         raise typer.Exit
 
 

@@ -46,6 +46,8 @@ COMMANDS = {
     "pipeline": CommandSource("kbroker.cli.pipeline.app", "app", "Run Spark jobs on topics."),
     "tools": CommandSource("kbroker.cli.tools.app", "app", "Print captured requests and responses."),
     "doctor": CommandSource("kbroker.cli.doctor.doctor", "doctor", "Check whether a broker can start and run well."),
+    "completion": CommandSource("kbroker.cli.shell", "completion", "Print the completion script of a shell."),
+    "version": CommandSource("kbroker.cli.shell", "version", "Print the version."),
 }
 
 _OPTIONS = [

@@ -8,9 +8,10 @@ import typer
 
 from kbroker.cli.common.client import admin_client, partition_leaders
 from kbroker.cli.common.completion import complete_groups, complete_topics
+from kbroker.cli.common.deletion import DeletedRecords, DryRun, record_bounds
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
-from kbroker.cli.common.output import Cell, ProgressBar, confirm, paginated, print_note, print_rows, print_table
+from kbroker.cli.common.output import Cell, ProgressBar, paginated, print_note, print_rows, print_table
 from kbroker.cli.common.stop_signals import SIGNALS, Interrupts
 from kbroker.cli.common.values import INT32, count_text, format_timestamp, is_relative_time, parse_time_ms
 from kbroker.cli.dlq.redrive import (
@@ -27,12 +28,11 @@ from kbroker.cli.dlq.redrive import (
 from kbroker.cli.records.formats import to_json
 from kbroker.cli.records.polling import OffsetBounds, read_partitions
 from kbroker.cli.retry import topics_with_configs
-from kbroker.client.admin import EARLIEST, LATEST, READ_COMMITTED, delete_records, list_offsets
+from kbroker.client.admin import READ_COMMITTED
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
 from kbroker.client.requests import MAX_VERSIONS
 from kbroker.client.transactions import LAST_VERSIONS
-from kbroker.common import TopicPartition
 from kbroker.config.queue_configs import DEAD_LETTER_ENABLE, VIEW_OF
 from kbroker.retry.records import is_pointer
 
@@ -69,9 +69,6 @@ class LetterSelection(NamedTuple):
         return start, end
 
 
-DryRun = Annotated[bool, option("--dry-run", "Print what would be done, and change nothing.")]
-
-
 @app.command("list")
 @paginated
 def list_topics(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
@@ -81,21 +78,13 @@ def list_topics(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRA
     """
     with admin_client(bootstrap) as client:
         topics = _dead_letter_topics(topics_with_configs(client))
-        sizes = {topic: sum(end - begin for begin, end in _bounds(client, topic).values()) for topic in topics}
+        sizes = {topic: sum(end - begin for begin, end in record_bounds(client, topic).values()) for topic in topics}
     document = [{"topic": topic, "records": size} for topic, size in sizes.items()]
     print_rows(as_json, document, ("topic", "records"), sizes.items())
 
 
 def _dead_letter_topics(configs: Mapping[str, Mapping[str, str]]) -> list[str]:
     return [topic for topic, values in configs.items() if values.get(DEAD_LETTER_ENABLE) == "true"]
-
-
-def _bounds(client: ClusterClient, topic: str) -> dict[TopicPartition, tuple[int, int]]:
-    """Return (log start offset, log end offset) by partition. Raises CliError for a missing topic."""
-    partitions = sorted(partition_leaders(client, [topic]))
-    begin = list_offsets(client, dict.fromkeys(partitions, EARLIEST))
-    end = list_offsets(client, dict.fromkeys(partitions, LATEST))
-    return {tp: (offset, end[tp]) for tp, offset in sorted(begin.items())}
 
 
 @app.command("show")
@@ -117,7 +106,7 @@ def show(
     letters = selection.filter()
     found: list[ConsumedRecord] = []
     with Interrupts(SIGNALS) as interrupts, admin_client(bootstrap) as cluster:
-        bounds = _bounds(cluster, topic)
+        bounds = record_bounds(cluster, topic)
         begin, end = ({tp: offsets[number] for tp, offsets in bounds.items()} for number in (0, 1))
         consumer = PartitionConsumer(cluster, {}, isolation_level=READ_COMMITTED)
         for records in read_partitions(consumer, OffsetBounds(begin, end), None, interrupts):
@@ -184,7 +173,7 @@ def redrive(
         if to is not None:
             partition_leaders(client, [to])  # raises for a missing one
         sources = {name: source for name, values in configs.items() if (source := values.get(VIEW_OF))}
-        total = sum(last - begin for begin, last in _bounds(client, topic).values())
+        total = sum(last - begin for begin, last in record_bounds(client, topic).values())
     with (
         admin_client(bootstrap, {**MAX_VERSIONS, **LAST_VERSIONS}) as client,
         ProgressBar("redriving", total) as progress,
@@ -204,7 +193,7 @@ def _require_dead_letter_topic(client: ClusterClient, topic: str) -> dict[str, d
     """Raise CliError if it is none. Returns the configs of all topics."""
     configs = topics_with_configs(client)
     if topic not in _dead_letter_topics(configs):
-        _bounds(client, topic)  # raises for a missing one
+        record_bounds(client, topic)  # raises for a missing one
         raise CliError(f"{topic} is not a dead-letter topic: {DEAD_LETTER_ENABLE} is not true")
     return configs
 
@@ -212,12 +201,8 @@ def _require_dead_letter_topic(client: ClusterClient, topic: str) -> dict[str, d
 @app.command("purge")
 def purge(
     topic: DeadLetterTopic,
-    until: Annotated[
-        str | None, option("--until TIME", "Delete the records before the first one that failed then or later.")
-    ] = None,
-    partition: Annotated[int | None, option("--partition -p PARTITION", "Only this partition.", max=INT32)] = None,
-    offset: Annotated[int | None, option("--offset OFFSET", "Delete the records below it; needs -p.", min=0)] = None,
-    all_records: Annotated[bool, option("--all", "Delete all records.")] = False,
+    *,
+    selection: DeletedRecords,
     dry_run: DryRun = False,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -226,26 +211,7 @@ def purge(
 
     Example: kbroker dlq purge dlq.orders --until 7d
     """
-    if sum((until is not None, offset is not None, all_records)) != 1:
-        raise usage_error("choose one: --until TIME, --offset OFFSET or --all")
-    if offset is not None and partition is None:
-        raise usage_error("--offset needs --partition")
-    until_ms = None if until is None else parse_time_ms(until, round(time.time() * 1000))
+    selection.check()
     with admin_client(bootstrap) as client:
         _require_dead_letter_topic(client, topic)
-        bounds = {tp: b for tp, b in _bounds(client, topic).items() if partition in (None, tp.partition)}
-        if not bounds:
-            raise CliError(f"topic {topic} has no partition {partition}")
-        cut = {tp: last if offset is None else min(offset, last) for tp, (_, last) in bounds.items()}
-        if until_ms is not None:
-            at_time = list_offsets(client, dict.fromkeys(bounds, until_ms))
-            cut = {tp: at_time[tp] if at_time[tp] >= 0 else cut[tp] for tp in bounds}
-        cut = {tp: end for tp, end in cut.items() if end > bounds[tp][0]}
-        count = sum(end - bounds[tp][0] for tp, end in cut.items())
-        if dry_run:
-            print(f"{topic}: {count_text(count, 'record')} would be deleted")
-            return
-        if count:
-            confirm(f"Delete {count_text(count, 'record')} of {topic}?", yes)
-            delete_records(client, cut)
-    print(f"{topic}: {count_text(count, 'record')} deleted")
+        print(selection.delete(client, topic, dry_run=dry_run, yes=yes))

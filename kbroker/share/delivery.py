@@ -66,7 +66,7 @@ class DeliveryPolicy(NamedTuple):
 @dataclass(slots=True)
 class ShareStats:
     """Counts records. `states`: those that got a state; the changes of all states but ACQUIRED were stored before.
-    `acknowledged`: by AcknowledgeType."""
+    `acknowledged`: by AcknowledgeType, what the leader has accepted."""
 
     states: Counter[DeliveryState] = field(default_factory=Counter)
     acknowledged: Counter[int] = field(default_factory=Counter)

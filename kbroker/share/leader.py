@@ -5,7 +5,7 @@ One read at a time, and one write: changes that come meanwhile are stored togeth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.common import KafkaError
@@ -224,13 +224,10 @@ class SharePartitionLeader:
             message = "Renewing acquisition locks is not enabled for the group."
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE, message)
         now_ms = self._environment.clock.mono_ms()
-        done = self.submit(self.state.acknowledge(member_id, acknowledgements, self._policy, now_ms))
-        done.add_done_callback(lambda done: self._count(acknowledgements) if not done.result() else None)
-        return done
-
-    def _count(self, acknowledgements: Sequence[Acknowledgement]) -> None:
+        change = self.state.acknowledge(member_id, acknowledgements, self._policy, now_ms)
         for each in acknowledgements:
             self._parts.stats.acknowledged[each.type] += each.last - each.first + 1
+        return self.submit(change)
 
     def release(self, member_id: str) -> Future[ErrorCode] | None:
         """Release what a member has, because its session has ended. Returns None if that is nothing."""

@@ -112,3 +112,20 @@ class KafkaError(Exception):
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}" if self.message else self.code.name
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs what an extra of this package requires.
+
+    It names the packages. No registry has kbroker: anybody could register the name there.
+    """
+    import shlex
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        rows = requires("kbroker") or []
+    except PackageNotFoundError:
+        rows = []
+    markers = (f"extra == '{extra}'", f'extra == "{extra}"')
+    names = [shlex.quote(row.partition(";")[0].strip()) for row in rows if row.endswith(markers)]
+    return "pip install " + (" ".join(names) or f"'.[{extra}]' in a clone of kbroker")

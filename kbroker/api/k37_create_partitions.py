@@ -31,6 +31,9 @@ FIRST_WITH_STRICT_QUOTA = 3
 async def handle(
     services: Services, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
+    if services.controller_channel is None:
+        # No other broker could have the logs.
+        services.replicas.write_health.require_writable()
     topics = [_new_partitions(topic) for topic in paced(request.topics)]
     quota = mutation_quota(services, context, FIRST_WITH_STRICT_QUOTA)
     results = await services.controller.topics.create_partitions(topics, request.validate_only, quota)

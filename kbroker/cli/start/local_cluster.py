@@ -24,7 +24,7 @@ from kbroker.coordination.interface import CoordinationError
 from kbroker.coordination.zookeeper_server.server import ZooKeeperServer, first_session_id
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.real_disk import RealDisk, RealLock
-from kbroker.runtime.system import new_event_loop, raise_descriptor_limit, system_environment
+from kbroker.runtime.system import new_event_loop, notify_service_manager, raise_descriptor_limit, system_environment
 from kbroker.storage import file_names
 from kbroker.storage.file_names import META_PROPERTIES
 
@@ -160,6 +160,7 @@ class LocalCluster:
         if not self._is_ready and all(process.is_ready for process in self._processes):
             self._is_ready = True
             self._report_ready(",".join(process.bootstrap.strip() for process in self._processes))
+            notify_service_manager("READY=1")
 
     def _report_end(self, process: ForkedBroker) -> None:
         if not self._is_ready:
@@ -185,6 +186,7 @@ class LocalCluster:
         if not self._is_stopping:
             self._is_stopping = True
             log.info("stopping", signal=number.name)
+            notify_service_manager("STOPPING=1")
             self._loop.call_later(STOP_S, self._kill)
         for process in self._processes:
             process.send_signal(signal.SIGTERM)

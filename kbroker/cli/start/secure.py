@@ -17,6 +17,7 @@ from secrets import token_urlsafe
 from typing import TYPE_CHECKING
 
 from kbroker.cli.common.errors import CliError, usage_error
+from kbroker.common import install_command
 from kbroker.config import BrokerConfig
 from kbroker.config.broker.jaas import SCRAM_MODULE
 from kbroker.config.broker.security import FirstUser
@@ -37,7 +38,7 @@ try:
     )
     from cryptography.x509.oid import ExtendedKeyUsageOID
 except ImportError:
-    raise CliError("--secure needs a package: pip install 'kbroker[secure]'") from None
+    raise CliError(f"--secure needs a package: {install_command('secure')}") from None
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -83,7 +83,7 @@ def test_a_refused_connection_is_one_line(
         (["brokers", "replace", "1"], "Missing argument"),
         (["brokers", "balance", "--throttle", "0"], "expected a rate"),
         (["brokers", "balance", "--concurrent", "0"], "--concurrent"),
-        (["topics", "list", "--bootstrap", "nowhere"], "--bootstrap must be HOST:PORT"),
+        (["topics", "list", "--bootstrap", "nowhere:x"], "--bootstrap must be HOST:PORT"),
         (["topics", "list", "--bootstrap", ","], "--bootstrap is empty"),
         (["produce", "t", "v", "--json"], "--json"),
         (["produce", "t", "v", "--file", "f"], "not both"),

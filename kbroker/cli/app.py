@@ -88,9 +88,25 @@ def run(args: list[str]) -> int:
     # Commands make many tuples and few cycles: with Python's threshold, collections take a sixth of `consume`.
     gc.set_threshold(GC_THRESHOLD)
     try:
+        status = _run(args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        pass
+    except Exception as error:
+        print_error(exception_text(error))
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # The interpreter would fail to write the rest at its end, print a traceback and exit with 120.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+
+
+def _run(args: list[str]) -> int:
+    try:
         _require_utf8(args)
         status = app(args, prog_name="kbroker", standalone_mode=False)
-        sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except CliError as error:
         print_error(str(error))
@@ -102,12 +118,6 @@ def run(args: list[str]) -> int:
     except SystemExit as error:
         # typer and rich exit the process when the reader of a pipe has closed it.
         return error.code if isinstance(error.code, int) else 1
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except Exception as error:
-        print_error(exception_text(error))
-        return 1
 
 
 def _require_utf8(args: list[str]) -> None:

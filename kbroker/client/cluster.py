@@ -20,8 +20,8 @@ from kbroker.client.requests import (
     found_coordinator,
     partition_text,
 )
-from kbroker.client.security import NO_SECURITY, ClientSecurity
-from kbroker.common import format_address
+from kbroker.client.security import NO_SECURITY
+from kbroker.common import ClientSecurity, format_address
 from protocol.apis import ApiKey
 from protocol.client import UnsupportedVersionError
 from protocol.errors import ErrorCode

@@ -11,8 +11,8 @@ from time import monotonic
 from typing import TypeVar
 
 from kbroker.client.requests import MAX_VERSIONS, Address, BrokerError
-from kbroker.client.security import NO_SECURITY, ClientSecurity, log_in
-from kbroker.common import format_address
+from kbroker.client.security import NO_SECURITY, begin_tls, log_in
+from kbroker.common import ClientSecurity, format_address
 from protocol.apis import PRIVATE_APIS
 from protocol.client import ClientConnection, EncodedRequest, NegotiationError, Response, UnsupportedVersionError
 from protocol.errors import MalformedError
@@ -22,7 +22,10 @@ M = TypeVar("M", bound=Message)
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
+# A broker responds to the first request at once. A server of another protocol may wait for more bytes.
+NEGOTIATION_TIMEOUT_S = 5.0
 READ_BYTES = 256 << 10
+NO_BROKER = "is this the port of a Kafka broker, and does it use TLS?"
 
 
 class BrokerUnreachable(ConnectionError):
@@ -56,7 +59,7 @@ class BrokerConnection:
         with self._closed_by_failures():
             self._socket = socket.create_connection(address, min(connect_timeout_s, timeout_s))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket = security.secure(self._socket, address[0])
+            self._socket = begin_tls(security, self._socket, address[0])
             self._negotiate_versions()
             if security.mechanism:
                 log_in(security, self.request)
@@ -142,14 +145,21 @@ class BrokerConnection:
         return response
 
     def _negotiate_versions(self) -> None:
+        timeout_s = min(self._timeout_s, NEGOTIATION_TIMEOUT_S)
         try:
             request: EncodedRequest | None = self._protocol.start_negotiation()
             while request is not None:
-                self._connected().settimeout(self._timeout_s)
+                self._connected().settimeout(timeout_s)
                 self._connected().sendall(request.frame)
-                request = self._protocol.continue_negotiation(self._receive(self._timeout_s))
+                request = self._protocol.continue_negotiation(self._receive(timeout_s))
         except NegotiationError as error:
             raise BrokerError(error.error_code, "ApiVersions") from None
+        except TimeoutError:
+            raise TimeoutError(f"no response to the first request within {timeout_s:g} s: {NO_BROKER}") from None
+        except MalformedError:
+            raise ConnectionError(f"the response is not one of the Kafka protocol: {NO_BROKER}") from None
+        except ConnectionResetError:
+            raise ConnectionResetError(f"the connection was closed at the first request: {NO_BROKER}") from None
 
     @contextmanager
     def _closed_by_failures(self) -> Iterator[None]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kbroker.client.requests import check
-from kbroker.common import StoreSettings
+from kbroker.common import ClientSecurity
 from protocol.messages.k17_sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -20,48 +20,9 @@ from protocol.schema.message import Message
 if TYPE_CHECKING:
     import ssl
 
-    from kbroker.client.oauth import TokenSource
-
 PLAIN = "PLAIN"
 # Sends a request and returns its response of this type.
 Exchange = Callable[[Message, type[Message]], Message]
-
-
-class ClientSecurity(NamedTuple):
-    """`trust_store`: None for the certificates of the system. `mechanism`: empty without SASL.
-
-    `tokens`: where those of OAUTHBEARER come from.
-    """
-
-    has_tls: bool = False
-    trust_store: StoreSettings | None = None
-    key_store: StoreSettings | None = None
-    key_password: str | None = None
-    checks_host: bool = True
-    versions: tuple[str, str] = ("TLSv1.2", "TLSv1.3")
-    mechanism: str = ""
-    user: str = ""
-    password: str = ""
-    tokens: TokenSource | None = None
-    # The file that it is from, empty if there is none.
-    file: str = ""
-
-    @property
-    def protocol(self) -> str:
-        """The name in Kafka's security.protocol."""
-        tls = "SSL" if self.has_tls else "PLAINTEXT"
-        return f"SASL_{tls}" if self.mechanism else tls
-
-    def secure(self, connected: socket.socket, host: str) -> socket.socket:
-        """Begin TLS if the security protocol has it. Raises OSError."""
-        if not self.has_tls:
-            return connected
-        from kbroker.client.key_stores import KeyStoreError
-
-        try:
-            return tls_context(self).wrap_socket(connected, server_hostname=host)
-        except KeyStoreError as error:
-            raise ConnectionError(str(error)) from None
 
 
 NO_SECURITY = ClientSecurity()
@@ -76,6 +37,18 @@ def current_security() -> ClientSecurity:
 def use_security(security: ClientSecurity) -> None:
     global _current
     _current = security
+
+
+def begin_tls(security: ClientSecurity, connected: socket.socket, host: str) -> socket.socket:
+    """Begin TLS if the security protocol has it. Raises OSError."""
+    if not security.has_tls:
+        return connected
+    from kbroker.client.key_stores import KeyStoreError
+
+    try:
+        return tls_context(security).wrap_socket(connected, server_hostname=host)
+    except KeyStoreError as error:
+        raise ConnectionError(str(error)) from None
 
 
 @cache

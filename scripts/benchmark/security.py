@@ -19,7 +19,8 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from kbroker.client.security import ClientSecurity, log_in
+from kbroker.client.security import log_in
+from kbroker.common import ClientSecurity
 from protocol.messages.k29_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
 from protocol.messages.k50_scram_credentials import (
     AlterUserScramCredentialsRequest,

@@ -1,10 +1,14 @@
 """Access of the commands to brokers. The errors of clients leave this module as CliError."""
 
+import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from errno import ECONNREFUSED
 from typing import TypeVar
 
 from kbroker.cli.common.errors import CliError, exception_text, usage_error
+from kbroker.cli.common.output import print_note
 from kbroker.cli.common.values import TopicPartitions, parse_host_port
 from kbroker.client.cluster import ClusterClient, UnknownBroker
 from kbroker.client.connection import BrokerUnreachable
@@ -17,6 +21,8 @@ from protocol.schema.message import Message
 M = TypeVar("M", bound=Message)
 
 CLIENT_ID = "kbroker-cli"
+# A command says what it waits for after this time.
+SILENT_FOR_S = 1.5
 # What kbroker.client raises.
 CLIENT_ERRORS = (BrokerUnreachable, BrokerError, UnknownBroker, UnsupportedVersionError, MalformedError)
 
@@ -30,11 +36,18 @@ def parse_bootstrap(bootstrap: str) -> list[Address]:
 
 
 @contextmanager
-def _reachable() -> Iterator[None]:
+def _reachable(bootstrap: str) -> Iterator[None]:
+    """Say what the command waits for, and what to do if no broker can be reached."""
+    note = threading.Timer(SILENT_FOR_S, print_note, [f"waiting for {bootstrap} to respond"])
+    note.daemon = True
+    note.start()
     try:
         yield
     except BrokerUnreachable as error:
-        raise CliError(f"{error} (start a broker with: kbroker start)") from None
+        hint = " (start a broker with: kbroker start)" if os.strerror(ECONNREFUSED) in str(error) else ""
+        raise CliError(f"{error}{hint}") from None
+    finally:
+        note.cancel()
 
 
 @contextmanager
@@ -44,7 +57,7 @@ def admin_client(bootstrap: str, max_versions: Mapping[int, int] = MAX_VERSIONS)
         parse_bootstrap(bootstrap), client_id=CLIENT_ID, security=current_security(), max_versions=max_versions
     ) as cluster:
         try:
-            with _reachable():
+            with _reachable(bootstrap):
                 cluster.any_broker()
             yield cluster
         except CLIENT_ERRORS as error:

@@ -1,5 +1,6 @@
 """The command tree: usage, errors on one line, exit statuses."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -204,6 +205,17 @@ def test_a_closed_pipe_is_not_an_error_message() -> None:
     assert writer.stderr is not None
     assert writer.stderr.read() == ""
     assert writer.wait(60) == 1
+
+
+@pytest.mark.parametrize("args", [["--version"], ["topics"], ["config", "show"]], ids=" ".join)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_on_a_full_disk_is_one_error_message(args: list[str], unbuffered: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kbroker", *args],
+            stdout=full, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "kbroker: No space left on device\n")
 
 
 def test_the_help_without_typer_is_that_of_typer(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ At most one batch of a partition is in flight, so that resending one keeps the o
 producer. One round of requests is in flight while the batches of the next one are filled.
 """
 
-import random
+import os
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic, sleep, time
 from typing import NamedTuple
@@ -203,7 +203,7 @@ class BlockingProducer:
             sticky = self._sticky.get(topic)
             if sticky is None:
                 count = self.partition_count(topic)
-                sticky = self._sticky[topic] = TopicPartition(topic, random.randrange(count))
+                sticky = self._sticky[topic] = TopicPartition(topic, int.from_bytes(os.urandom(4), "big") % count)
             return sticky
         count = self.partition_count(topic)
         if partition is None:

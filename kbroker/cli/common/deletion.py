@@ -23,7 +23,7 @@ def record_bounds(client: ClusterClient, topic: str) -> dict[TopicPartition, tup
     return {tp: (offset, end[tp]) for tp, offset in sorted(begin.items())}
 
 
-class DeletedRecords(NamedTuple):
+class DeletionOptions(NamedTuple):
     """Which records a command deletes."""
 
     until: Annotated[

@@ -8,7 +8,7 @@ import typer
 
 from kbroker.cli.common.client import admin_client, partition_leaders
 from kbroker.cli.common.completion import complete_groups, complete_topics
-from kbroker.cli.common.deletion import DeletedRecords, DryRun, record_bounds
+from kbroker.cli.common.deletion import DeletionOptions, DryRun, record_bounds
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
 from kbroker.cli.common.output import Cell, ProgressBar, paginated, print_note, print_rows, print_table
@@ -202,7 +202,7 @@ def _require_dead_letter_topic(client: ClusterClient, topic: str) -> dict[str, d
 def purge(
     topic: DeadLetterTopic,
     *,
-    selection: DeletedRecords,
+    selection: DeletionOptions,
     dry_run: DryRun = False,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

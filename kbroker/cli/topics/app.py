@@ -7,7 +7,7 @@ import typer
 
 from kbroker.cli.common.client import admin_client, topic_error_text
 from kbroker.cli.common.completion import complete_topic_config_names, complete_topic_configs, complete_topics
-from kbroker.cli.common.deletion import DeletedRecords, DryRun
+from kbroker.cli.common.deletion import DeletionOptions, DryRun
 from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, PlanOptions, Yes, argument, option
 from kbroker.cli.common.output import Cell, ProgressBar, confirm, paginated, print_json, print_table
@@ -268,7 +268,7 @@ def delete(
 def delete_records(
     topic: Annotated[str, argument("TOPIC", complete=complete_topics)],
     *,
-    selection: DeletedRecords,
+    selection: DeletionOptions,
     dry_run: DryRun = False,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

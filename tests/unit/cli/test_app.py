@@ -84,7 +84,7 @@ def test_a_refused_connection_is_one_line(
         (["brokers", "replace", "1"], "Missing argument"),
         (["brokers", "balance", "--throttle", "0"], "expected a rate"),
         (["brokers", "balance", "--concurrent", "0"], "--concurrent"),
-        (["topics", "list", "--bootstrap", "nowhere"], "--bootstrap must be HOST:PORT"),
+        (["topics", "list", "--bootstrap", "nowhere:x"], "--bootstrap must be HOST:PORT"),
         (["topics", "list", "--bootstrap", ","], "--bootstrap is empty"),
         (["produce", "t", "v", "--json"], "--json"),
         (["produce", "t", "v", "--file", "f"], "not both"),
@@ -178,7 +178,7 @@ def test_help_of_start_has_every_option(capsys: pytest.CaptureFixture[str]) -> N
 def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1.2.3")
     assert main(["--version"]) == main(["version"]) == 0
-    assert capsys.readouterr().out == "kbroker 1.2.3\n"
+    assert capsys.readouterr().out == "kbroker 1.2.3\n" * 2
 
 
 def test_a_missing_file_is_reported_before_a_connection_is_opened(

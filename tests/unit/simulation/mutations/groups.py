@@ -49,6 +49,7 @@ from tests.unit.simulation.mutations.shapes import (
     "network",
     ["stale commit"],
     only(member_out_of_reach, pause_s=1.0, seconds=30.0, members=2, readers=1, producers=1),
+    first_seed=5,
     slow=True,
 )
 def stale_member_commits(patch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Whole programs on SASL_SSL with ACLs. Each needs the rights that it needs of Apache Kafka 4.4.0, and no others."""
+"""Whole programs on SASL_SSL with ACLs. The rights with which they run are enough in Apache Kafka 4.4.0, too."""
 
 import json
 from collections.abc import Iterator, Mapping

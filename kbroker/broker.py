@@ -156,7 +156,7 @@ class Broker:
         await self.environment.turns.run(assigned.start(deleted_topics))
         self._started += [assigned.stop, extensions.stop]
         self.services = self._services(member, replicas)
-        self.services.audit = audit
+        self.services.audit = self.services.auto_topic_creation.audit = audit
         extensions.closing.sender = ForwardingSender(
             self.environment, member.image, replicas, self.services.peers, lambda: self.config
         )

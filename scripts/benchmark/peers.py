@@ -22,6 +22,7 @@ CACHE = ROOT / ".cache" / "kafka-4.4.0"
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 # The characters of a server's log that are shown when it does not start.
 LOG_TAIL = 4_000
+MAVEN_S, MAVEN_ATTEMPTS = 200, 3
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -49,11 +50,22 @@ def downloaded_classpath(pom: Path, directory: Path) -> str:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not list(directory.glob("*.jar")):
             print(f"downloading {directory.name} with Maven ...", file=sys.stderr, flush=True)
-            subprocess.run(
-                ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={directory}"],
-                check=True,
-            )
+            maven("-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={directory}")
     return f"{directory}/*"
+
+
+def maven(*arguments: str | Path) -> None:
+    """Run Maven. After a download that stalls, it starts again and downloads what is missing.
+
+    Its own limit is half an hour for each read from the network.
+    """
+    for attempts_left in reversed(range(MAVEN_ATTEMPTS)):
+        try:
+            subprocess.run(["mvn", "-q", "-B", *map(str, arguments)], check=True, timeout=MAVEN_S)
+            return
+        except subprocess.TimeoutExpired:
+            if not attempts_left:
+                raise
 
 
 # How long a server may take until it listens, by default. One with thousands of logs reads them first.

@@ -20,6 +20,7 @@ from kbroker.simulation.checker.groups import committed_offset_anomalies, group_
 from kbroker.simulation.checker.history import History
 from kbroker.simulation.checker.index import Index, build_index
 from kbroker.simulation.checker.ownership import fenced_members, ownership_anomalies
+from kbroker.simulation.checker.permissions import permission_anomalies
 from kbroker.simulation.checker.polls import poll_order_anomalies, stale_polls
 from kbroker.simulation.checker.record_offsets import (
     backward_sends,
@@ -60,6 +61,7 @@ def check(
         *ownership_anomalies(index, durable=groups),
         *fenced_members(index, durable=groups),
         *exactly_once_anomalies(index, durable=durable and groups),
+        *permission_anomalies(index),
     ]
 
 

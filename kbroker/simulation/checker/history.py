@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
 
+from kbroker.authorization.acl import Acl, ResourceType
+from kbroker.authorization.acl import Operation as AclOperation
+
 # The name of a topic and the index of a partition.
 TopicPartition = tuple[str, int]
 
@@ -168,6 +171,45 @@ class UnsyncedStart:
     partitions: tuple[TopicPartition, ...]
 
 
+# An operation on a resource.
+Right = tuple[AclOperation, ResourceType, str]
+# An ACL, or "password" or "quota" with the name of a user.
+SettingKey = Acl | tuple[str, str]
+
+
+@dataclass(slots=True)
+class SecurityChange:
+    """A change of what users may do. `value`: 1 for an ACL, the number of a password, a quota in bytes per second; 0
+    without it. `attempts_lost`: an attempt had no response, and may be carried out at any time."""
+
+    key: SettingKey
+    value: int
+    attempts_lost: bool = False
+
+
+@dataclass(slots=True)
+class GuardedRequest:
+    """A request that needs one of the `rights`, or a login if there are none; FAILED if the broker refused it for lack
+    of rights. `password`: the number of the one that the connection has logged in with. `broker`: 0 if another broker
+    may have decided. `newest_record_ns`: when the last record in the response was written."""
+
+    name: str
+    user: str
+    password: int
+    broker: int
+    rights: tuple[Right, ...] = ()
+    produced_bytes: int = 0
+    throttle_ms: int = 0
+    newest_record_ns: int = 0
+
+
+@dataclass(slots=True)
+class OutOfDate:
+    """A broker did not run, or could not keep up with the coordination service."""
+
+    broker: int
+
+
 @dataclass(slots=True)
 class Note:
     """A comment for the reader of the history: a fault that began or ended, a start, a kill."""
@@ -189,6 +231,9 @@ Action = (
     | DeleteRecords
     | Loss
     | UnsyncedStart
+    | SecurityChange
+    | GuardedRequest
+    | OutOfDate
     | Note
 )
 
@@ -306,6 +351,13 @@ def _format_action(action: Action) -> str:
             return f"LOSS {reason}: durable below {_positions(floors)}; commits {commits or 'none'}"
         case UnsyncedStart(partitions):
             return f"started without a sync of {_names(partitions)}"
+        case SecurityChange(key, value, attempts_lost):
+            name = str(key) if isinstance(key, Acl) else " of ".join(key)
+            return f"{name}: {value}{', attempts lost' if attempts_lost else ''}"
+        case GuardedRequest(name, user, password, broker, throttle_ms=throttle_ms):
+            return f"{name} as {user} with password {password} at {broker or 'any broker'}, throttled {throttle_ms} ms"
+        case OutOfDate(broker):
+            return f"broker {broker} is out of date"
         case Note(text):
             return text
 

@@ -96,6 +96,8 @@ class SimCoordination:
         self._requests_cut: dict[str, None] = {}
         self._responses_cut: dict[str, None] = {}
         self._down = False
+        # When the last messages have arrived that were delayed by a fault.
+        self._delayed_until = 0.0
 
     def _new_servers(self) -> list[Server]:
         """Return servers that have the data of `tree`, and apply later transactions."""
@@ -134,11 +136,17 @@ class SimCoordination:
 
     def heal_all(self) -> None:
         """End all faults. Expired sessions stay expired."""
+        self._delayed_until = max(self._delayed_until, self._loop.time() + max(self.delay_s[1], self.lag_s[1]))
         self.delay_s, self.lag_s = DELAY_S, LAG_S
         for host in (*self._requests_cut, *self._responses_cut):
             self.heal(host)
         if self._down:
             self.start()
+
+    def is_prompt(self, host: str) -> bool:
+        """Return whether nothing keeps a connected session of this host from learning of a change at once."""
+        has_delays = (self.delay_s, self.lag_s) != (DELAY_S, LAG_S) or self._loop.time() < self._delayed_until
+        return not (self._down or has_delays or host in self._requests_cut or host in self._responses_cut)
 
     def slow(self, delay_s: DelayRange) -> None:
         """Delay every message by this range."""

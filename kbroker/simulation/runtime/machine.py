@@ -69,6 +69,11 @@ class Machine:
         return None if self.broker is None else getattr(self.broker, "services", None)
 
     @property
+    def is_connected(self) -> bool:
+        """Whether the process has a session with the coordination service that is connected, as far as it knows."""
+        return self._session is not None and self._session.is_connected
+
+    @property
     def paused(self) -> bool:
         return self.loop.paused
 

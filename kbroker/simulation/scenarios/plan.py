@@ -16,7 +16,7 @@ from kbroker.server import connection, large_request
 from kbroker.simulation.scenarios.cluster_faults import absence
 from kbroker.simulation.scenarios.faults import Fault
 from kbroker.simulation.scenarios.scenarios import Scenario
-from kbroker.simulation.scenarios.simulation import RACK_AWARE
+from kbroker.simulation.scenarios.simulation import RACK_AWARE, SECURITY
 from protocol.fast import produce
 
 MAX_PARTITIONS = 3
@@ -35,6 +35,8 @@ HEALING_S = 15.0
 LONG_FAULTS_S = 10.0
 # The same for runs in which writes must go on: disks fill several times.
 PROGRESS_S = 5.0
+# How long runs with security are at most: their rules change often.
+SECURITY_S = 8.0
 
 
 @dataclass(slots=True)
@@ -65,7 +67,9 @@ class Plan:
     `cordoning`: brokers are cordoned, so that they get no new replicas, and some of them drained.
     `recurring`: faults that happen again and again, beside the others.
     `consumer_protocol`: the members are those of KIP-848.
-    `share_members`: of a share group.
+    `share_members`: of a share group. `group_changes`: an operator alters its start offsets, and deletes, creates and
+    grows a topic of it.
+    `security`: users log in, whose passwords, rights and quotas change.
     `small_turns`: almost all requests are handled in turns, as otherwise only large ones are.
     """
 
@@ -97,8 +101,10 @@ class Plan:
     cordoning: bool = False
     queues: bool = False
     small_turns: bool = False
+    security: bool = False
     consumer_protocol: bool = False
     share_members: int = 0
+    group_changes: bool = False
     recurring: dict[str, Fault] = field(default_factory=dict)
 
     @property
@@ -203,6 +209,14 @@ class Plan:
         self.pause_between_sends_s = max(self.pause_between_sends_s, 0.05)
         # A check needs some seconds in which nothing changes.
         self.concurrent_faults, self.pause_s = min(self.concurrent_faults, 2), max(self.pause_s, 1.0)
+
+    def secure(self) -> None:
+        """Let users log in, whose passwords, rights and quotas change. Few other clients: these make many requests."""
+        self.security = True
+        self.broker.update(SECURITY)
+        self.seconds = min(self.seconds, SECURITY_S)
+        self.producers, self.readers, self.members = 1, 1, min(self.members, 1)
+        self.pause_between_sends_s = max(self.pause_between_sends_s, 0.2)
 
     def compact(self, random: Random, keys: int) -> None:
         """Compact all topics, since each producer writes to all of them."""

@@ -11,6 +11,8 @@ from kbroker.simulation.scenarios.cluster_faults import (
     OUTAGE,
     POWER_OF_SEVERAL,
     controller,
+    isolate,
+    kill_all,
 )
 from kbroker.simulation.scenarios.faults import (
     CLOCK,
@@ -45,6 +47,9 @@ class Scenario:
     topics with delayed delivery, idempotency keys, views, and partitions that close. `consumer_protocol`: the members
     of groups are those of KIP-848. `progress`: writes must go on
     while enough brokers can write (supervisor.py). `share_group`: a share group (KIP-932) consumes all topics.
+    `security`: users log in, whose passwords, rights and quotas change.
+    `group_changes`: the share of runs of a group's scenario with an operator of the share group, and in a cluster with
+    administration.
     """
 
     name: str
@@ -66,6 +71,8 @@ class Scenario:
     progress: bool = False
     consumer_protocol: bool = False
     share_group: bool = False
+    security: bool = False
+    group_changes: float = 0.0
 
 
 _ALL = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
@@ -183,6 +190,14 @@ _CLUSTER_SCENARIOS = (
         brokers=3,
         queues=True,
     ),
+    Scenario(
+        "cluster-security",
+        "users of three brokers, whose passwords, ACLs and quotas change; brokers die, and are cut off",
+        {**NODE, **NETWORK, **COORDINATION, "controller": controller, "isolate": isolate, "kill_all": kill_all},
+        coordination=True,
+        brokers=3,
+        security=True,
+    ),
 )
 _GROUPS = Scenario(
     "cluster-groups",
@@ -191,6 +206,7 @@ _GROUPS = Scenario(
     coordination=True,
     brokers=3,
     consumer_protocol=True,
+    group_changes=0.5,
 )
 _SHARES = (
     Scenario(
@@ -200,6 +216,7 @@ _SHARES = (
         transactions=0.5,
         compaction=0.2,
         share_group=True,
+        group_changes=0.5,
     ),
     Scenario(
         "cluster-share",
@@ -209,6 +226,7 @@ _SHARES = (
         transactions=0.3,
         brokers=3,
         share_group=True,
+        group_changes=0.5,
     ),
 )
 _EVERYTHING = Scenario(

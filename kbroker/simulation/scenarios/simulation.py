@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kbroker.coordinator.share.share_partition_state import SharePartitionKey
 from kbroker.metadata.store import znodes
-from kbroker.simulation.checker.history import DeleteRecords, History, Operation, Outcome, Poll, Send, TopicPartition
+from kbroker.simulation.checker.history import (
+    DeleteRecords,
+    History,
+    Operation,
+    Outcome,
+    OutOfDate,
+    Poll,
+    Send,
+    TopicPartition,
+)
 from kbroker.simulation.clients.producer import ACKS_ALL
 from kbroker.simulation.coordination.service import SESSION_MS, SimCoordination
 from kbroker.simulation.invariants.broker import BrokenInvariant
@@ -39,6 +48,14 @@ T = TypeVar("T")
 # The racks of brokers and clients.
 RACKS = ("a", "b")
 RACK_AWARE = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+# Users log in on a second listener; all other clients of a run are a super user.
+SECURED_PORT = PORT + 1
+SECURITY = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+    "quota.window.num": "2",
+}
 # The interval of the checks of invariants, in seconds.
 INVARIANT_CHECK_INTERVAL_S = 0.05
 # Every n-th check includes durability.
@@ -77,6 +94,8 @@ class Simulation:
         if coordination or brokers > 1:
             self.coordination = SimCoordination(self.sim_loop, Random(f"{seed}/coordination"))
             self.coordination.trace = self._trace
+        # The brokers of runs with security, and since when they are out of date.
+        self._out_of_date: dict[int, Operation | None] = {}
         self.machines = [self._machine(number, brokers, configs) for number in range(1, brokers + 1)]
         self.supervisors = {
             machine.name: BrokerSupervisor(machine, self.history, self.random, replicated=brokers > 1)
@@ -90,7 +109,7 @@ class Simulation:
         if brokers > 1 and self.coordination is not None:
             self.cluster = ClusterInvariants(self.machines, self.coordination.tree, durable=durable)
             self.coordination.on_commit = self._check_stored
-        self._shares = SharePartitionInvariants(self.machines, self._leader_epoch)
+        self.shares = SharePartitionInvariants(self.machines, self._leader_epoch)
         # The data of the coordination service before it was replaced; None while it is not.
         self._former_metadata: DataTree | None = None
         # The machines that clients do not reach meanwhile.
@@ -110,6 +129,9 @@ class Simulation:
         own = {"node.id": str(number), "zookeeper.session.timeout.ms": str(SESSION_MS)}
         if configs.keys() >= RACK_AWARE.keys():
             own["broker.rack"] = RACKS[number % len(RACKS)]
+        if configs.keys() >= SECURITY.keys():
+            own["listeners"] = f"PLAINTEXT://{name}:{PORT},SASL_PLAINTEXT://{name}:{SECURED_PORT}"
+            self._out_of_date[number] = None
         machine = Machine(self.sim_loop, self.seed, name, {**configs, **own}, self.coordination)
         machine.usual_skew_ms = machine.clock.skew_ms = self.random.randint(-MAX_SKEW_MS, MAX_SKEW_MS)
         machine.on_process_end = lambda power: self._record_end(number, power)
@@ -281,10 +303,24 @@ class Simulation:
         for number in range(1 << 62):
             for supervisor in self.supervisors.values():
                 supervisor.check_unsynced_start()
+            self._record_out_of_date()
             self.check_invariants(durability=number % CHECKS_PER_DURABILITY_CHECK == 0)
             if self._progress is not None:
                 self._progress.check(self.sim_loop.time(), is_quiet=self._all_have_joined)
             await asyncio.sleep(INVARIANT_CHECK_INTERVAL_S)
+
+    def _record_out_of_date(self) -> None:
+        """Record which brokers do not run, or do not learn of changes at once."""
+        for broker, spell in self._out_of_date.items():
+            machine, service = self.machines[broker - 1], self.coordination
+            assert service is not None
+            is_up = machine.services is not None and not machine.paused and machine.is_connected
+            if is_up and service.is_prompt(machine.name):
+                if spell is not None:
+                    self.history.end(spell, Outcome.OK)
+                self._out_of_date[broker] = None
+            elif spell is None:
+                self._out_of_date[broker] = self.history.begin("simulation", OutOfDate(broker))
 
     def _check_exposed(self, operation: Operation) -> None:
         action = operation.action
@@ -338,7 +374,7 @@ class Simulation:
         if self.cluster is not None:
             self.cluster.check()
         if not self.is_metadata_replaced:
-            self._shares.check()
+            self.shares.check()
         for supervisor in self.supervisors.values():
             supervisor.check_invariants(durability=durability)
 

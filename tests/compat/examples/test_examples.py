@@ -11,7 +11,7 @@ import pytest
 from scripts.benchmark.peers import kafka_classpath
 from tests.compat import toolchains
 from tests.compat.java_programs import kafka_jvm
-from tests.compat.spark.session import CONNECTOR, IVY, PROVIDED, ivy_lock, jvm_options
+from tests.compat.spark.session import CONNECTOR, IVY, PROVIDED, connector_packages, jvm_options
 from tests.compat.spark.session import HERE as SPARK_TESTS
 from tests.compat.toolchains import GO_ENVIRONMENT, ROOT, javascript_directory, need
 
@@ -58,7 +58,7 @@ def spark(bootstrap: str, topic: str) -> str:
         "spark.ui.enabled": "false",
     }
     options = [option for name, value in settings.items() for option in ("--conf", f"{name}={value}")]
-    with ivy_lock():
+    with connector_packages():
         return run(
             *(submit, "--master", "local[2]", "--packages", CONNECTOR, *options),
             *("spark/produce_consume.py", bootstrap, topic),

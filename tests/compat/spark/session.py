@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from scripts.benchmark.peers import maven
 from tests.compat.java_programs import QUICK_JVM, class_archive
 
 HERE = Path(__file__).parent
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 IVY = HERE.parents[2] / ".cache" / "ivy"
+PACKAGES = IVY / "packages"
 
 # Dependencies of the connector that are part of pyspark.
 PROVIDED = "org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-runtime"
@@ -45,16 +47,25 @@ def jvm_options() -> str:
 
 
 @contextmanager
-def ivy_lock() -> Iterator[None]:
-    """Let no other process download jars: two at the same time would damage each other's files."""
+def connector_packages() -> Iterator[None]:
+    """Let a session resolve `CONNECTOR` with ivysettings.xml. Others wait: two would damage each other's files.
+
+    Maven downloads the packages, since Ivy waits for ever for a registry that does not answer.
+    """
     IVY.mkdir(parents=True, exist_ok=True)
     with (IVY / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if not PACKAGES.is_dir():
+            with tempfile.TemporaryDirectory(dir=IVY) as directory:
+                maven(
+                    "-f", HERE / "connector-pom.xml", "dependency:resolve", f"-Dmaven.repo.local={directory}/packages"
+                )
+                Path(directory, "packages").rename(PACKAGES)
         yield
 
 
 def new_session(directory: Path) -> Any:
-    """Start a SparkSession with two threads. The first start downloads the connector into .cache/ivy."""
+    """Start a SparkSession with two threads. The first start downloads the connector."""
     from pyspark.sql import SparkSession
 
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -90,5 +101,5 @@ def new_session(directory: Path) -> Any:
     builder = SparkSession.builder.master("local[2]").appName("kbroker-compat")
     for name, value in properties.items():
         builder = builder.config(name, str(value))
-    with ivy_lock():
+    with connector_packages():
         return builder.getOrCreate()

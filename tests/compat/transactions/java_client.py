@@ -1,7 +1,6 @@
 """The transaction tests' client for Apache Kafka's Java clients, current and old versions."""
 
 import logging
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 from py4j.java_gateway import JavaGateway, find_jar_path
 from py4j.protocol import Py4JJavaError
 
-from scripts.benchmark.peers import CACHE, QUIET, kafka_classpath
+from scripts.benchmark.peers import CACHE, QUIET, kafka_classpath, maven
 from tests.compat.support import DEADLINE_S, eventually, unique
 from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Member, TransactionError
 
@@ -26,11 +25,7 @@ def jar(artifact: str, version: str) -> Path:
     """Return a jar of Apache Kafka, downloaded once with Maven."""
     path = JARS / f"{artifact}-{version}.jar"
     if not path.exists():
-        subprocess.run(
-            ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact=org.apache.kafka:{artifact}:{version}",
-             f"-DoutputDirectory={JARS}"],
-            check=True, cwd=CACHE.parent,
-        )  # fmt: skip
+        maven("dependency:copy", f"-Dartifact=org.apache.kafka:{artifact}:{version}", f"-DoutputDirectory={JARS}")
     return path
 
 

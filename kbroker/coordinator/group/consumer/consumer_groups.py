@@ -18,6 +18,7 @@ from kbroker.coordinator.group.consumer.heartbeat import (
     HeartbeatRequest,
     HeartbeatSettings,
     MemberHeartbeat,
+    changes_nothing,
     preferred_assignor,
 )
 from kbroker.coordinator.group.consumer.membership import leave_temporarily
@@ -60,6 +61,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
     state_names = tuple(state.value for state in ConsumerGroupState)
     codec = CODEC
     feature = (GROUP_VERSION, 1)
+    is_configured = True
     group_class = ConsumerGroup
     member_class = ConsumerGroupMember
 
@@ -72,7 +74,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
         # The group of the last heartbeat, and what its client may do.
         self._last_client: tuple[str, Access | None] = "", None
         self._replays = {
-            GroupEpoch: self._replay_group_epoch,
+            GroupEpoch: self.replay_group_epoch,
             MemberMetadata: self._replay_member,
             TargetEpoch: self.replay_target_epoch,
             TargetAssignment: self.replay_target,
@@ -96,6 +98,22 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
         self._resolve_regexes(group)
         result = CoordinatorResult(response, [*first_records, *records])
         return self._migration.converted(message.group_id, result) if first_records else result
+
+    def unchanged(
+        self, message: ConsumerGroupHeartbeatRequest, client: tuple[str, str]
+    ) -> ConsumerGroupHeartbeatResponse | None:
+        """Handle a heartbeat that changes nothing; None if it may change something, or must wait for a commit."""
+        group = self.shard.groups.get(message.group_id)
+        if not isinstance(group, ConsumerGroup) or self.shard.context.is_locked(message.group_id):
+            return None
+        member = group.members.get(message.member_id)
+        if member is None or not changes_nothing(group, member, message, client):
+            return None
+        self.restart_session(group, member.member_id)
+        interval_ms = self._config(message.group_id).consumer_heartbeat_interval_ms
+        return ConsumerGroupHeartbeatResponse(
+            member_id=member.member_id, member_epoch=member.epoch, heartbeat_interval_ms=interval_ms
+        )
 
     def _settings(self, group_id: str) -> HeartbeatSettings:
         config, group_config = self.shard.config(), self._config(group_id)
@@ -127,10 +145,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
 
     def _leave(self, message: ConsumerGroupHeartbeatRequest) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
         group = self.existing_group(message.group_id)
-        if message.instance_id is None:
-            member = group.existing_member(message.member_id)
-        else:
-            member = group.existing_static_member(message.member_id, message.instance_id)
+        member = group.named_member(message.member_id, message.instance_id)
         response = ConsumerGroupHeartbeatResponse(member_id=message.member_id, member_epoch=message.member_epoch)
         if message.instance_id is not None and message.member_epoch == LEAVE_STATIC_EPOCH:
             return CoordinatorResult(response, leave_temporarily(group, member))
@@ -206,14 +221,6 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
             self._topics_version += 1
 
     # Replay.
-
-    def _replay_group_epoch(self, record: GroupEpoch) -> None:
-        if record.value is not None:
-            group = self.find_or_create(record.group_id)
-            group.group_epoch = record.value.epoch
-            group.metadata_hash = record.value.metadata_hash
-        else:
-            self.remove(record.group_id)
 
     def _replay_member(self, record: MemberMetadata) -> None:
         self.replay_member(record)

@@ -18,7 +18,11 @@ from kbroker.common import KafkaError
 from kbroker.coordinator.group.assignors.members import MemberSpec
 from kbroker.coordinator.group.assignors.server_assignors import SERVER_ASSIGNORS
 from kbroker.coordinator.group.consumer.consumer_group import ConsumerGroup, votes_after
-from kbroker.coordinator.group.consumer.consumer_group_member import AssignedPartitions, ConsumerGroupMember
+from kbroker.coordinator.group.consumer.consumer_group_member import (
+    AssignedPartitions,
+    ConsumerGroupMember,
+    MemberState,
+)
 from kbroker.coordinator.group.consumer.current_assignment import Target, next_assignment
 from kbroker.coordinator.group.consumer.membership import (
     find_member,
@@ -106,6 +110,30 @@ class RegexChange(Enum):
     NONE = auto()
     UNRESOLVED = auto()
     RESOLVED = auto()
+
+
+def changes_nothing(
+    group: ConsumerGroup, member: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest, client: tuple[str, str]
+) -> bool:
+    """Return whether a heartbeat only says that its member is there, or what it owns, once it has reached its target.
+
+    Nearly all heartbeats are such. `client`: the id and the host of the sender.
+    """
+    return (
+        request.member_epoch == member.epoch == group.assignment_epoch == group.group_epoch
+        and member.state is MemberState.STABLE
+        and group.is_metadata_current
+        and request.subscribed_topic_names is None
+        and request.subscribed_topic_regex is None
+        and request.server_assignor is None
+        and request.rack_id is None
+        and request.rebalance_timeout_ms == UNSET_TIMEOUT
+        and request.instance_id == member.instance_id
+        and client == (member.client_id, member.client_host)
+        and member.classic is None
+        # They may have to be resolved again.
+        and not group.regexes.members
+    )
 
 
 def validate_request(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Sequence[str]) -> None:

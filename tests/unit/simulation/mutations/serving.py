@@ -1,4 +1,4 @@
-"""Mistakes in responses: acknowledgements, duplicates, fetches, their order; and in the metadata of topics."""
+"""Mistakes in responses: acknowledgements, duplicates, fetches, their order; in the metadata of topics; in rights."""
 
 from collections import deque
 from itertools import count
@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
+from kbroker.authorization.acl import PermissionType
+from kbroker.authorization.authorizer import Authorizer
+from kbroker.authorization.rule_set import RuleSet
 from kbroker.common import KafkaError
 from kbroker.coordination.journal import Journal
+from kbroker.interbroker.controller_channel import BROKER_PRINCIPAL, ControllerChannel
 from kbroker.metadata.replication import broker_changes
+from kbroker.quotas.client_quotas import ClientQuotaManager
 from kbroker.replica.fetch import fetch_manager, partition_reads
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.partition import Partition
@@ -16,12 +21,16 @@ from kbroker.runtime.delayed_response import Purgatory
 from kbroker.server.connection import Connection
 from kbroker.server.large_request import serve_frame
 from kbroker.server.response_queue import ResponseQueue
+from kbroker.server.socket_server import SocketServer
+from kbroker.simulation.clients.workloads.security import USERS
+from kbroker.simulation.scenarios.cluster_faults import controller, isolate
+from kbroker.simulation.scenarios.faults import kill
 from kbroker.storage.log.log import Log
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.errors import ErrorCode
 from protocol.records.batch import parse_header
 from tests.unit.simulation.mutations.mutation import INVARIANT, Without, ignore_errors, mutation, replaces, wrap
-from tests.unit.simulation.mutations.shapes import blink, only, short
+from tests.unit.simulation.mutations.shapes import blink, only, short, with_values
 
 # Only the end of the run matters.
 alone = short(0.1, producers=1, readers=1, members=0)
@@ -147,7 +156,7 @@ def responses_are_out_of_order(real: Any, queue: ResponseQueue) -> None:
 # Requests in turns.
 
 
-@mutation("calm", ["lost write", "skipped records"], short(small_turns=True, producers=8), first_seed=17)
+@mutation("calm", ["lost write", "skipped records"], short(small_turns=True, producers=8), first_seed=17, slow=True)
 @replaces(Connection, "_serve_large_request")
 def frame_of_turns_is_overwritten(_: Any, connection: Connection, context: Any, frame: memoryview, pos: int) -> None:
     """A request is decoded in turns from the buffer that receives the next one."""
@@ -172,3 +181,60 @@ def metadata_is_not_synced(real: Any, journal: Any, ops: Any) -> None:
 def leader_epoch_stays(real: Any, *arguments: Any, **named: Any) -> Any:
     """A broker that starts leads on in its old leader epoch."""
     return real(*arguments, **{**named, "restarted": ()})
+
+
+# Rights, logins and quotas.
+
+SECURITY = "cluster-security"
+FORBIDDEN, REFUSED, REVOKED, QUOTA = ["forbidden request"], ["refused request"], ["revoked login"], ["wrong quota"]
+# Few clients without logins.
+CALM = only(members=0, seconds=6.0)
+FAULTS = with_values(only(kill, controller, isolate, pause_s=1.0, seconds=6.0), members=0)
+
+
+@mutation(SECURITY, FORBIDDEN, CALM, first_seed=2)
+@replaces(Authorizer, "use")
+def known_rights_stay(real: Any, authorizer: Authorizer, rules: RuleSet) -> None:
+    """The topics that a client was allowed to use stay allowed after the rules have changed."""
+    accesses = dict(authorizer._accesses)
+    known = {key: (set(access.readable_topics), set(access.writable_topics)) for key, access in accesses.items()}
+    real(authorizer, rules)
+    for (principal, host), (readable, writable) in known.items():
+        access = authorizer.access(principal, host)
+        access.readable_topics |= readable
+        access.writable_topics |= writable
+
+
+@mutation(SECURITY, [*FORBIDDEN, *REFUSED], FAULTS, slow=True)
+@replaces(Authorizer, "use")
+def later_rules_are_not_used(_: Any, authorizer: Authorizer, rules: RuleSet) -> None:
+    """A broker decides by the rules of its start."""
+
+
+@mutation(SECURITY, FORBIDDEN, CALM, first_seed=1)
+@replaces(ControllerChannel, "forward")
+def requests_are_forwarded_as_the_broker(
+    real: Any, channel: Any, request: Any, version: int, client_id: Any, principal: Any, *rest: Any
+) -> Any:
+    """A forwarded request has the principal of the broker that forwards it."""
+    return real(channel, request, version, client_id, BROKER_PRINCIPAL, *rest)
+
+
+@mutation(SECURITY, FORBIDDEN, CALM, first_seed=3)
+@replaces(RuleSet, "_change")
+def denials_are_overlooked(real: Any, rules: RuleSet, removed: Any, added: Any) -> None:
+    """A DENY denies nothing."""
+    real(rules, removed, frozenset(acl for acl in added if acl.permission is PermissionType.ALLOW))
+
+
+@mutation(SECURITY, QUOTA, CALM)
+@replaces(ClientQuotaManager, "buckets_of")
+def quotas_are_those_of_another_user(real: Any, quotas: Any, user: str, *rest: Any) -> Any:
+    """The bytes of a user count for the quota of another one."""
+    return real(quotas, USERS[USERS.index(user) - 1] if user in USERS else user, *rest)
+
+
+@mutation(SECURITY, REVOKED, CALM, first_seed=1, slow=True)
+@replaces(SocketServer, "close_revoked")
+def connections_of_former_passwords_stay(_: Any, server: Any) -> None:
+    """A changed or deleted password ends no connection."""

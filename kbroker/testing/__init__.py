@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from kbroker.testing.broker import InProcessBroker as Broker
     from kbroker.testing.cluster import InProcessCluster as Cluster
     from kbroker.testing.faults import Fault, RecordedRequest
-    from kbroker.testing.records import ConsumedRecord
+    from kbroker.testing.records import FetchedRecord
 
-__all__ = ["Broker", "Cluster", "ConsumedRecord", "Fault", "RecordedRequest"]
+__all__ = ["Broker", "Cluster", "Fault", "FetchedRecord", "RecordedRequest"]
 
 # The module and the class of each name.
 _CLASSES = {
     "Broker": ("broker", "InProcessBroker"),
     "Cluster": ("cluster", "InProcessCluster"),
-    "ConsumedRecord": ("records", "ConsumedRecord"),
+    "FetchedRecord": ("records", "FetchedRecord"),
     "Fault": ("faults", "Fault"),
     "RecordedRequest": ("faults", "RecordedRequest"),
 }

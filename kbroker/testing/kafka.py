@@ -21,7 +21,7 @@ from kbroker.testing import records
 from kbroker.testing.broker_thread import BrokerThread
 from kbroker.testing.clock import MovableClock
 from kbroker.testing.faults import Fault, RecordedRequest, RequestLog, api_named, api_title
-from kbroker.testing.records import POLL_S, ConsumedRecord, GroupLag, ProducedRecord, ToProduce
+from kbroker.testing.records import POLL_S, FetchedRecord, GroupLag, ProducedRecord, ToProduce
 from protocol.errors import ErrorCode
 
 K = TypeVar("K", bound="Kafka")
@@ -179,7 +179,7 @@ class Kafka:
         partition: int | None = None,
         read_committed: bool = False,
         timeout_s: float = TIMEOUT_S,
-    ) -> list[ConsumedRecord]:
+    ) -> list[FetchedRecord]:
         """Return the first `n` records of a topic, by default all that there are now. Commits nothing.
 
         Raises TimeoutError if there are fewer after `timeout_s`, in real time.

@@ -13,25 +13,27 @@ Nothing is imported before it is used: pytest loads the plugin (pytest_plugin.py
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kbroker.testing.broker import Broker
-    from kbroker.testing.cluster import Cluster
+    from kbroker.testing.broker import InProcessBroker as Broker
+    from kbroker.testing.cluster import InProcessCluster as Cluster
     from kbroker.testing.faults import Fault, RecordedRequest
-    from kbroker.testing.records import ConsumedRecord
+    from kbroker.testing.records import FetchedRecord
 
-__all__ = ["Broker", "Cluster", "ConsumedRecord", "Fault", "RecordedRequest"]
+__all__ = ["Broker", "Cluster", "Fault", "FetchedRecord", "RecordedRequest"]
 
-_MODULES = {
-    "Broker": "broker",
-    "Cluster": "cluster",
-    "ConsumedRecord": "records",
-    "Fault": "faults",
-    "RecordedRequest": "faults",
+# The module and the class of each name.
+_CLASSES = {
+    "Broker": ("broker", "InProcessBroker"),
+    "Cluster": ("cluster", "InProcessCluster"),
+    "FetchedRecord": ("records", "FetchedRecord"),
+    "Fault": ("faults", "Fault"),
+    "RecordedRequest": ("faults", "RecordedRequest"),
 }
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name not in _MODULES:
+    if name not in _CLASSES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"kbroker.testing.{_MODULES[name]}"), name)
+    module, class_name = _CLASSES[name]
+    return getattr(import_module(f"kbroker.testing.{module}"), class_name)

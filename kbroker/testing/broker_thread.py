@@ -32,7 +32,7 @@ STOP_S = 60.0
 
 
 class BrokerThread:
-    """A broker that runs. `bootstrap`: its address. `failure`: why it has stopped by itself."""
+    """A broker that runs. `bootstrap`: its address. One that fails by itself says so in the log."""
 
     def __init__(
         self,
@@ -43,9 +43,8 @@ class BrokerThread:
         open_session: OpenSession | None = None,
     ) -> None:
         """Start a broker, and wait until it serves. Raises what keeps it from starting."""
+        config = BrokerConfig.load(configs)
         self.loop = MovableLoop(clock)
-        self.failure: BaseException | None = None
-        self._clock = clock
         self._threads = Threads(self.loop)
         self._disk = ControlledDisk(disk)
         environment = Environment(
@@ -57,7 +56,6 @@ class BrokerThread:
             process_runner=lambda job, task: ThreadJob(self._threads, self._disk, clock, job, bytes(task)),
             direct_socket=direct_socket,
         )
-        config = BrokerConfig.load(configs)
         self.broker = Broker(environment, config, open_session, dispatch=FaultDispatch(log, environment))
         self._thread = threading.Thread(target=self.loop.run_forever, name="kbroker-testing", daemon=True)
         self._thread.start()
@@ -67,10 +65,6 @@ class BrokerThread:
         except BaseException:
             self.stop()
             raise
-        self.loop.call_soon_threadsafe(self.broker.stopped.add_done_callback, self._on_stopped)
-
-    def _on_stopped(self, stopped: asyncio.Future[BaseException | None]) -> None:
-        self.failure = stopped.result()
 
     # Calls from the test's threads.
 

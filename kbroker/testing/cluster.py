@@ -1,4 +1,4 @@
-"""A cluster for tests: brokers in threads of the test's process, with one coordination store in memory."""
+"""A cluster for tests, `kbroker.testing.Cluster`: its brokers are threads, and share a coordination store."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kbroker.client.requests import check
 from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore
 from kbroker.coordination.interface import Coordination
 from kbroker.runtime.environment import Environment
-from kbroker.testing.broker import TIMEOUT_S, Kafka
 from kbroker.testing.broker_thread import BrokerThread
 from kbroker.testing.clock import MovableClock, MovableLoop, Threads
 from kbroker.testing.disk import ControlledDisk, DiskControl
+from kbroker.testing.kafka import TIMEOUT_S, Kafka
 from kbroker.testing.records import POLL_S
 from kbroker.testing.remote_session import RemoteSession
 from protocol.messages.k43_elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
@@ -34,7 +34,7 @@ T = TypeVar("T")
 MAX_BROKERS = 16
 
 
-class Store:
+class SharedStore:
     """The coordination store, in a thread with an event loop in real time."""
 
     def __init__(self, directory: str) -> None:
@@ -87,7 +87,7 @@ def _no_processes(job: object, task: object) -> Any:
     raise NotImplementedError("the store runs no processes")
 
 
-class Cluster(Kafka):
+class InProcessCluster(Kafka):
     """Brokers with the ids 1, 2, ..., on one clock. `disks`: by broker id; each has fill() and free()."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Cluster(Kafka):
         self.disks = {broker_id: DiskControl() for broker_id in range(1, brokers + 1)}
         self._ports = dict.fromkeys(self.disks, 0)
         self._threads: dict[int, BrokerThread] = {}
-        self._store: Store | None = None
+        self._store: SharedStore | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -125,7 +125,7 @@ class Cluster(Kafka):
     def open(self) -> None:
         directory = self._open_directory()
         try:
-            self._store = Store(os.path.join(directory, "coordination"))
+            self._store = SharedStore(os.path.join(directory, "coordination"))
             for broker_id in self.disks:
                 self.start(broker_id)
             self._create_internal_topics()

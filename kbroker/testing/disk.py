@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 from kbroker.common import Buffer
-from kbroker.runtime.real_disk import FileSystem, RealDisk, RealFile, RealLock
+from kbroker.runtime.real_disk import DiskFileSystem, RealDisk, RealFile, RealLock
 
 
 class DiskControl:
@@ -28,7 +28,7 @@ class DiskControl:
 class ControlledFile(RealFile):
     __slots__ = ("_check",)
 
-    def __init__(self, fd: int, file_system: FileSystem, check: Callable[[], None]) -> None:
+    def __init__(self, fd: int, file_system: DiskFileSystem, check: Callable[[], None]) -> None:
         super().__init__(fd, file_system)
         self._check = check
 
@@ -61,7 +61,7 @@ class ControlledDisk(RealDisk):
         if self._control.is_full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def new_file(self, fd: int, file_system: FileSystem) -> RealFile:
+    def new_file(self, fd: int, file_system: DiskFileSystem) -> RealFile:
         return ControlledFile(fd, file_system, self._check_write)
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> RealFile:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
 
 from kbroker.api.authorization import after as then
 from kbroker.api.context import ApiHandler, RequestContext, Services
 from kbroker.api.dispatch import Dispatch
-from kbroker.api.response_errors import no_failed_response
+from kbroker.api.response_errors import failed_response, no_failed_response
 from kbroker.common import KafkaError
 from kbroker.replica.produce.produce_response import error_result
 from kbroker.runtime.environment import Environment
@@ -271,7 +270,7 @@ def error_response(services: Services, context: RequestContext, request: Any, fa
     fail = context.handler.fail
     response_class = message_classes(ApiKey(context.api_key))[1]
     row = response_class.__rows__.get("error_code")
-    is_usual = isinstance(fail, partial) or fail is no_failed_response
+    is_usual = fail in (failed_response, no_failed_response)
     if not is_usual or (row is not None and row.is_in(context.version)):
         return fail(context, request, KafkaError(code))
     return _elements_response(request, response_class, code)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from kbroker.testing.broker import Broker
-    from kbroker.testing.cluster import Cluster
+    from kbroker.testing import Broker, Cluster
 
 LEFTOVERS = "kafka_leftovers"
 
@@ -29,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def _kafka_broker() -> Iterator[Broker]:
-    from kbroker.testing.broker import Broker
+    from kbroker.testing import Broker
 
     with Broker() as broker:
         yield broker
@@ -62,7 +61,7 @@ def kafka(_kafka_broker: Broker, request: pytest.FixtureRequest) -> Iterator[Bro
 @pytest.fixture
 def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Callable[..., Cluster]]:
     """Start clusters, `kafka_cluster(brokers=3)`, which end with the test."""
-    from kbroker.testing.cluster import Cluster
+    from kbroker.testing import Cluster
 
     with ExitStack() as stack:
 

@@ -40,7 +40,7 @@ RETRY_FOR_S, POLL_S = 10.0, 0.02
 FETCH_WAIT_MS, FETCH_BYTES = 50, 8 << 20
 
 
-class ConsumedRecord(NamedTuple):
+class FetchedRecord(NamedTuple):
     """`timestamp`: milliseconds since the epoch. `headers`: keys as text."""
 
     topic: str
@@ -135,7 +135,7 @@ def _produce_batch(cluster: ClusterClient, topic: str, index: int, batch: list[N
 
 def consume(
     cluster: ClusterClient, topic: str, n: int | None, partition: int | None, read_committed: bool, timeout_s: float
-) -> list[ConsumedRecord]:
+) -> list[FetchedRecord]:
     """Return the first `n` records of a topic; None: all that there are now. Raises TimeoutError if there are fewer."""
     indexes = sorted(cluster.topic(topic).leaders) if partition is None else [partition]
     at = {TopicPartition(topic, index): EARLIEST for index in indexes}
@@ -143,7 +143,7 @@ def consume(
     ends = {}
     if n is None:
         ends = _retried(cluster, lambda: list_offsets(cluster, dict.fromkeys(at, LATEST), int(read_committed)))
-    found: list[ConsumedRecord] = []
+    found: list[FetchedRecord] = []
     deadline = monotonic() + timeout_s
     while len(found) < n if n is not None else any(positions[at] < end for at, end in ends.items()):
         if monotonic() > deadline:
@@ -159,7 +159,7 @@ def consume(
 
 def _fetch(
     cluster: ClusterClient, tp: TopicPartition, positions: dict[TopicPartition, int], read_committed: bool
-) -> list[ConsumedRecord]:
+) -> list[FetchedRecord]:
     """Fetch from one partition, and move its position behind what was read."""
     wanted = FetchPartition(partition=tp.partition, fetch_offset=positions[tp], partition_max_bytes=FETCH_BYTES)
     request = FetchRequest(
@@ -180,7 +180,7 @@ def _fetch(
         if record is not None and record[0] >= positions[tp]:
             offset, timestamp, key, value, headers = record
             named = [(name.decode(errors="replace"), content) for name, content in headers]
-            records.append(ConsumedRecord(*tp, offset, timestamp, key, value, named))
+            records.append(FetchedRecord(*tp, offset, timestamp, key, value, named))
         positions[tp] = max(positions[tp], next_offset)
     return records
 

@@ -24,8 +24,13 @@ CHECKED = ("kbroker", "protocol", "scripts")
 # Fields of these are rows of a list of Kafka's.
 ROWS = ("protocol/", "kbroker/config/")
 # The fakes in the first directory, and programs in the second, have users in the tests of other directories.
-TESTED_FROM_OUTSIDE = {"kbroker/simulation/": "tests/unit/simulation/", "scripts/": "tests/unit/benchmark/"}
-PUBLIC = ("kbroker/retry/__init__.py",)
+# Tests are what kbroker.testing is for, so its own count, too.
+TESTED_FROM_OUTSIDE = {
+    "kbroker/simulation/": "tests/unit/simulation/",
+    "kbroker/testing/": None,
+    "scripts/": "tests/unit/benchmark/",
+}
+PUBLIC = ("kbroker/retry/__init__.py", "kbroker/testing/__init__.py")
 DISPATCH = "kbroker/api/dispatch.py"
 # The functions that it names are called.
 CONFIGS_WITHOUT_EFFECT = "kbroker/config/definitions/no_effect.json"
@@ -33,6 +38,7 @@ CONFIGS_WITHOUT_EFFECT = "kbroker/config/definitions/no_effect.json"
 ALLOWED = {
     "kbroker/broker.py: Broker._assigned": "tests end its roles, as the end of a session does",
     "kbroker/retry/batch.py: PollBatch.succeeded": "programs read it",
+    "kbroker/testing/pytest_plugin.py: pytest_addoption": "pytest calls it",
     "kbroker/telemetry/subscriptions.py: ClientAttributes.client_source_address": "patterns of subscriptions name it",
     "kbroker/telemetry/subscriptions.py: ClientAttributes.client_source_port": "patterns of subscriptions name it",
     "kbroker/simulation/invariants/broker.py: _PartitionState.last_stable": "getattr reads it by its name",
@@ -192,8 +198,8 @@ def _assigned(node: ast.Assign | ast.AnnAssign) -> Iterator[str]:
 
 
 def _is_registered(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether a decorator such as `@app.command()` calls the function later."""
-    return any(
+    """Return whether a decorator such as `@app.command()` or `@pytest.fixture` calls the function later."""
+    return any(ast.unparse(each).startswith("pytest.fixture") for each in node.decorator_list) or any(
         isinstance(each, ast.Call)
         and isinstance(each.func, ast.Attribute)
         and each.func.attr in ("command", "callback")
@@ -221,7 +227,9 @@ def _needs_no_use(definition: Definition) -> bool:
 def _counts(user: str, file: str) -> bool:
     if not user.startswith("tests/"):
         return True
-    return any(file.startswith(path) and not user.startswith(own) for path, own in TESTED_FROM_OUTSIDE.items())
+    return any(
+        file.startswith(path) and (own is None or not user.startswith(own)) for path, own in TESTED_FROM_OUTSIDE.items()
+    )
 
 
 def is_called_by_base(definition: Definition) -> bool:

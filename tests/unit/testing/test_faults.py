@@ -53,7 +53,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def send(app: BrokerConnection, topic: str, value: bytes = b"v") -> int:
-    data = PartitionProduceData(index=0, records=build_batch([(0, None, value, ())]))
+    data = PartitionProduceData(index=0, records=build_batch([(time.time_ns() // 1_000_000, None, value, ())]))
     rows = [TopicProduceData(name=topic, partition_data=[data])]
     response = app.request(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=rows), ProduceResponse)
     return response.responses[0].partition_responses[0].error_code

@@ -87,8 +87,9 @@ class Broker:
         config: BrokerConfig,
         open_session: OpenSession | None = None,
         first_users: Sequence[FirstUser] = (),
+        dispatch: Dispatch | None = None,
     ) -> None:
-        """`first_users`: SCRAM users that are created unless they exist."""
+        """`first_users`: SCRAM users that are created unless they exist. `dispatch`: None for the usual handlers."""
         if len(config.log_dirs) != 1:
             raise ConfigError(f"log.dirs names {len(config.log_dirs)} directories; kbroker keeps its data in one")
         self.environment = environment
@@ -97,7 +98,9 @@ class Broker:
         self._open_session = open_session
         self._first_users = first_users
         self._cluster: ClusterParts | None = None
-        self._server = SocketServer(environment, config, Dispatch(), _listener_class(config))
+        # A new one is empty, and false.
+        dispatch = Dispatch() if dispatch is None else dispatch
+        self._server = SocketServer(environment, config, dispatch, _listener_class(config))
         self._started: list[Callable[[], Awaitable[None]]] = []
 
     async def start(self) -> str:
@@ -153,7 +156,7 @@ class Broker:
         await self.environment.turns.run(assigned.start(deleted_topics))
         self._started += [assigned.stop, extensions.stop]
         self.services = self._services(member, replicas)
-        self.services.audit = audit
+        self.services.audit = self.services.auto_topic_creation.audit = audit
         extensions.closing.sender = ForwardingSender(
             self.environment, member.image, replicas, self.services.peers, lambda: self.config
         )

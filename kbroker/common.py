@@ -54,6 +54,39 @@ class StoreSettings(NamedTuple):
         return bool(self.location or self.certificates)
 
 
+class TokenSource(NamedTuple):
+    """Where a client gets its tokens. `url`: of a file with a token, or of an endpoint for client credentials."""
+
+    url: str
+    client_id: str = ""
+    client_secret: str = ""
+    scope: str = ""
+
+
+class ClientSecurity(NamedTuple):
+    """How a client connects to a listener. `trust_store`: None for the certificates of the system. `mechanism`: empty
+    without SASL. `tokens`: where those of OAUTHBEARER come from. `file`: the properties that say it, "" without any.
+    """
+
+    has_tls: bool = False
+    trust_store: StoreSettings | None = None
+    key_store: StoreSettings | None = None
+    key_password: str | None = None
+    checks_host: bool = True
+    versions: tuple[str, str] = ("TLSv1.2", "TLSv1.3")
+    mechanism: str = ""
+    user: str = ""
+    password: str = ""
+    tokens: TokenSource | None = None
+    file: str = ""
+
+    @property
+    def protocol(self) -> str:
+        """The name in Kafka's security.protocol."""
+        tls = "SSL" if self.has_tls else "PLAINTEXT"
+        return f"SASL_{tls}" if self.mechanism else tls
+
+
 def uuid_text(uuid: bytes) -> str:
     """Return a UUID of 16 bytes as Kafka prints it: URL-safe base64 without padding."""
     return urlsafe_b64encode(uuid).decode().rstrip("=")
@@ -79,3 +112,20 @@ class KafkaError(Exception):
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}" if self.message else self.code.name
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs what an extra of this package requires.
+
+    It names the packages. No registry has kbroker: anybody could register the name there.
+    """
+    import shlex
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        rows = requires("kbroker") or []
+    except PackageNotFoundError:
+        rows = []
+    markers = (f"extra == '{extra}'", f'extra == "{extra}"')
+    names = [shlex.quote(row.partition(";")[0].strip()) for row in rows if row.endswith(markers)]
+    return "pip install " + (" ".join(names) or f"'.[{extra}]' in a clone of kbroker")

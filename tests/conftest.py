@@ -37,6 +37,8 @@ SCOPES = {
     "tests/compat/cluster/growth/": "growth",
     # In one process these would take longer than everything else: each scope has a cluster of its own.
     "tests/compat/cluster/": "cluster",
+    "tests/compat/cluster/growth/test_reassignment": "cluster",
+    "tests/compat/cluster/surge/test_slow_clients": "cluster",
     "tests/compat/cluster/test_restored_metadata": "restored and lost metadata",
     "tests/compat/cluster/test_lost_metadata": "restored and lost metadata",
     "tests/compat/cluster/test_full_disks": "full disks and surges",

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from kbroker.api.context import Handle, RequestContext, Services
+from kbroker.api.response_errors import list_of
 from kbroker.authorization.acl import CLUSTER_NAME, Operation, ResourceType
 from kbroker.authorization.authorizer import Access
 from kbroker.common import KafkaError
@@ -142,12 +143,12 @@ def each(elements: str, refuse: Refusal, *, handles_none: bool = False) -> Rule:
                 allowed.append(element)
             else:
                 failed = context.handler.fail(context, _with(body, elements, [element]), error)
-                refused += getattr(failed, _list_of(failed))
+                refused += getattr(failed, list_of(type(failed)))
         if not refused:
             return handle(services, context, body)
         if allowed or handles_none:
             return after(handle(services, context, _with(body, elements, allowed)), partial(_append, refused))
-        return _with(failed, _list_of(failed), refused)
+        return _with(failed, list_of(type(failed)), refused)
 
     return check
 
@@ -243,11 +244,5 @@ def _with(message: Any, field: str, value: Any) -> Any:
 
 
 def _append(refused: list[Any], response: Any) -> Any:
-    getattr(response, _list_of(response)).extend(refused)
+    getattr(response, list_of(type(response))).extend(refused)
     return response
-
-
-def _list_of(response: Any) -> str:
-    """Return the name of the list in a response."""
-    name: str = next(name for name, row in type(response).__rows__.items() if isinstance(row.type, list))
-    return name

@@ -360,4 +360,5 @@ async def complete_response(handle: Handle, services: Services, context: Request
 def sender(context: RequestContext) -> dict[str, object]:
     """Return the fields of the audit log that say who has sent a request."""
     api = ALL_APIS[ApiKey(context.api_key)].name
-    return {"principal": str(context.principal), "host": context.host, "client": context.client_id, "api": api}
+    principal, host = context.requester
+    return {"principal": str(principal), "host": host, "client": context.client_id, "api": api}

@@ -1,7 +1,6 @@
 """The dispatch table: finds the handler of each API. `ls kbroker/api` lists the supported APIs."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -145,11 +144,8 @@ def _fail_function(key: ApiKey, module: ModuleType) -> Callable[[RequestContext,
     if hasattr(module, "failed_response"):
         function: Callable[[RequestContext, Any, KafkaError], Any] = module.failed_response
         return function
-    if not hasattr(module, "codec"):
-        response_class = message_classes(key)[1]
-        if "error_code" in response_class.__rows__:
-            return partial(failed_response, response_class)
-    return no_failed_response
+    has_code = not hasattr(module, "codec") and "error_code" in message_classes(key)[1].__rows__
+    return failed_response if has_code else no_failed_response
 
 
 def message_codec(key: ApiKey, version: int) -> Codec:

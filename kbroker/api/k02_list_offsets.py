@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.response_errors import failed_rows_response
 from kbroker.common import KafkaError
 from kbroker.queues.topic_filters import visible_records
 from kbroker.replica.partition import Partition
@@ -37,6 +38,8 @@ from protocol.messages.k02_list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+
+failed_response = failed_rows_response
 
 LATEST = -1
 EARLIEST = -2
@@ -85,15 +88,6 @@ def handle(
     if lookups:
         return _run_lookups(services, context, lookups, response)
     return _in_version(context, response)
-
-
-def failed_response(context: RequestContext, request: ListOffsetsRequest, error: KafkaError) -> ListOffsetsResponse:
-    topics = []
-    for topic in paced(request.topics):
-        indexes = (partition.partition_index for partition in paced(topic.partitions))
-        results = [ListOffsetsPartitionResponse(partition_index=index, error_code=error.code) for index in indexes]
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
-    return ListOffsetsResponse(topics=topics)
 
 
 async def _run_lookups(

@@ -28,7 +28,7 @@ from collections.abc import Awaitable
 from functools import partial
 
 from kbroker.api.context import Overlap, RequestContext, Services
-from kbroker.api.response_errors import failed_rows
+from kbroker.api.response_errors import failed_rows_response
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.group import Committer
 from kbroker.coordinator.group.records import NO_TIMESTAMP, ZERO_TOPIC_ID, OffsetAndMetadata, OffsetKey, OffsetRecord
@@ -52,6 +52,8 @@ from protocol.messages.k08_offset_commits import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+
+failed_response = failed_rows_response
 
 # Applies to OffsetCommit: the response to TxnOffsetCommit is a coroutine's.
 OVERLAP = Overlap.SAME_API
@@ -255,14 +257,6 @@ def transactional_commit_error(error: ErrorCode, version: int) -> ErrorCode:
         # Clients before Kafka 2.0 crash on it.
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return error
-
-
-def failed_response(
-    context: RequestContext, request: OffsetCommitRequest | TxnOffsetCommitRequest, error: KafkaError
-) -> OffsetCommitResponse | TxnOffsetCommitResponse:
-    if isinstance(request, OffsetCommitRequest):
-        return OffsetCommitResponse(topics=failed_rows(OffsetCommitResponseTopic, request.topics, error))
-    return TxnOffsetCommitResponse(topics=failed_rows(TxnOffsetCommitResponseTopic, request.topics, error))
 
 
 HANDLERS = {ApiKey.OFFSET_COMMIT: offset_commit, ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit}

@@ -1,7 +1,8 @@
 """FindCoordinator (key 10), versions 0 to 6: the broker that coordinates a group, transactional id or share partition.
 
 - The first request creates __consumer_offsets or __transaction_state. Kafka returns COORDINATOR_NOT_AVAILABLE in the
-  meantime, and the client retries; in kbroker the response waits.
+  meantime, and the client retries; in kbroker the response waits. It also waits, for 2 s at most, for a partition that
+  this broker is loading.
 - Several keys at once from version 4 on (KIP-699).
 - A coordinator that does not have the listener of the request is not available.
 - Share partitions (KIP-932) from version 6 on, at any level of share.version. A key is GROUP:TOPIC-ID:PARTITION.
@@ -54,10 +55,11 @@ def handle(
     if key_type == SHARE and context.version < SHARE_PARTITIONS_VERSION:
         message = "" if context.version >= SEVERAL_KEYS_VERSION else MALFORMED
         return _response(context, partial(_error, ErrorCode.INVALID_REQUEST, message), keys)
-    if TOPICS[key_type] not in services.metadata.topics and any(
+    is_missing = TOPICS[key_type] not in services.metadata.topics
+    if (is_missing or _runtime(services, key_type).is_loading(paced(keys))) and any(
         _is_valid(key_type, key) and _refusal(services, context, key_type, key) is None for key in paced(keys)
     ):
-        return _create_topic(services, context, key_type, keys)
+        return _prepare(services, context, key_type, keys)
     return _response(context, partial(_find, services, context, key_type), keys)
 
 
@@ -65,16 +67,19 @@ def is_cacheable(services: Services, request: FindCoordinatorRequest) -> bool:
     return True
 
 
-async def _create_topic(
+async def _prepare(
     services: Services, context: RequestContext, key_type: int, keys: list[str]
 ) -> FindCoordinatorResponse:
+    """Respond when the topic exists, and this broker has loaded its partitions of the keys.
+
+    Otherwise the client's next request could get COORDINATOR_LOAD_IN_PROGRESS, and librdkafka waits for 3 s then.
+    """
     try:
         await services.auto_topic_creation.ensure_internal_topic(TOPICS[key_type])
     except KafkaError as error:
         find = partial(_error, ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message or NOT_AVAILABLE)
         return _response(context, find, keys)
-    # The client's next request should not find its partition loading.
-    await _runtime(services, key_type).wait_until_loaded(keys[0])
+    await _runtime(services, key_type).wait_until_loaded(*keys)
     return _response(context, partial(_find, services, context, key_type), keys)
 
 

@@ -22,7 +22,6 @@ from kbroker.coordinator.group.classic.rebalance import join_error
 from kbroker.runtime.turns import paced
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages import message_classes
 from protocol.messages.k11_classic_groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -77,7 +76,7 @@ def failed_response(context: RequestContext, request: Any, error: KafkaError) ->
     """Return the response to a request that the group's ACLs refuse, among others."""
     if isinstance(request, JoinGroupRequest):
         return _join_response(context, join_error(error.code, ""))
-    return error_response(message_classes(ApiKey(context.api_key))[1], context, request, error)
+    return error_response(context, request, error)
 
 
 def _check_group_id(group_id: str) -> None:

@@ -56,13 +56,12 @@ async def describe_groups_of_kind(
     request: Any,
     kind: type[Any],
     described_class: Callable[..., D],
-    check_enabled: Callable[[Services], None],
     topics_of: Callable[[D], Iterable[str]],
 ) -> list[D]:
     """Return the description of each group of ConsumerGroupDescribe or ShareGroupDescribe, or its error.
 
-    `kind`: the subclass of GroupKind, which has a `describe`. `check_enabled` raises KafkaError. `topics_of` returns
-    the topics that a client must be allowed to describe, too.
+    `kind`: the subclass of GroupKind, which has a `describe`. `topics_of` returns the topics that a client
+    must be allowed to describe, too.
     """
     # A large group that is named 10,000 times is described once.
     groups: dict[str, D] = {}
@@ -70,7 +69,7 @@ async def describe_groups_of_kind(
         if group_id in groups:
             continue
         try:
-            check_enabled(services)
+            services.groups.check_enabled(kind)
             require(services, context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
             if not group_id:
                 raise KafkaError(ErrorCode.INVALID_GROUP_ID)

@@ -8,9 +8,12 @@
 - From version 6 on topics beyond the quota of the client get THROTTLING_QUOTA_EXCEEDED (KIP-599).
 - The response is sent when this broker has opened the logs. timeout_ms is ignored: this takes no longer than a write to
   the coordination service.
+- A single broker that cannot write to its disk creates no topics (KAFKA_STORAGE_ERROR). Kafka creates them, and takes
+  the log directory offline.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -41,14 +44,32 @@ FIRST_WITH_STRICT_QUOTA = 6
 
 
 async def handle(services: Services, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    is_alone = services.controller_channel is None
+    if is_alone:
+        # No other broker could have the logs.
+        services.replicas.write_health.require_writable()
     topics = [_new_topic(topic) for topic in paced(request.topics)]
     quota = mutation_quota(services, context, FIRST_WITH_STRICT_QUOTA)
     results = await services.controller.topics.create_topics(topics, request.validate_only, quota)
     release(topics)
+    if is_alone and services.replicas.maintenance.unopened:
+        await _add_errors_of_logs(services, results)
     return CreateTopicsResponse(
         throttle_time_ms=quota.throttle_ms,
         topics=[_result(services, context.version, result) for result in drained(results)],
     )
+
+
+async def _add_errors_of_logs(services: Services, results: Sequence[CreateTopicResult]) -> None:
+    """Turn topics whose logs could not be opened into errors: nobody can use them now."""
+    replicas = services.replicas
+    await replicas.write_health.check()
+    reason = replicas.write_health.error or "see the broker's log"
+    unopened = set(replicas.maintenance.unopened.values())
+    for result in results:
+        if result.error is None and result.topic_id in unopened:
+            message = f"The topic exists, but has no log yet: {reason}. The broker tries again to open it."
+            result.error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message)
 
 
 _may_create = may(

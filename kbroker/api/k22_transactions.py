@@ -39,7 +39,6 @@ from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, INTERNAL_T
 from kbroker.runtime.turns import paced, yield_if_due
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages import message_classes
 from protocol.messages.k22_transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -165,7 +164,7 @@ def failed_response(context: RequestContext, request: Any, error: KafkaError) ->
     if isinstance(request, InitProducerIdRequest):
         return InitProducerIdResponse(error_code=error.code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
     if not isinstance(request, AddPartitionsToTxnRequest) or context.version >= BROKERS_VERSION:
-        return error_response(message_classes(ApiKey(context.api_key))[1], context, request, error)
+        return error_response(context, request, error)
     transaction = AddPartitionsToTxnTransaction(topics=request.v3_and_below_topics)
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(transaction, {}, error.code))
 

@@ -5,6 +5,7 @@ For an unknown epoch, or -1, both the epoch and the end offset are -1.
 """
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.response_errors import failed_rows_response
 from kbroker.common import KafkaError
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
@@ -16,6 +17,8 @@ from protocol.messages.k23_offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
+failed_response = failed_rows_response
+
 
 def handle(
     services: Services, context: RequestContext, request: OffsetForLeaderEpochRequest
@@ -25,16 +28,6 @@ def handle(
         results = [_end_offset(services, topic.topic, partition) for partition in paced(topic.partitions)]
         response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=results))
     return response
-
-
-def failed_response(
-    context: RequestContext, request: OffsetForLeaderEpochRequest, error: KafkaError
-) -> OffsetForLeaderEpochResponse:
-    topics = []
-    for topic in paced(request.topics):
-        results = [EpochEndOffset(partition=row.partition, error_code=error.code) for row in paced(topic.partitions)]
-        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=results))
-    return OffsetForLeaderEpochResponse(topics=topics)
 
 
 def _end_offset(services: Services, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:

@@ -7,7 +7,7 @@
 """
 
 from kbroker.api.context import RequestContext, Services, mutation_quota
-from kbroker.common import KafkaError
+from kbroker.api.response_errors import failed_rows_response
 from kbroker.metadata.topics.topic_control_manager import CreatePartitionsResult
 from kbroker.metadata.topics.topic_requests import NewPartitions
 from kbroker.runtime.turns import paced
@@ -19,6 +19,8 @@ from protocol.messages.k37_create_partitions import (
     CreatePartitionsTopicResult,
 )
 
+failed_response = failed_rows_response
+
 FORWARDED = True
 # Each topic takes about 0.3 ms.
 RUNS_IN_TURNS = True
@@ -29,19 +31,15 @@ FIRST_WITH_STRICT_QUOTA = 3
 async def handle(
     services: Services, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
+    if services.controller_channel is None:
+        # No other broker could have the logs.
+        services.replicas.write_health.require_writable()
     topics = [_new_partitions(topic) for topic in paced(request.topics)]
     quota = mutation_quota(services, context, FIRST_WITH_STRICT_QUOTA)
     results = await services.controller.topics.create_partitions(topics, request.validate_only, quota)
     return CreatePartitionsResponse(
         throttle_time_ms=quota.throttle_ms, results=[_result(result) for result in paced(results)]
     )
-
-
-def failed_response(
-    context: RequestContext, request: CreatePartitionsRequest, error: KafkaError
-) -> CreatePartitionsResponse:
-    results = (CreatePartitionsResult(topic.name, error) for topic in request.topics)
-    return CreatePartitionsResponse(results=[_result(result) for result in results])
 
 
 def _result(result: CreatePartitionsResult) -> CreatePartitionsTopicResult:

@@ -9,7 +9,7 @@ With ACLs it needs DELETE on the group, and READ on each topic.
 from collections.abc import Mapping
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.response_errors import failed_rows
+from kbroker.api.response_errors import failed_rows_response
 from kbroker.common import KafkaError
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
@@ -20,6 +20,8 @@ from protocol.messages.k47_offset_delete import (
     OffsetDeleteResponseTopic,
 )
 
+failed_response = failed_rows_response
+
 
 async def handle(services: Services, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     if not request.group_id:
@@ -28,12 +30,6 @@ async def handle(services: Services, context: RequestContext, request: OffsetDel
     errors = await services.groups.delete_offsets(request.group_id, existing)
     results = dict(zip(existing, errors, strict=True))
     return _response(request, results)
-
-
-def failed_response(context: RequestContext, request: OffsetDeleteRequest, error: KafkaError) -> OffsetDeleteResponse:
-    if error.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return OffsetDeleteResponse(error_code=error.code)
-    return OffsetDeleteResponse(topics=failed_rows(OffsetDeleteResponseTopic, request.topics, error))
 
 
 def _existing(services: Services, request: OffsetDeleteRequest) -> list[tuple[str, int]]:

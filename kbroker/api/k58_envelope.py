@@ -7,6 +7,8 @@
   the broker that forwards it may do more than the client (`Identity.forwarded_by`). Only if the principal is
   BROKER_PRINCIPAL, which no client has, it is that broker's own.
 - The broker that the client is connected to reports the errors of the inner response.
+- As in Kafka, the time that the request takes here counts in the client's quota here; the response says how long the
+  other broker must not serve the client's connection.
 """
 
 from kbroker.api.context import Identity, RequestContext, Services, complete_response
@@ -15,7 +17,8 @@ from kbroker.api.local_requests import DetachedConnection, handler_of
 from kbroker.api.response_errors import has_error_code
 from kbroker.common import Buffer
 from kbroker.interbroker.controller_channel import BROKER_PRINCIPAL, decode_address, decode_principal
-from kbroker.runtime.turns import yield_if_due
+from kbroker.quotas.request_charge import charge_request
+from kbroker.runtime.turns import turns_ns, yield_if_due
 from protocol.errors import ErrorCode, MalformedError
 from protocol.framing import decode_request_header, encode_response_header
 from protocol.messages.k58_envelope import EnvelopeRequest, EnvelopeResponse
@@ -42,6 +45,10 @@ async def handle(services: Services, context: RequestContext, request: EnvelopeR
         identity = Identity(context.listener, peer_broker=context.peer_broker)
     else:
         identity = Identity(context.listener, principal, forwarded_by=context.peer_broker)
+    charge = None
+    if principal != BROKER_PRINCIPAL:
+        now_ns = services.environment.clock.mono_ns()
+        charge = charge_request(services.quotas, (principal.name, header.client_id), header.api_key, 0, now_ns)
     inner = RequestContext(
         DetachedConnection(f"{host}:0", identity), handler, header.version, header.correlation_id, header.client_id,
         context.received_ns,
@@ -53,6 +60,12 @@ async def handle(services: Services, context: RequestContext, request: EnvelopeR
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
     if has_error_code(response, ErrorCode.NOT_CONTROLLER):
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    if charge is not None:
+        charge.spent_ns = turns_ns()
+        throttle_ms = charge.settle(0, 0, services.environment.clock.mono_ns())
+        # A few responses have no such field: then a later request waits.
+        if throttle_ms > getattr(response, "throttle_time_ms", throttle_ms):
+            response.throttle_time_ms = throttle_ms
     out: list[Buffer] = [encode_response_header(header.api_key, header.version, header.correlation_id)]
     handler.append(response, header.version, out, yield_if_due)
     return EnvelopeResponse(response_data=b"".join(out))

@@ -16,12 +16,11 @@ from typing import Any
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.k15_groups import assigned_topics, describe_groups_of_kind
 from kbroker.authorization.authorizer import Access
-from kbroker.common import KafkaError, uuid_text
+from kbroker.common import uuid_text
 from kbroker.coordinator.group.assignors.server_assignors import supported_assignors
 from kbroker.coordinator.group.consumer.consumer_groups import ConsumerGroups
 from kbroker.coordinator.group.consumer.heartbeat import HeartbeatRequest, validate_request
 from protocol.apis import ApiKey
-from protocol.errors import ErrorCode
 from protocol.messages.k68_consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -34,16 +33,10 @@ from protocol.messages.k68_consumer_groups import (
 RUNS_IN_TURNS = {ApiKey.CONSUMER_GROUP_DESCRIBE}
 
 
-def _check_enabled(services: Services) -> None:
-    services.groups.check_enabled(ConsumerGroups)
-    if ConsumerGroups.type_name not in services.config.group_coordinator_rebalance_protocols:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-
-
 def heartbeat(
     services: Services, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse | Coroutine[Any, Any, ConsumerGroupHeartbeatResponse]:
-    _check_enabled(services)
+    services.groups.check_enabled(ConsumerGroups)
     validate_request(request, context.version, supported_assignors(services.config.group_consumer_assignors))
     client = context.client_id or "", context.client_host
     kind = services.groups.shard(request.group_id).kind(ConsumerGroups)
@@ -62,7 +55,7 @@ async def describe(
     services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
     groups = await describe_groups_of_kind(
-        services, context, request, ConsumerGroups, DescribedConsumerGroup, _check_enabled, assigned_topics
+        services, context, request, ConsumerGroups, DescribedConsumerGroup, assigned_topics
     )
     return ConsumerGroupDescribeResponse(groups=groups)
 

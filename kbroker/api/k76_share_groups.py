@@ -23,14 +23,10 @@ from protocol.messages.k76_share_groups import (
 RUNS_IN_TURNS = {ApiKey.SHARE_GROUP_DESCRIBE}
 
 
-def _check_enabled(services: Services) -> None:
-    services.groups.check_enabled(ShareGroups)
-
-
 async def heartbeat(
     services: Services, context: RequestContext, request: ShareGroupHeartbeatRequest
 ) -> ShareGroupHeartbeatResponse:
-    _check_enabled(services)
+    services.groups.check_enabled(ShareGroups)
     validate_request(request)
     client_id, client_host = context.client_id or "", context.client_host
     response, initialization = await services.groups.write(
@@ -45,7 +41,7 @@ async def describe(
     services: Services, context: RequestContext, request: ShareGroupDescribeRequest
 ) -> ShareGroupDescribeResponse:
     groups = await describe_groups_of_kind(
-        services, context, request, ShareGroups, DescribedShareGroup, _check_enabled, assigned_topics
+        services, context, request, ShareGroups, DescribedShareGroup, assigned_topics
     )
     return ShareGroupDescribeResponse(groups=groups)
 

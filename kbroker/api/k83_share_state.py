@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.response_errors import failed_rows
+from kbroker.api.response_errors import failed_rows_response
 from kbroker.common import KafkaError
 from kbroker.coordinator.share.records import decode_batches, encode_batches
 from kbroker.coordinator.share.share_coordinator import ShareCoordinator
@@ -28,6 +28,8 @@ from protocol.messages.k83_share_state import (
     ReadShareGroupStateSummaryResponse,
     WriteShareGroupStateResponse,
 )
+
+failed_response = failed_rows_response
 
 RUNS_IN_TURNS = True
 
@@ -102,12 +104,6 @@ async def handle(services: Services, context: RequestContext, request: Any) -> A
             for topic_id, partitions in results.items()
         ]
     )
-
-
-def failed_response(context: RequestContext, request: Any, error: KafkaError) -> Any:
-    response_class = OPERATIONS[context.api_key][0]
-    row_class: Any = response_class.__rows__["results"].type[0]
-    return response_class(results=failed_rows(row_class, request.topics, error))
 
 
 HANDLERS = dict.fromkeys(OPERATIONS, handle)

@@ -16,7 +16,6 @@ from kbroker.api.authorization import allows_on_cluster
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.k15_groups import describe_groups_of_kind
 from kbroker.authorization.acl import Operation, ResourceType
-from kbroker.common import KafkaError
 from kbroker.coordinator.group.streams.heartbeat import StreamsHeartbeat
 from kbroker.coordinator.group.streams.requests import topic_names, validate_request
 from kbroker.coordinator.group.streams.streams_groups import StreamsGroups
@@ -37,16 +36,10 @@ DESCRIPTION_NOT_STORED = 1
 RUNS_IN_TURNS = {ApiKey.STREAMS_GROUP_DESCRIBE}
 
 
-def _check_enabled(services: Services) -> None:
-    services.groups.check_enabled(StreamsGroups)
-    if StreamsGroups.type_name not in services.config.group_coordinator_rebalance_protocols:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-
-
 async def heartbeat(
     services: Services, context: RequestContext, request: StreamsGroupHeartbeatRequest
 ) -> StreamsGroupHeartbeatResponse:
-    _check_enabled(services)
+    services.groups.check_enabled(StreamsGroups)
     validate_request(request)
     client_id, client_host = context.client_id or "", context.client_host
     beat = await services.groups.write(
@@ -91,13 +84,7 @@ async def describe(
     services: Services, context: RequestContext, request: StreamsGroupDescribeRequest
 ) -> StreamsGroupDescribeResponse:
     groups = await describe_groups_of_kind(
-        services,
-        context,
-        request,
-        StreamsGroups,
-        DescribedStreamsGroup,
-        _check_enabled,
-        lambda group: topic_names(group.topology),
+        services, context, request, StreamsGroups, DescribedStreamsGroup, lambda group: topic_names(group.topology)
     )
     if request.include_topology_description:
         for group in groups:

@@ -10,13 +10,13 @@
 """
 
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import cast
 
 from kbroker.api.authorization import DEFAULT_TEXT, refusal, require
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.k02_list_offsets import CONSUMER, LATEST
 from kbroker.api.local_requests import handle_locally
-from kbroker.api.response_errors import failed_rows
+from kbroker.api.response_errors import failed_rows_response
 from kbroker.authorization.acl import Operation, ResourceType
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.share.share_groups import ShareGroups
@@ -46,6 +46,8 @@ from protocol.messages.k90_share_group_offsets import (
     DescribeShareGroupOffsetsResponsePartition,
     DescribeShareGroupOffsetsResponseTopic,
 )
+
+failed_response = failed_rows_response
 
 RUNS_IN_TURNS = True
 
@@ -204,16 +206,6 @@ async def _list_offsets(services: Services, leader: int, request: ListOffsetsReq
         timeout_ms = services.config.request_timeout_ms
         response = await services.peers.request(leader, request, LIST_OFFSETS_VERSION, timeout_ms=timeout_ms)
     return cast(ListOffsetsResponse, response)
-
-
-def failed_response(context: RequestContext, request: Any, error: KafkaError) -> Any:
-    """As in Kafka, topics that are refused have the error, else the response of AlterShareGroupOffsets and Delete."""
-    is_alter = isinstance(request, AlterShareGroupOffsetsRequest)
-    response_class: Any = AlterShareGroupOffsetsResponse if is_alter else DeleteShareGroupOffsetsResponse
-    if error.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return response_class(error_code=error.code, error_message=error.message)
-    row_class = AlterShareGroupOffsetsResponseTopic if is_alter else DeleteShareGroupOffsetsResponseTopic
-    return response_class(responses=failed_rows(row_class, request.topics, error))
 
 
 async def alter(

@@ -16,18 +16,30 @@ from kbroker.common import KafkaError
 from kbroker.runtime.turns import paced
 from protocol.errors import ErrorCode
 from protocol.schema.function_source import FunctionSource
-from protocol.schema.message import Message, Struct, StructType
+from protocol.schema.message import Message, StructType
 
 T = TypeVar("T")
-S = TypeVar("S", bound=Struct)
 
 
-def failed_response(cls: type[Message], context: RequestContext, request: Any, error: KafkaError) -> Message:
+def failed_response(context: RequestContext, request: Any, error: KafkaError) -> Any:
     """Return a response with the error code, and the message if it has a field for it."""
-    response = cls(error_code=error.code)
-    if "error_message" in cls.__rows__:
-        response.error_message = error.message  # type: ignore[attr-defined]
+    response = context.handler.response_type(error_code=error.code)
+    if "error_message" in type(response).__rows__:
+        response.error_message = error.message
     return response
+
+
+def failed_rows_response(context: RequestContext, request: Any, error: KafkaError) -> Any:
+    """Return a response with the error in each row of its only list, which are those of the first list in the request.
+
+    If the response has a code of its own, only refused topics are such rows, as in Kafka.
+    """
+    response_class: Any = context.handler.response_type
+    if "error_code" in response_class.__rows__ and error.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return failed_response(context, request, error)
+    elements = getattr(request, list_of(type(request)))
+    name = list_of(response_class)
+    return response_class(**{name: _failed_rows(response_class.__rows__[name].type[0], elements, error)})
 
 
 def no_failed_response(context: RequestContext, request: Any, error: KafkaError) -> Message:
@@ -35,21 +47,25 @@ def no_failed_response(context: RequestContext, request: Any, error: KafkaError)
     raise error
 
 
-def failed_rows(row_class: type[S], elements: Iterable[Any], error: KafkaError) -> list[S]:
-    """Return a row with the error for each element of a request, or for each of its partitions if these have codes.
+def list_of(cls: Any) -> str:
+    """Return the name of the first list in a message."""
+    name: str = next(name for name, row in cls.__rows__.items() if isinstance(row.type, list))
+    return name
 
-    A row has the fields that its class and the element have both, such as the name.
-    """
+
+def _failed_rows(row_class: StructType, elements: Iterable[Any], error: KafkaError) -> list[Any]:
+    """Return a row with the error for each element of a request, or for each of its partitions if these have codes."""
     return [_failed_row(row_class, element, error) for element in paced(elements)]
 
 
-def _failed_row(row_class: type[S], element: Any, error: KafkaError) -> S:
+def _failed_row(row_class: StructType, element: Any, error: KafkaError) -> Any:
     fields: dict[str, Any] = {"error_code": error.code, "error_message": error.message}
     for name, value in row_class.__rows__.items():
         if name in type(element).__rows__:
-            of_element = getattr(element, name)
-            is_list = isinstance(value.type, list)
-            fields[name] = failed_rows(value.type[0], of_element, error) if is_list else of_element
+            if isinstance(value.type, list):
+                fields[name] = _failed_rows(value.type[0], getattr(element, name), error)
+            elif name in SUBJECTS:
+                fields[name] = getattr(element, name)
     return row_class(**{name: value for name, value in fields.items() if name in row_class.__rows__})
 
 

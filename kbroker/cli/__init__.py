@@ -1,9 +1,10 @@
 """The `kbroker` command.
 
-`kbroker start` with valid options bypasses typer: loading it would take longer than the rest of the start. Every
+`kbroker --help` and `kbroker start` with valid options bypass typer: loading it would take longer than the rest. Every
 other command line, `kbroker start --help` included, runs in app.py.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -19,6 +20,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             from kbroker.cli.start.start import start
 
             return start(options)
+    if args in (["--help"], ["-h"]):
+        from kbroker.cli.commands import root_help
+
+        return _print(root_help())
     from kbroker.cli.app import run
 
     return run(args)
+
+
+def _print(text: str) -> int:
+    try:
+        print(text, flush=True)
+        return 0
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            print(f"kbroker: {error.strerror}", file=sys.stderr)
+        # Python flushes again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1

@@ -9,8 +9,10 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from kbroker.cli.app import COMMANDS, app, load_command
-from kbroker.cli.common.help import CommandHelp, HelpRow, command_help
+from kbroker.cli.app import app, load_command
+from kbroker.cli.commands import COMMANDS
+from kbroker.cli.common.help import command_help
+from kbroker.cli.common.help_text import CommandHelp, HelpRow
 
 _INTRO = """\
 # Command line reference

@@ -9,6 +9,7 @@ from kbroker.client.connection import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Brok
 from kbroker.client.requests import (
     COORDINATOR_ERRORS,
     GROUP,
+    MAX_VERSIONS,
     REPEATABLE,
     TRANSACTION,
     Address,
@@ -19,8 +20,8 @@ from kbroker.client.requests import (
     found_coordinator,
     partition_text,
 )
-from kbroker.client.security import NO_SECURITY, ClientSecurity
-from kbroker.common import format_address
+from kbroker.client.security import NO_SECURITY
+from kbroker.common import ClientSecurity, format_address
 from protocol.apis import ApiKey
 from protocol.client import UnsupportedVersionError
 from protocol.errors import ErrorCode
@@ -63,12 +64,14 @@ class ClusterClient:
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         security: ClientSecurity = NO_SECURITY,
+        max_versions: Mapping[int, int] = MAX_VERSIONS,
     ) -> None:
         """Create an unconnected client. `timeout_s`: for each request without one of its own."""
         self._bootstrap = list(bootstrap)
         self._client_id = client_id
         self._timeout_s, self._connect_timeout_s = timeout_s, connect_timeout_s
         self._security = security
+        self._max_versions = max_versions
         self._addresses: dict[int, Address] = {}
         self._connections: dict[Address, BrokerConnection] = {}
         self._topics: dict[str, TopicMetadata] = {}
@@ -83,6 +86,10 @@ class ClusterClient:
     def reset(self) -> None:
         """Close all connections and discard the metadata, so that leaders are looked up again."""
         self.close()
+        self._topics.clear()
+
+    def forget_topics(self) -> None:
+        """Discard the metadata of topics, so that leaders are looked up again."""
         self._topics.clear()
 
     def close(self) -> None:
@@ -147,7 +154,13 @@ class ClusterClient:
             return [response for responses in pool.map(ask, known) for response in responses]
 
     def coordinated(
-        self, key: str, request: Message, response_type: type[M], error_code: Callable[[M], int], key_type: int = GROUP
+        self,
+        key: str,
+        request: Message,
+        response_type: type[M],
+        error_code: Callable[[M], int],
+        key_type: int = GROUP,
+        timeout_s: float | None = None,
     ) -> M:
         """Send a request to the coordinator of a group or a transactional id, again while that is moving or loading.
 
@@ -156,7 +169,7 @@ class ClusterClient:
         deadline = monotonic() + COORDINATOR_FOR_S
         while True:
             connection = self._connect(self.find_coordinator(key, key_type).address)
-            response = connection.request(request, response_type)
+            response = connection.request(request, response_type, timeout_s)
             if error_code(response) not in COORDINATOR_ERRORS or monotonic() > deadline:
                 return response
             sleep(COORDINATOR_EVERY_S)
@@ -190,6 +203,12 @@ class ClusterClient:
         self._addresses = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
         self._cluster_id = response.cluster_id or ""
         return response
+
+    def create_by_metadata(self, topic: str) -> bool:
+        """Ask for a topic so that the broker may create it. Returns whether it does, or has it by now."""
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True)
+        [found] = self.request(request, MetadataResponse).topics
+        return found.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE)
 
     def cluster_id(self) -> str:
         """Return the cluster id, empty if the cluster has none. Raises OSError."""
@@ -255,7 +274,7 @@ class ClusterClient:
         if connection is None or not connection.is_usable():
             connection = self._connections[address] = BrokerConnection(
                 address, client_id=self._client_id, timeout_s=self._timeout_s,
-                connect_timeout_s=self._connect_timeout_s, security=self._security,
+                connect_timeout_s=self._connect_timeout_s, security=self._security, max_versions=self._max_versions,
             )  # fmt: skip
         return connection
 

@@ -5,27 +5,27 @@ is then unknown.
 """
 
 import socket
-import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 from typing import TypeVar
 
-from kbroker.client.key_stores import KeyStoreError
 from kbroker.client.requests import MAX_VERSIONS, Address, BrokerError
-from kbroker.client.security import NO_SECURITY, ClientSecurity, log_in
-from kbroker.common import format_address
+from kbroker.client.security import NO_SECURITY, begin_tls, log_in
+from kbroker.common import ClientSecurity, format_address
 from protocol.apis import PRIVATE_APIS
 from protocol.client import ClientConnection, EncodedRequest, NegotiationError, Response, UnsupportedVersionError
 from protocol.errors import MalformedError
 from protocol.schema.message import Message, message_info
-from protocol.scram import ScramError
 
 M = TypeVar("M", bound=Message)
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
+# A broker responds to the first request at once. A server of another protocol may wait for more bytes.
+NEGOTIATION_TIMEOUT_S = 5.0
 READ_BYTES = 256 << 10
+NO_BROKER = "is this the port of a Kafka broker, and does it use TLS?"
 
 
 class BrokerUnreachable(ConnectionError):
@@ -45,6 +45,7 @@ class BrokerConnection:
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         security: ClientSecurity = NO_SECURITY,
+        max_versions: Mapping[int, int] = MAX_VERSIONS,
     ) -> None:
         """Connect, negotiate versions and log in. `timeout_s`: for each request without one of its own.
 
@@ -53,12 +54,12 @@ class BrokerConnection:
         self.address = address
         self.is_open = True
         self._timeout_s = timeout_s
-        self._protocol = ClientConnection(client_id, max_versions=MAX_VERSIONS)
+        self._protocol = ClientConnection(client_id, max_versions=max_versions)
         self._socket: socket.socket | None = None
         with self._closed_by_failures():
             self._socket = socket.create_connection(address, min(connect_timeout_s, timeout_s))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket = security.secure(self._socket, address[0])
+            self._socket = begin_tls(security, self._socket, address[0])
             self._negotiate_versions()
             if security.mechanism:
                 log_in(security, self.request)
@@ -78,12 +79,15 @@ class BrokerConnection:
         # Brokers do not advertise kbroker's own APIs. One that does not know them disconnects.
         return 0 if api_key in PRIVATE_APIS else self._protocol.version(api_key)
 
-    def send(self, request: Message) -> None:
-        """Send a request; `receive` returns its response. Raises BrokerUnreachable, UnsupportedVersionError."""
+    def send(self, request: Message, *, expect_response: bool = True) -> None:
+        """Send a request; `receive` returns its response. Raises BrokerUnreachable, UnsupportedVersionError.
+
+        expect_response: False for the one request without a response, Produce with acks=0.
+        """
         key = message_info(type(request)).key
         assert key is not None
         try:
-            encoded = self._protocol.send(request, self.version(key))
+            encoded = self._protocol.send(request, self.version(key), expect_response=expect_response)
         except ValueError as error:
             # The broker's version has no field for a value.
             raise UnsupportedVersionError(str(error)) from None
@@ -111,10 +115,13 @@ class BrokerConnection:
                 # No bytes are expected: what arrives is the end, or of TLS itself.
                 self._socket.recv(1)
                 self.close()
-            except (BlockingIOError, ssl.SSLWantReadError):
+            except BlockingIOError:
                 pass
-            except OSError:
-                self.close()
+            except OSError as error:
+                from ssl import SSLWantReadError  # most connections have no TLS
+
+                if not isinstance(error, SSLWantReadError):
+                    self.close()
         return self.is_open
 
     def close(self) -> None:
@@ -138,14 +145,21 @@ class BrokerConnection:
         return response
 
     def _negotiate_versions(self) -> None:
+        timeout_s = min(self._timeout_s, NEGOTIATION_TIMEOUT_S)
         try:
             request: EncodedRequest | None = self._protocol.start_negotiation()
             while request is not None:
-                self._connected().settimeout(self._timeout_s)
+                self._connected().settimeout(timeout_s)
                 self._connected().sendall(request.frame)
-                request = self._protocol.continue_negotiation(self._receive(self._timeout_s))
+                request = self._protocol.continue_negotiation(self._receive(timeout_s))
         except NegotiationError as error:
             raise BrokerError(error.error_code, "ApiVersions") from None
+        except TimeoutError:
+            raise TimeoutError(f"no response to the first request within {timeout_s:g} s: {NO_BROKER}") from None
+        except MalformedError:
+            raise ConnectionError(f"the response is not one of the Kafka protocol: {NO_BROKER}") from None
+        except ConnectionResetError:
+            raise ConnectionResetError(f"the connection was closed at the first request: {NO_BROKER}") from None
 
     @contextmanager
     def _closed_by_failures(self) -> Iterator[None]:
@@ -154,8 +168,6 @@ class BrokerConnection:
             yield
         except BaseException as error:
             self.close()
-            if isinstance(error, ScramError | KeyStoreError):
-                error = ConnectionError(str(error))
             if isinstance(error, MalformedError):
                 error = ConnectionError(f"the broker sent a malformed response: {error}")
             if not isinstance(error, OSError):

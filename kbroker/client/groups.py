@@ -74,15 +74,17 @@ def committed_offsets(cluster: ClusterClient, group: str) -> dict[TopicPartition
 
 
 def commit_offsets(
-    cluster: ClusterClient, group: str, offsets: Mapping[PartitionKey, int]
+    cluster: ClusterClient, group: str, offsets: Mapping[PartitionKey, int], generation: int = -1, member_id: str = ""
 ) -> dict[TopicPartition, int]:
-    """Commit offsets of a group without members, and return the error codes by partition, 0 for success."""
+    """Commit offsets, by default of a group without members, and return the error codes by partition, 0 for success."""
     rows: dict[str, list[OffsetCommitRequestPartition]] = {}
     for (topic, index), offset in offsets.items():
         row = OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
         rows.setdefault(topic, []).append(row)
     topics = [OffsetCommitRequestTopic(name=topic, partitions=partitions) for topic, partitions in rows.items()]
-    request = OffsetCommitRequest(group_id=group, topics=topics)
+    request = OffsetCommitRequest(
+        group_id=group, generation_id_or_member_epoch=generation, member_id=member_id, topics=topics
+    )
 
     def codes(response: OffsetCommitResponse) -> dict[TopicPartition, int]:
         return {

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from kbroker.common import StoreSettings
+from kbroker.common import StoreSettings, install_command
 
 _JKS = b"\xfe\xed\xfe\xed"
 _PEM = b"-----BEGIN"
@@ -189,7 +189,7 @@ def _load_pkcs12(store: StoreSettings, data: bytes) -> tuple[bytes, bytes]:
         from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
     except ImportError:
         raise KeyStoreError(
-            f"{store.config}: PKCS12 needs a package: pip install 'kbroker[secure]', or use PEM files"
+            f"{store.config}: PKCS12 needs a package: {install_command('secure')}, or use PEM files"
         ) from None
     loaded = load_pkcs12(data, (store.password or "").encode())
     key = b"" if loaded.key is None else loaded.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -10,7 +10,6 @@ from base64 import b64encode
 from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
-from typing import NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlencode, urlsplit
 from urllib.request import (
@@ -22,17 +21,10 @@ from urllib.request import (
     Request,
 )
 
+from kbroker.common import TokenSource
+
 MAX_BYTES = 1 << 20
 TIMEOUT_S = 5.0
-
-
-class TokenSource(NamedTuple):
-    """Where a client gets its tokens. `url`: of a file with a token, or of an endpoint for client credentials."""
-
-    url: str
-    client_id: str = ""
-    client_secret: str = ""
-    scope: str = ""
 
 
 def read_url(url: str, data: bytes | None = None, headers: Mapping[str, str] | None = None) -> bytes:

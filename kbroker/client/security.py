@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
-import ssl
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from kbroker.client.key_stores import client_context
-from kbroker.client.oauth import TokenSource, retrieve_token
 from kbroker.client.requests import check
-from kbroker.common import StoreSettings
+from kbroker.common import ClientSecurity
 from protocol.messages.k17_sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -20,41 +16,13 @@ from protocol.messages.k17_sasl import (
     SaslHandshakeResponse,
 )
 from protocol.schema.message import Message
-from protocol.scram import MECHANISMS, ClientExchange
+
+if TYPE_CHECKING:
+    import ssl
 
 PLAIN = "PLAIN"
 # Sends a request and returns its response of this type.
 Exchange = Callable[[Message, type[Message]], Message]
-
-
-class ClientSecurity(NamedTuple):
-    """`trust_store`: None for the certificates of the system. `mechanism`: empty without SASL.
-
-    `tokens`: where those of OAUTHBEARER come from.
-    """
-
-    has_tls: bool = False
-    trust_store: StoreSettings | None = None
-    key_store: StoreSettings | None = None
-    key_password: str | None = None
-    checks_host: bool = True
-    versions: tuple[str, str] = ("TLSv1.2", "TLSv1.3")
-    mechanism: str = ""
-    user: str = ""
-    password: str = ""
-    tokens: TokenSource | None = None
-    # The file that it is from, empty if there is none.
-    file: str = ""
-
-    @property
-    def protocol(self) -> str:
-        """The name in Kafka's security.protocol."""
-        tls = "SSL" if self.has_tls else "PLAINTEXT"
-        return f"SASL_{tls}" if self.mechanism else tls
-
-    def secure(self, connected: socket.socket, host: str) -> socket.socket:
-        """Begin TLS if the security protocol has it. Raises KeyStoreError, OSError."""
-        return tls_context(self).wrap_socket(connected, server_hostname=host) if self.has_tls else connected
 
 
 NO_SECURITY = ClientSecurity()
@@ -71,16 +39,31 @@ def use_security(security: ClientSecurity) -> None:
     _current = security
 
 
+def begin_tls(security: ClientSecurity, connected: socket.socket, host: str) -> socket.socket:
+    """Begin TLS if the security protocol has it. Raises OSError."""
+    if not security.has_tls:
+        return connected
+    from kbroker.client.key_stores import KeyStoreError
+
+    try:
+        return tls_context(security).wrap_socket(connected, server_hostname=host)
+    except KeyStoreError as error:
+        raise ConnectionError(str(error)) from None
+
+
 @cache
 def tls_context(security: ClientSecurity) -> ssl.SSLContext:
     """Raises KeyStoreError."""
+    # Most connections are without TLS, and commands start faster without its modules.
+    from kbroker.client.key_stores import client_context
+
     return client_context(
         security.key_store, security.key_password, security.trust_store, security.checks_host, security.versions
     )
 
 
 def log_in(security: ClientSecurity, exchange: Exchange) -> None:
-    """Log in over a new connection. Raises BrokerError, ScramError; OSError if there is no token."""
+    """Log in over a new connection. Raises BrokerError; OSError if there is no token, or the broker no proof."""
     handshake = exchange(SaslHandshakeRequest(mechanism=security.mechanism), SaslHandshakeResponse)
     assert isinstance(handshake, SaslHandshakeResponse)
     check(handshake.error_code, f"{security.mechanism}: the broker has {', '.join(handshake.mechanisms) or 'no SASL'}")
@@ -96,9 +79,18 @@ def log_in(security: ClientSecurity, exchange: Exchange) -> None:
         send(f"\0{security.user}\0{security.password}".encode())
         return
     if security.tokens is not None:
+        from kbroker.client.oauth import retrieve_token
+
         if send(f"n,,\1auth=Bearer {retrieve_token(security.tokens)}\1\1".encode()):
             # The broker has sent an error. RFC 7628: it fails the login after the client's response.
             send(b"\1")
         return
-    client = ClientExchange(MECHANISMS[security.mechanism], security.user, security.password, secrets.token_urlsafe(24))
-    client.verify(send(client.final(send(client.first))))
+    from secrets import token_urlsafe
+
+    from protocol.scram import MECHANISMS, ClientExchange, ScramError
+
+    client = ClientExchange(MECHANISMS[security.mechanism], security.user, security.password, token_urlsafe(24))
+    try:
+        client.verify(send(client.final(send(client.first))))
+    except ScramError as error:
+        raise ConnectionError(str(error)) from None

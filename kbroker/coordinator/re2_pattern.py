@@ -13,15 +13,19 @@ from protocol.errors import ErrorCode
 
 MAX_PATTERN_LENGTH = 10_000
 MAX_MEMORY_BYTES = 1 << 20
+# The client's error, and the reason in the broker's log.
+NO_RE2 = "This broker has no regular expressions: its Python environment needs the package google-re2."
 
 
 class Re2Pattern:
-    """A compiled pattern. Raises KafkaError(INVALID_REGULAR_EXPRESSION)."""
+    """A compiled pattern. Raises KafkaError(INVALID_REGULAR_EXPRESSION), also without the package google-re2."""
 
     def __init__(self, pattern: str) -> None:
         # Few requests have a pattern, and importing re2 takes 15 ms and 3 MiB.
-        import re2
-
+        try:
+            import re2
+        except ImportError:
+            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, NO_RE2) from None
         if len(pattern) > MAX_PATTERN_LENGTH:
             raise _invalid(f"longer than {MAX_PATTERN_LENGTH} characters")
         options = re2.Options()

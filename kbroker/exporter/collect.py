@@ -21,6 +21,7 @@ from kbroker.exporter.replication import (
     collect_fetchers,
     is_under_replicated,
 )
+from kbroker.exporter.share_groups import collect_share_groups
 from kbroker.queues.queue_extensions import QueueExtensions
 from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
 from kbroker.replica.partition import Partition
@@ -65,6 +66,7 @@ def collect_metrics(sources: MetricSources, page: MetricsPage) -> Iterator[None]
     yield from _add_partitions(sources.services, page)
     yield from _add_waiting_fetches(sources.services, page)
     yield from _add_groups(sources.services, page)
+    yield from collect_share_groups(sources.services, page)
     yield from _add_client_metrics(sources.services, page)
     yield from collect_queues(sources.queues, page, sources.services.environment.clock.now_ms())
 

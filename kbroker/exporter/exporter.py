@@ -1,4 +1,4 @@
-"""Serves /metrics and /healthz of one broker, and measures the delay of its event loop."""
+"""Serves /metrics, /healthz and /livez of one broker, and measures the delay of its event loop."""
 
 import asyncio
 
@@ -77,7 +77,8 @@ class Exporter:
         self._registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
-        self._http = HttpServer(environment.loop, {"/metrics": self._metrics, "/healthz": self._health}, self._on_error)
+        handlers = {"/metrics": self._metrics, "/healthz": self._health, "/livez": self._live}
+        self._http = HttpServer(environment.loop, handlers, self._on_error)
         # The scrape in progress. Its page is the response to all requests that arrive meanwhile.
         self._scrape: asyncio.Task[list[bytes]] | None = None
 
@@ -133,15 +134,24 @@ class Exporter:
         return parts
 
     async def _health(self) -> HttpResponse:
-        """Respond to /healthz: 503 if the broker cannot write to its disk.
+        """Respond to /healthz, whether the broker is ready: 503 if it cannot write to its disk, or has logs offline.
 
-        A response shows that the event loop runs. A stopping broker has no listener.
+        A stopping broker has no listener.
         """
         if self._write_health.health is WriteHealth.FAILING:
             return text_response(503, f"the broker cannot write to its disk: {self._write_health.error}")
+        replicas = self._sources.services.replicas
+        offline = sum(partition.log.health.offline is not None for partition in replicas.partitions.values())
+        offline += len(replicas.maintenance.unopened)
+        if offline:
+            return text_response(503, f"logs offline: {offline}; the broker's log says why")
         recovering = self._sources.services.metadata.count_recovering()
         note = f"; {recovering} partitions have no leader: the metadata were restored from an older copy"
         return text_response(200, "ok" + (note if recovering else ""))
+
+    async def _live(self) -> HttpResponse:
+        """Respond to /livez, whether the process should go on: the response shows that the event loop runs."""
+        return text_response(200, "ok")
 
     def _on_error(self, peer: str, status: int) -> None:
         self._errors.report_close(peer, None, None, "metrics request refused", {"status": status})

@@ -39,7 +39,7 @@ _END = "\nRead on: [operations.md](operations.md#monitoring) says which of them 
 _HEAD = """# Metrics
 
 `kbroker start --metrics HOST:PORT` (broker config `kbroker.metrics.listener`) serves these metrics at `/metrics` in the
-text format of Prometheus, and a health check at `/healthz`:
+text format of Prometheus, and checks at `/healthz` and `/livez`:
 
 ```console
 $ kbroker start --metrics 127.0.0.1:9308

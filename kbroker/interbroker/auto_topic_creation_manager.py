@@ -19,6 +19,7 @@ from protocol.errors import ErrorCode, known_error
 
 if TYPE_CHECKING:
     from kbroker.interbroker.controller_channel import ControllerChannel
+    from kbroker.runtime.audit_log import AuditLog
 
 log = EventLogger("kbroker.interbroker")
 
@@ -39,8 +40,11 @@ class AutoTopicCreationManager:
     The caller has checked that the requester may create it. The controller checks it, too; what the broker creates for
     itself, such as an internal topic, is allowed.
 
-    `channel`: None if the cluster has no other broker.
+    `channel`: None if the cluster has no other broker. `audit`: None without an audit log; the controller records what
+    it creates for other brokers as their CreateTopics requests.
     """
+
+    audit: AuditLog | None = None
 
     def __init__(
         self,
@@ -79,6 +83,10 @@ class AutoTopicCreationManager:
         (result,) = await self._controller.topics.create_topics([new], validate_only=False)
         if result.error is not None and result.error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise result.error
+        if self.audit is not None and result.error is None:
+            change = f"created with {result.partitions} partitions"
+            sender = {"principal": str(requester[0]), "host": requester[1] or None, "api": "CreateTopics"}
+            self.audit.record("changed", **sender, resource=f"TOPIC:{new.name}", change=change)
         return self._image.topics[new.name]
 
     def begin_creation(self, topics: Iterable[NewTopic], remember_ms: int, requester: Requester) -> Mapping[str, str]:

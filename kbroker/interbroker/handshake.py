@@ -37,6 +37,9 @@ _STATUS = Struct(">B")
 _ACCEPTED, _REFUSED = 0, 1
 _INITIATOR, _RESPONDER = b"initiator\0", b"responder\0"
 _MAX_REASON_BYTES = 200
+# Usual reasons after a restart or an expired session, until both brokers have the same metadata.
+FORMER_EPOCH = "a former epoch of the broker"
+_OTHER_EPOCH = "another epoch of this broker is meant"
 
 
 @dataclass(slots=True)
@@ -107,7 +110,8 @@ class InitiatorHandshake:
         if challenge[:1] == _STATUS.pack(_REFUSED):
             # A stranger may have written the text.
             text = challenge[1 : 1 + _MAX_REASON_BYTES].decode("ascii", "replace")
-            raise HandshakeError("the peer has refused", is_transient=True, detail=text)
+            is_transient = text in (FORMER_EPOCH, _OTHER_EPOCH)
+            raise HandshakeError("the peer has refused", is_transient=is_transient, detail=text)
         if challenge[:1] != _STATUS.pack(_ACCEPTED) or len(challenge) != 1 + NONCE_BYTES + PROOF_BYTES:
             raise HandshakeError("malformed handshake")
         nonce, proof = challenge[1 : 1 + NONCE_BYTES], challenge[1 + NONCE_BYTES :]
@@ -137,8 +141,7 @@ class ResponderHandshake:
             raise HandshakeError("another broker is meant", broker=hello.initiator[0], meant=hello.responder[0])
         if hello.responder != own:
             raise HandshakeError(
-                "another epoch of this broker is meant", is_transient=True, broker=hello.initiator[0],
-                meant=hello.responder[1], epoch=own[1],
+                _OTHER_EPOCH, is_transient=True, broker=hello.initiator[0], meant=hello.responder[1], epoch=own[1],
             )  # fmt: skip
         self._frame, self.hello = frame, hello
         return _STATUS.pack(_ACCEPTED) + self._nonce + _proof(self._identity.secret, _RESPONDER, frame, self._challenge)

@@ -256,8 +256,9 @@ class Peers:
         peer = link.peer
         address = format_address(peer.inter_broker_host, peer.inter_broker_port)
         if isinstance(error, HandshakeError):
-            report = log.info if error.is_transient else log.error
-            report("handshake failed", broker=peer.id, peer=address, reason=error.reason, **error.detail)
+            # Nothing has failed if the metadata of one of them is older.
+            report, event = (log.info, "refused") if error.is_transient else (log.error, "failed")
+            report(f"handshake {event}", broker=peer.id, peer=address, reason=error.reason, **error.detail)
         else:
             log.info("broker unreachable", broker=peer.id, peer=address, reason=str(error) or type(error).__name__)
 

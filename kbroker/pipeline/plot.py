@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from kbroker.common import install_command
 from kbroker.pipeline import plot
 from kbroker.pipeline.archive.manifest import ArchiveState, PartitionStats
 from kbroker.pipeline.errors import PipelineError
@@ -112,7 +113,7 @@ def check_plot_path(path: str) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise PipelineError("a plot requires matplotlib: pip install 'kbroker[spark]'") from None
+        raise PipelineError(f"a plot requires matplotlib: {install_command('spark')}") from None
 
 
 def plot_over_time(

@@ -8,8 +8,8 @@ reference by the property in the file (KIP-297, KIP-421).
 from pathlib import Path
 
 from kbroker.client.security import NO_SECURITY, current_security, use_security
+from kbroker.config.client_properties import client_properties, parse_client_security
 from kbroker.config.values import ConfigError
-from kbroker.pipeline.client_properties import client_properties, parse_client_security
 from kbroker.pipeline.errors import PipelineError
 
 _PREFIXES = ("security.", "sasl.", "ssl.")

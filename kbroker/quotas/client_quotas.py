@@ -7,6 +7,7 @@ connections do not serve requests.
 """
 
 from collections.abc import Iterator, Mapping
+from math import ceil, inf
 from typing import NamedTuple
 
 from kbroker.common import KafkaError
@@ -20,11 +21,12 @@ from kbroker.quotas.entities import (
     Quotas,
     normal_address,
 )
-from kbroker.quotas.token_bucket import TokenBucket
 from protocol.errors import ErrorCode
 
-# Full buckets are forgotten when so many have been added: clients choose their ids.
+# Full buckets are forgotten when there are so many, or twice as many as were left: clients choose ids and addresses.
 FORGET_AFTER = 1_000
+# Of the field throttle_time_ms.
+MAX_WAIT_MS = (1 << 31) - 1
 # (quota, user, client id); (CONNECTION_RATE, address, None).
 BucketKey = tuple[str, str | None, str | None]
 
@@ -42,6 +44,40 @@ class QuotaWindows(NamedTuple):
         if quota == MUTATION_RATE:
             return self.controller_windows * self.controller_seconds
         return max(self.windows - 1, 1) * self.seconds
+
+
+class TokenBucket:
+    """What exceeds it is a debt, which time repays. `rate`: tokens per second. `burst`: how many there are at most.
+    Times are monotonic, in milliseconds.
+    """
+
+    __slots__ = ("burst", "rate", "tokens", "updated_ms")
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self.rate = rate
+        self.burst = burst
+        # Full at its first use.
+        self.tokens = inf
+        self.updated_ms = 0
+
+    def available(self, now_ms: int) -> float:
+        """Return how many tokens there are; negative during a debt."""
+        self.tokens = min(self.burst, self.tokens + self.rate * (now_ms - self.updated_ms) / 1000)
+        self.updated_ms = now_ms
+        return self.tokens
+
+    def take(self, tokens: float, now_ms: int) -> None:
+        """Take tokens, also those that are not there yet."""
+        self.tokens = self.available(now_ms) - tokens
+
+    def wait_ms(self, now_ms: int) -> int:
+        """Return after how many milliseconds the debt is repaid; 0 without one."""
+        debt = -self.available(now_ms)
+        return 0 if debt <= 0 else min(ceil(debt * 1000 / self.rate), MAX_WAIT_MS)
+
+    def is_full(self, now_ms: int) -> bool:
+        """Return whether a new bucket would be the same."""
+        return self.available(now_ms) >= self.burst
 
 
 class ClientBuckets(NamedTuple):
@@ -65,6 +101,7 @@ class ClientQuotaManager:
         self._buckets: dict[BucketKey, TokenBucket] = {}
         self._clients: dict[tuple[str, str], ClientBuckets | None] = {}
         self._addresses: dict[str, float] = {}
+        self._forget_at = FORGET_AFTER
         self.has_client_quotas = False
         self.throttled: dict[str, tuple[int, int]] = {}
         self.update()
@@ -91,7 +128,6 @@ class ClientQuotaManager:
         except KeyError:
             pass
         if len(self._clients) >= FORGET_AFTER:
-            self._clients.clear()
             self._forget_full(now_ms)
         buckets = ClientBuckets(*(self._bucket_of(quota, *key) for quota in CLIENT_QUOTAS))
         found = self._clients[key] = buckets if any(buckets) else None
@@ -115,8 +151,10 @@ class ClientQuotaManager:
         return bucket
 
     def _forget_full(self, now_ms: int) -> None:
-        for key in [key for key, bucket in self._buckets.items() if bucket.is_full(now_ms)]:
-            del self._buckets[key]
+        # A client that kept its bucket would share it no longer with the others of its user.
+        self._clients.clear()
+        self._buckets = {key: bucket for key, bucket in self._buckets.items() if not bucket.is_full(now_ms)}
+        self._forget_at = max(FORGET_AFTER, 2 * len(self._buckets))
 
     def connection_delay_ms(self, host: str, now_ms: int) -> int:
         """Count a new connection from an address. Returns 0, or after how many milliseconds it must be closed."""
@@ -126,7 +164,7 @@ class ClientQuotaManager:
         rate = self._addresses.get(address, self._addresses.get(DEFAULT))
         if rate is None:
             return 0
-        if len(self._buckets) >= FORGET_AFTER:
+        if len(self._buckets) >= self._forget_at:
             self._forget_full(now_ms)
         bucket = self._bucket((CONNECTION_RATE, address, None), rate)
         missing = 1 - bucket.available(now_ms)

@@ -94,6 +94,11 @@ class Deadlines(Generic[K]):
         del self._deadlines[key]
         return key
 
+    def postpone(self, ms: int) -> None:
+        """Move all deadlines later."""
+        for times in self._deadlines.values():
+            times[0] += ms
+
     def clear(self) -> None:
         """Cancel all deadlines."""
         self._deadlines.clear()

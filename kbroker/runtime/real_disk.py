@@ -56,7 +56,7 @@ class _ReadBuffers:
         return bytearray(size)
 
 
-class _FileSystem:
+class FileSystem:
     """The features of one mounted file system: reads with RWF_NOWAIT, and sendfile."""
 
     __slots__ = ("_can_map", "_page_cache", "_sync_file_range", "buffers", "nowait", "sendfile")
@@ -111,7 +111,7 @@ class RealFile:
 
     __slots__ = ("_fd", "_file_system", "_mapping", "_readahead_disabled")
 
-    def __init__(self, fd: int, file_system: _FileSystem) -> None:
+    def __init__(self, fd: int, file_system: FileSystem) -> None:
         self._fd = fd
         self._file_system = file_system
         self._mapping: FileMapping | None = None
@@ -235,7 +235,7 @@ class RealDisk:
     def __init__(self, max_descriptors: int | None = None) -> None:
         """`max_descriptors`: `open` fails with EMFILE if the file would have this descriptor or a higher one."""
         self._max_descriptors = max_descriptors
-        self._file_systems: dict[int, _FileSystem] = {}
+        self._file_systems: dict[int, FileSystem] = {}
         self._buffers = _ReadBuffers()
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> RealFile:
@@ -249,7 +249,11 @@ class RealDisk:
         device = os.fstat(fd).st_dev
         file_system = self._file_systems.get(device)
         if file_system is None:
-            file_system = self._file_systems.setdefault(device, _FileSystem(self._buffers))
+            file_system = self._file_systems.setdefault(device, FileSystem(self._buffers))
+        return self.new_file(fd, file_system)
+
+    def new_file(self, fd: int, file_system: FileSystem) -> RealFile:
+        """Return the file of a descriptor that `open` has opened."""
         return RealFile(fd, file_system)
 
     def read(self, path: str) -> bytes:

@@ -1,6 +1,7 @@
 """The environment of a real broker: the machine's clocks, disk, threads, processes and randomness."""
 
 import asyncio
+import os
 import resource
 import socket
 from collections.abc import Callable
@@ -106,6 +107,15 @@ def raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def notify_service_manager(state: str) -> None:
+    """Report a state of the process to systemd, if that has started it with Type=notify: see sd_notify(3)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        # A name that begins with @ is in the abstract namespace.
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifying:
+            notifying.sendto(state.encode(), address.replace("@", "\0", 1) if address[0] == "@" else address)
 
 
 def _descriptor_limit() -> int:

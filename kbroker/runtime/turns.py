@@ -52,10 +52,9 @@ def is_in_turn() -> bool:
 
 
 def turns_ns() -> int:
-    """Return the nanoseconds that the turns of the running call have taken. The caller must be in a turn."""
+    """Return the nanoseconds that the turns of the running call or coroutine have taken; 0 if it is in none."""
     stack = getcurrent()
-    assert type(stack) is _Stack
-    return stack.former_turns_ns + stack.mono_ns() - stack.end_ns + TURN_NS
+    return stack.taken_ns() if type(stack) is _Stack else 0
 
 
 def paced(elements: Iterable[E]) -> Iterable[E]:
@@ -165,10 +164,13 @@ class _Stack(greenlet):
         if self.elements_left <= 0 or self.mono_ns() >= self.end_ns:
             self.pause(_NEXT_TURN)
 
+    def taken_ns(self) -> int:
+        return self.former_turns_ns + self.mono_ns() - self.end_ns + TURN_NS
+
     def pause(self, awaited: Awaitable[Any]) -> Any:
         """Called on this stack. Returns the result of `awaited`, or raises its error."""
         self.awaited = awaited
-        self.former_turns_ns += self.mono_ns() - self.end_ns + TURN_NS
+        self.former_turns_ns = self.taken_ns()
         result = self.hub.switch()
         if type(result) is _Failure:
             raise result.take()
@@ -270,13 +272,16 @@ class Turns:
         """Run each step of a coroutine, from one `await` to the next, on a stack."""
         step: Callable[..., Any] = coro.send
         argument: Any = None
+        taken_ns = 0
         while True:
             stack = self._idle.pop() if self._idle else new_stack(self._mono_ns)
+            stack.former_turns_ns = taken_ns
             result = stack.enter(step, (argument,))
             if stack.awaited is not None:
                 result = yield from self._continue(stack).__await__()
             else:
                 self._idle.append(stack)
+            taken_ns = stack.taken_ns()
             if type(result) is _Failure:
                 error = result.take()
                 try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from kbroker.api.context import Body, Overlap, RequestContext
 from kbroker.common import Buffer, KafkaError
-from kbroker.quotas.throttle_time import read_throttle_ms, with_throttle_ms
+from kbroker.quotas.request_charge import read_throttle_ms, with_throttle_ms
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.server.direct_send import Part
 from kbroker.server.file_response import FileResponseWriter

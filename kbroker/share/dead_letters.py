@@ -194,11 +194,16 @@ def _batches(letters: Sequence[NewRecord], max_bytes: int) -> Iterator[bytes]:
 
 
 def _read_blocking(leader: SharePartitionLeader, span: Span) -> dict[int, Record]:
-    """Read the records of a span that are still there. Called in a thread."""
+    """Read the records of a span that are still there. Called in a thread.
+
+    They are committed, since members had them. A new leader may have a high watermark below them until its followers
+    fetch, so all of its log is read.
+    """
     records: dict[int, Record] = {}
-    partition_log, end = leader.partition.log, leader.partition.high_watermark
+    partition_log, end = leader.partition.log, leader.partition.log.log_end_offset
     position = max(span.first, partition_log.log_start_offset)
-    while position <= span.last:
+    # After an unclean election the log may end before them.
+    while position <= span.last and position < end:
         data = bytes(read_blocking(partition_log, position, READ_BYTES, end))
         if not data:
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -60,6 +61,15 @@ class DeliveryPolicy(NamedTuple):
     def is_last_delivery(self, delivery_count: int) -> bool:
         """Return whether records that were delivered this often are delivered once more, each alone."""
         return self.delivery_count_limit > 2 and delivery_count >= self.delivery_count_limit - 1
+
+
+@dataclass(slots=True)
+class ShareStats:
+    """Counts records. `states`: those that got a state; the changes of all states but ACQUIRED were stored before.
+    `acknowledged`: by AcknowledgeType, what the leader has accepted."""
+
+    states: Counter[DeliveryState] = field(default_factory=Counter)
+    acknowledged: Counter[int] = field(default_factory=Counter)
 
 
 class ScannedBatch(NamedTuple):

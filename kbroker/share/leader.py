@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kbroker.common import KafkaError
 from kbroker.coordinator.share.share_partition_state import (
     UNINITIALIZED_START_OFFSET,
+    DeliveryState,
     PersistedState,
     SharePartitionKey,
 )
 from kbroker.replica.fetch.filter_scan import LookBudget
 from kbroker.replica.fetch.read_filter import combine
 from kbroker.runtime.event_log import EventLogger
-from kbroker.share.delivery import Acknowledgement, AcknowledgeType, Acquired, DeliveryPolicy
+from kbroker.share.delivery import Acknowledgement, AcknowledgeType, Acquired, DeliveryPolicy, ShareStats
 from kbroker.share.partition import SharePartition, StateChange
 from kbroker.share.record_scan import ShareRead, ShareReadRequest, scan
 from kbroker.share.start_offset import find_start_offset
@@ -96,7 +97,7 @@ NOTHING = AcquiredRecords(b"", [])
 class ShareGroupParts(NamedTuple):
     """What all leaders of a broker share. `timer`: of the locks. `large_batch`: one thread at a time may decompress a
     large batch. `on_dead_letters`: called when there are records that need a dead letter. `on_idle`: called when no
-    session fetches the partition any more, and all of its state is stored."""
+    session fetches the partition any more, and all of its state is stored. `stats`: of all of them."""
 
     environment: Environment
     persister: ShareStatePersister
@@ -105,6 +106,7 @@ class ShareGroupParts(NamedTuple):
     large_batch: Lock
     on_dead_letters: Callable[[SharePartitionLeader], None]
     on_idle: Callable[[SharePartitionLeader], None]
+    stats: ShareStats
 
 
 class SharePartitionLeader:
@@ -121,6 +123,8 @@ class SharePartitionLeader:
         self.failure: KafkaError | None = None
         self.sessions: dict[ShareSession, None] = {}
         self.leader_epoch = partition.leader_epoch
+        # The records whose lock has expired.
+        self.lock_timeouts = 0
         self._parts = parts
         self._environment = parts.environment
         # Those that wait to be stored, and those that are being stored.
@@ -220,7 +224,10 @@ class SharePartitionLeader:
             message = "Renewing acquisition locks is not enabled for the group."
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE, message)
         now_ms = self._environment.clock.mono_ms()
-        return self.submit(self.state.acknowledge(member_id, acknowledgements, self._policy, now_ms))
+        change = self.state.acknowledge(member_id, acknowledgements, self._policy, now_ms)
+        for each in acknowledgements:
+            self._parts.stats.acknowledged[each.type] += each.last - each.first + 1
+        return self.submit(change)
 
     def release(self, member_id: str) -> Future[ErrorCode] | None:
         """Release what a member has, because its session has ended. Returns None if that is nothing."""
@@ -234,6 +241,7 @@ class SharePartitionLeader:
         if self.state is not None and self.failure is None:
             change = self.state.expire_locks(self._policy, self._environment.clock.mono_ms())
             if change.updates:
+                self.lock_timeouts += change.record_counts().total()
                 self.submit(change)
             self._after_change()
 
@@ -277,6 +285,7 @@ class SharePartitionLeader:
                 if code:
                     self.state.roll_back(change, self._environment.clock.mono_ms())
                 else:
+                    self._parts.stats.states.update(change.record_counts())
                     self.state.commit(change)
                 _finish(done, code)
             self._submitted = []
@@ -382,7 +391,9 @@ class SharePartitionLeader:
         if not acquired:
             return NOTHING
         self._set_timer()
-        return AcquiredRecords(read.records(acquired[0].first, acquired[-1].last), acquired)
+        found = AcquiredRecords(read.records(acquired[0].first, acquired[-1].last), acquired)
+        self._parts.stats.states[DeliveryState.ACQUIRED] += found.record_count
+        return found
 
     async def _read(self, offset: int, wanted: AcquireRequest) -> ShareRead:
         """Read from the log: at once what is in memory, else in a thread. Raises KafkaError."""

@@ -10,7 +10,7 @@ from kbroker.common import KafkaError
 from kbroker.coordinator.share.share_partition_state import SharePartitionKey
 from kbroker.runtime.deadlines import DeadlineTimer
 from kbroker.runtime.turns import paced
-from kbroker.share.delivery import Acknowledgement
+from kbroker.share.delivery import Acknowledgement, ShareStats
 from kbroker.share.leader import AcquiredRecords, AcquireRequest, ShareGroupParts, SharePartitionLeader, client_error
 from kbroker.share.session import FINAL_EPOCH, INITIAL_EPOCH, ShareSession, ShareSessionCache, TopicIdPartition
 from protocol.errors import ErrorCode
@@ -47,6 +47,7 @@ class SharePartitionManager:
     ) -> None:
         self.leaders: dict[SharePartitionKey, SharePartitionLeader] = {}
         self.sessions = ShareSessionCache()
+        self.stats = ShareStats()
         self._environment = environment
         self._replicas = replicas
         self._settings = settings
@@ -55,7 +56,7 @@ class SharePartitionManager:
             environment.clock.mono_ms, environment.loop.call_later, SharePartitionLeader.on_deadline
         )
         self._parts = ShareGroupParts(
-            environment, persister, settings.of, self._timer, Lock(), on_dead_letters, self._drop
+            environment, persister, settings.of, self._timer, Lock(), on_dead_letters, self._drop, self.stats
         )
 
     def settings(self, group_id: str) -> GroupSettings:

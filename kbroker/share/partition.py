@@ -16,6 +16,7 @@ consumers see nothing, do not count.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -53,6 +54,13 @@ class StateChange:
     def add(self, changed: InFlightRange, state: DeliveryState, due_ms: int = 0) -> None:
         changed.is_pending = True
         self.updates.append(_Update(changed, state, due_ms))
+
+    def record_counts(self) -> Counter[DeliveryState]:
+        """Return how many records get each state."""
+        counts: Counter[DeliveryState] = Counter()
+        for update in self.updates:
+            counts[update.state] += update.range.size
+        return counts
 
 
 class SharePartition:

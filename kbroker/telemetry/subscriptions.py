@@ -7,7 +7,7 @@ from kbroker.common import KafkaError
 from kbroker.config.config_def import broker_defaults, parse_configs
 from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
 from kbroker.config.values import ConfigError
-from kbroker.coordinator.re2_pattern import Re2Pattern
+from kbroker.coordinator.re2_pattern import NO_RE2, Re2Pattern
 from protocol.records.checksum import crc32c
 
 ALL_METRICS = "*"
@@ -48,8 +48,9 @@ class MetricsSubscription:
             attribute, _, pattern = part.partition("=")
             try:
                 self.patterns[attribute.strip()] = Re2Pattern(pattern.strip())
-            except KafkaError:
-                raise ConfigError(f"Illegal client matching pattern: {part}") from None
+            except KafkaError as error:
+                reason = f": {NO_RE2}" if error.message == NO_RE2 else ""
+                raise ConfigError(f"Illegal client matching pattern: {part}{reason}") from None
 
     def matches(self, client: ClientAttributes) -> bool:
         return all(pattern.matches(getattr(client, name)) for name, pattern in self.patterns.items())

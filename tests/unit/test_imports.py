@@ -36,6 +36,7 @@ LAYERS = (
     "exporter",
     "broker",
     "simulation",
+    "testing",
 )
 
 # Outside the layers: programs that reach brokers over the network, as any client does.
@@ -96,7 +97,7 @@ MACHINE = {
     "uvloop",
 }
 # Only these (the edge) import those modules. All others receive the clock, disk and network as parameters.
-EDGE_PACKAGES = {"broker", "client", "exporter", "interbroker", "server", "simulation", *CLIENTS}
+EDGE_PACKAGES = {"broker", "client", "exporter", "interbroker", "server", "simulation", "testing", *CLIENTS}
 EDGE_FILES = {
     "kbroker/coordination/zookeeper/client.py",
     "kbroker/coordination/zookeeper/open_session.py",

@@ -89,7 +89,7 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
         ]
         print_table(columns, rows)
         print_table(("condition", "partitions"), [[name, summary["partitions"][name]] for name in CONDITIONS])
-        print_problems(problems)
+        print_problems(problems, len(summary["brokers"]))
         print_healing(healing, now_ms())
     has_problem = any(summary["partitions"][name] for name in PROBLEMS)
     raise typer.Exit(1 if has_problem or problems.failing_brokers or problems.failed_handshakes else 0)

@@ -140,9 +140,11 @@ def read_problems(client: ClusterClient) -> DescribeBrokerResponse:
     return request_if_known(client, DescribeBrokerRequest(), DescribeBrokerResponse) or DescribeBrokerResponse()
 
 
-def print_problems(problems: DescribeBrokerResponse) -> None:
+def print_problems(problems: DescribeBrokerResponse, brokers: int) -> None:
+    """`brokers`: the number of brokers of the cluster."""
+    effect = "other brokers lead, where one is in sync" if brokers > 1 else "it refuses records until it can"
     for broker in problems.failing_brokers:
-        print_note(f"broker {broker} cannot write to its disk: other brokers lead, where one is in sync")
+        print_note(f"broker {broker} cannot write to its disk: {effect}")
     for broker in problems.brokers_on_probation:
         print_note(f"broker {broker} can write to its disk again, and gets its roles back soon")
     for failed in problems.failed_handshakes:

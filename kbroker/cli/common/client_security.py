@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from kbroker.cli.common.errors import CliError, exception_text, usage_error
-from kbroker.client.security import NO_SECURITY, ClientSecurity, use_security
-from kbroker.common import StoreSettings
+from kbroker.client.security import NO_SECURITY, use_security
+from kbroker.common import ClientSecurity, StoreSettings
 
 PASSWORD_VARIABLE = "KBROKER_PASSWORD"
 
@@ -22,8 +22,8 @@ def use_security_options(command_config: str | None, tls_ca: str | None, login: 
         use_security(NO_SECURITY)
     else:
         # Imported here to keep other commands fast.
+        from kbroker.config.client_properties import parse_client_security
         from kbroker.config.values import ConfigError
-        from kbroker.pipeline.client_properties import parse_client_security
 
         try:
             path = os.path.abspath(command_config)

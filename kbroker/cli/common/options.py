@@ -1,6 +1,7 @@
 """Options of several commands: of all, of those that make plans of moves, and of those that run on Spark."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -44,9 +45,25 @@ def argument(
 
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULT_PORT = 9092
+# A name, an IPv4 address, or an IPv6 address in brackets, without a port.
+HOST = r"[^:\[\]\s]+|\[[^\]]+\]"
+
+
+def _with_ports(bootstrap: str) -> str:
+    """Append the default port to hosts without one."""
+    servers = [server.strip() for server in bootstrap.split(",")]
+    return ",".join(f"{server}:{DEFAULT_PORT}" if re.fullmatch(HOST, server) else server for server in servers)
+
 
 Bootstrap = Annotated[
-    str, option("--bootstrap -b HOST:PORT,...", "One or more brokers of the cluster.", envvar="KBROKER_BOOTSTRAP")
+    str,
+    option(
+        "--bootstrap --bootstrap-server -b HOST[:PORT],...",
+        f"One or more brokers of the cluster; the default port is {DEFAULT_PORT}.",
+        envvar="KBROKER_BOOTSTRAP",
+        callback=_with_ports,
+    ),
 ]
 CommandConfig = Annotated[
     str | None,

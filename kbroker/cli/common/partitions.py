@@ -4,10 +4,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker.cli.common.client import CLIENT_ERRORS, REQUEST_TIMEOUT_MS, error_code_text, raise_error
+from kbroker.cli.common.client import CLIENT_ERRORS, error_code_text, raise_error
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.output import print_note
-from kbroker.client.admin import DEBUGGING_CONSUMER, LATEST, MetadataTopic, offsets_at_brokers, topic_configs
+from kbroker.client.admin import (
+    DEBUGGING_CONSUMER,
+    LATEST,
+    REQUEST_TIMEOUT_MS,
+    MetadataTopic,
+    offsets_at_brokers,
+    topic_configs,
+)
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import CONTROLLER_ERRORS, Partition, by_topic
 from protocol.errors import ErrorCode

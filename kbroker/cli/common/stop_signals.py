@@ -2,8 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from time import monotonic
 from types import FrameType
 from typing import Any
@@ -48,12 +47,12 @@ class Interrupts:
     """Context manager for a command that waits in a loop: a signal raises KeyboardInterrupt, `check` raises it again.
 
     The first exception can be lost: it is raised wherever the main thread is, also in a finalizer, or in a library that
-    ignores the errors of callbacks. Where that would do harm, the first signal can be deferred.
+    ignores the errors of callbacks.
     """
 
     def __init__(self, signals: Sequence[signal.Signals] = (signal.SIGINT,)) -> None:
         self._signals = signals
-        self._is_interrupted = self._is_deferring = False
+        self._is_interrupted = False
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Interrupts":
@@ -71,18 +70,6 @@ class Interrupts:
         if self._is_interrupted:
             raise KeyboardInterrupt
 
-    @contextmanager
-    def deferred(self) -> Iterator[None]:
-        """Defer the first signal until the end of the block. The second one interrupts it."""
-        self._is_deferring = True
-        try:
-            yield
-        finally:
-            self._is_deferring = False
-        self.check()
-
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        is_deferred = self._is_deferring and not self._is_interrupted
         self._is_interrupted = True
-        if not is_deferred:
-            raise KeyboardInterrupt
+        raise KeyboardInterrupt

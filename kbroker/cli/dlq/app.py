@@ -2,15 +2,16 @@
 
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
-from kbroker.cli.common.client import admin_client, client_settings, kafka_python_errors, partition_leaders
+from kbroker.cli.common.client import admin_client, partition_leaders
 from kbroker.cli.common.completion import complete_groups, complete_topics
+from kbroker.cli.common.deletion import DeletionOptions, DryRun, record_bounds
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
-from kbroker.cli.common.output import Cell, ProgressBar, confirm, paginated, print_note, print_rows, print_table
+from kbroker.cli.common.output import Cell, ProgressBar, paginated, print_note, print_rows, print_table
 from kbroker.cli.common.stop_signals import SIGNALS, Interrupts
 from kbroker.cli.common.values import INT32, count_text, format_timestamp, is_relative_time, parse_time_ms
 from kbroker.cli.dlq.redrive import (
@@ -24,13 +25,14 @@ from kbroker.cli.dlq.redrive import (
     dead_letter,
     parse_header_filters,
 )
-from kbroker.cli.records.consume import open_consumer
 from kbroker.cli.records.formats import to_json
 from kbroker.cli.records.polling import OffsetBounds, read_partitions
 from kbroker.cli.retry import topics_with_configs
-from kbroker.client.admin import EARLIEST, LATEST, delete_records, list_offsets
+from kbroker.client.admin import READ_COMMITTED
 from kbroker.client.cluster import ClusterClient
-from kbroker.common import TopicPartition
+from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
+from kbroker.client.requests import MAX_VERSIONS
+from kbroker.client.transactions import LAST_VERSIONS
 from kbroker.config.queue_configs import DEAD_LETTER_ENABLE, VIEW_OF
 from kbroker.retry.records import is_pointer
 
@@ -67,9 +69,6 @@ class LetterSelection(NamedTuple):
         return start, end
 
 
-DryRun = Annotated[bool, option("--dry-run", "Print what would be done, and change nothing.")]
-
-
 @app.command("list")
 @paginated
 def list_topics(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
@@ -79,21 +78,13 @@ def list_topics(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRA
     """
     with admin_client(bootstrap) as client:
         topics = _dead_letter_topics(topics_with_configs(client))
-        sizes = {topic: sum(end - begin for begin, end in _bounds(client, topic).values()) for topic in topics}
+        sizes = {topic: sum(end - begin for begin, end in record_bounds(client, topic).values()) for topic in topics}
     document = [{"topic": topic, "records": size} for topic, size in sizes.items()]
     print_rows(as_json, document, ("topic", "records"), sizes.items())
 
 
 def _dead_letter_topics(configs: Mapping[str, Mapping[str, str]]) -> list[str]:
     return [topic for topic, values in configs.items() if values.get(DEAD_LETTER_ENABLE) == "true"]
-
-
-def _bounds(client: ClusterClient, topic: str) -> dict[TopicPartition, tuple[int, int]]:
-    """Return (log start offset, log end offset) by partition. Raises CliError for a missing topic."""
-    partitions = sorted(partition_leaders(client, [topic]))
-    begin = list_offsets(client, dict.fromkeys(partitions, EARLIEST))
-    end = list_offsets(client, dict.fromkeys(partitions, LATEST))
-    return {tp: (offset, end[tp]) for tp, offset in sorted(begin.items())}
 
 
 @app.command("show")
@@ -112,22 +103,20 @@ def show(
 
     Example: kbroker dlq show dlq.orders --group billing --error ValueError
     """
-    from kafka import TopicPartition as KafkaTopicPartition
-
     letters = selection.filter()
-    with admin_client(bootstrap) as client:
-        bounds = {KafkaTopicPartition(*tp): ends for tp, ends in _bounds(client, topic).items()}
-    begin, end = ({tp: offsets[number] for tp, offsets in bounds.items()} for number in (0, 1))
-    settings = client_settings(bootstrap)
-    reading = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
-    found: list[Any] = []
-    with Interrupts(SIGNALS) as interrupts, open_consumer(settings | reading) as consumer:
+    found: list[ConsumedRecord] = []
+    with Interrupts(SIGNALS) as interrupts, admin_client(bootstrap) as cluster:
+        bounds = record_bounds(cluster, topic)
+        begin, end = ({tp: offsets[number] for tp, offsets in bounds.items()} for number in (0, 1))
+        consumer = PartitionConsumer(cluster, {}, isolation_level=READ_COMMITTED)
         for records in read_partitions(consumer, OffsetBounds(begin, end), None, interrupts):
             found += [record for record in records if letters.selects(record.headers, record.timestamp)]
             if max_records is not None and len(found) >= max_records:
                 break
-    found = found[:max_records]
-    originals = _read_originals(settings, found)
+        found = found[:max_records]
+        reader = OriginalReader(cluster)
+        # None if a letter is no pointer, or the record that it names is gone.
+        originals = [reader.read(dead_letter(each.headers)) if is_pointer(each.headers) else None for each in found]
     if as_json:
         for record, original in zip(found, originals, strict=True):
             line = to_json(record).decode()
@@ -139,16 +128,7 @@ def show(
         print_table(columns, [_row(record, original) for record, original in zip(found, originals, strict=True)])
 
 
-def _read_originals(settings: dict[str, Any], letters: list[Any]) -> list[Any]:
-    """Return for each letter the record that it names; None if it is no pointer, or the record is gone."""
-    reader = OriginalReader(settings)
-    try:
-        return [reader.read(dead_letter(each.headers)) if is_pointer(each.headers) else None for each in letters]
-    finally:
-        reader.close()
-
-
-def _row(record: Any, original: Any) -> list[Cell]:
+def _row(record: ConsumedRecord, original: ConsumedRecord | None) -> list[Cell]:
     letter = dead_letter(record.headers)
     origin = f"{letter.topic}-{letter.partition}@{letter.offset}" if letter.topic else None
     when = format_timestamp(record.timestamp)
@@ -193,9 +173,12 @@ def redrive(
         if to is not None:
             partition_leaders(client, [to])  # raises for a missing one
         sources = {name: source for name, values in configs.items() if (source := values.get(VIEW_OF))}
-        total = sum(last - begin for begin, last in _bounds(client, topic).values())
-    with kafka_python_errors(), ProgressBar("redriving", total) as progress:
-        work = Redrive(bootstrap, topic, letters, to, selection.relative_times(), sources)
+        total = sum(last - begin for begin, last in record_bounds(client, topic).values())
+    with (
+        admin_client(bootstrap, {**MAX_VERSIONS, **LAST_VERSIONS}) as client,
+        ProgressBar("redriving", total) as progress,
+    ):
+        work = Redrive(client, topic, letters, to, selection.relative_times(), sources)
         counts = work.run(rate=rate, again=again, dry_run=dry_run, progress=progress.advance)
     action = "would be sent" if dry_run else "sent"
     print(f"{topic}: {count_text(counts[SENT], 'record')} {action}, {counts[SKIPPED]} not selected")
@@ -210,7 +193,7 @@ def _require_dead_letter_topic(client: ClusterClient, topic: str) -> dict[str, d
     """Raise CliError if it is none. Returns the configs of all topics."""
     configs = topics_with_configs(client)
     if topic not in _dead_letter_topics(configs):
-        _bounds(client, topic)  # raises for a missing one
+        record_bounds(client, topic)  # raises for a missing one
         raise CliError(f"{topic} is not a dead-letter topic: {DEAD_LETTER_ENABLE} is not true")
     return configs
 
@@ -218,12 +201,8 @@ def _require_dead_letter_topic(client: ClusterClient, topic: str) -> dict[str, d
 @app.command("purge")
 def purge(
     topic: DeadLetterTopic,
-    until: Annotated[
-        str | None, option("--until TIME", "Delete the records before the first one that failed then or later.")
-    ] = None,
-    partition: Annotated[int | None, option("--partition -p PARTITION", "Only this partition.", max=INT32)] = None,
-    offset: Annotated[int | None, option("--offset OFFSET", "Delete the records below it; needs -p.", min=0)] = None,
-    all_records: Annotated[bool, option("--all", "Delete all records.")] = False,
+    *,
+    selection: DeletionOptions,
     dry_run: DryRun = False,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -232,26 +211,7 @@ def purge(
 
     Example: kbroker dlq purge dlq.orders --until 7d
     """
-    if sum((until is not None, offset is not None, all_records)) != 1:
-        raise usage_error("choose one: --until TIME, --offset OFFSET or --all")
-    if offset is not None and partition is None:
-        raise usage_error("--offset needs --partition")
-    until_ms = None if until is None else parse_time_ms(until, round(time.time() * 1000))
+    selection.check()
     with admin_client(bootstrap) as client:
         _require_dead_letter_topic(client, topic)
-        bounds = {tp: b for tp, b in _bounds(client, topic).items() if partition in (None, tp.partition)}
-        if not bounds:
-            raise CliError(f"topic {topic} has no partition {partition}")
-        cut = {tp: last if offset is None else min(offset, last) for tp, (_, last) in bounds.items()}
-        if until_ms is not None:
-            at_time = list_offsets(client, dict.fromkeys(bounds, until_ms))
-            cut = {tp: at_time[tp] if at_time[tp] >= 0 else cut[tp] for tp in bounds}
-        cut = {tp: end for tp, end in cut.items() if end > bounds[tp][0]}
-        count = sum(end - bounds[tp][0] for tp, end in cut.items())
-        if dry_run:
-            print(f"{topic}: {count_text(count, 'record')} would be deleted")
-            return
-        if count:
-            confirm(f"Delete {count_text(count, 'record')} of {topic}?", yes)
-            delete_records(client, cut)
-    print(f"{topic}: {count_text(count, 'record')} deleted")
+        print(selection.delete(client, topic, dry_run=dry_run, yes=yes))

@@ -10,11 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, NamedTuple
 
-from kbroker.cli.common.client import client_settings, topic_error_text
+from kbroker.cli.common.client import partition_leaders
 from kbroker.cli.common.errors import CliError, usage_error
+from kbroker.client.admin import EARLIEST, LATEST, READ_COMMITTED, describe_topics, list_offsets
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
+from kbroker.client.groups import committed_offsets
+from kbroker.client.transactions import BlockingTransactionalProducer
+from kbroker.common import TopicPartition
 from kbroker.config import dead_letter_headers as names
 from kbroker.retry.records import is_pointer, last_headers, redriven_headers
-from protocol.errors import ErrorCode
 
 
 class DeadLetter(NamedTuple):
@@ -107,9 +112,7 @@ def redrive_group(
 
 
 BATCH_RECORDS = 500
-POLL_MS = 500
 ORIGINAL_TIMEOUT_S = 30
-_NULL = object()
 
 
 # What becomes of dead letters: they are sent, not selected, or have no topic or record (a pointer) to send.
@@ -126,7 +129,7 @@ class Redrive:
 
     def __init__(
         self,
-        bootstrap: str,
+        cluster: ClusterClient,
         topic: str,
         selection: LetterFilter,
         target: str | None,
@@ -134,29 +137,18 @@ class Redrive:
         sources: Mapping[str, str] | None = None,
     ) -> None:
         """`sources`: those of the cluster's views, by view. Raises CliError if the target is a view."""
-        from kafka import KafkaConsumer, TopicPartition
-
         self._sources = sources or {}
         if target is not None:
             self._check_not_view(target)
         self.group = redrive_group(topic, selection, target, relative_times)
         # The time until which the next run selects is a later one, so the progress must not pass it.
         self._stop_ms = None if relative_times[1] is None else selection.until_ms
-        self._settings = client_settings(bootstrap)
-        self._originals = OriginalReader(self._settings)
+        self._cluster = cluster
+        self._originals = OriginalReader(cluster)
         self._selection = selection
         self._target = target
-        self._consumer = KafkaConsumer(
-            **self._settings,
-            group_id=self.group,
-            enable_auto_commit=False,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-        )
-        partitions = self._consumer.partitions_for_topic(topic)
-        if not partitions:
-            raise CliError(topic_error_text(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        self._partitions = [TopicPartition(topic, index) for index in sorted(partitions)]
+        self._consumer = PartitionConsumer(cluster, {}, isolation_level=READ_COMMITTED)
+        self._partitions = [TopicPartition(*each) for each in sorted(partition_leaders(cluster, [topic]))]
 
     def run(self, *, rate: int | None, again: bool, dry_run: bool, progress: Callable[[int], None]) -> Counter[str]:
         """Send the records, at most `rate` a second; with `again` from the first record, whatever was sent before.
@@ -164,44 +156,34 @@ class Redrive:
         Returns the numbers of records by what became of them.
         """
         counts = Counter[str]()
-        producer = None if dry_run else _open_producer(self._settings, self.group)
+        # Before the progress is read: this aborts what an interrupted redrive has left open. Until then its progress
+        # is unstable.
+        producer = None if dry_run else BlockingTransactionalProducer(self._cluster, self.group)
         started = time.monotonic()
-        try:
-            if producer is not None:
-                # Before the progress is read: this aborts what an interrupted redrive has left open. Until then its
-                # progress is unstable, and cannot be read before the transaction expires.
-                producer.init_transactions()
-            ends = self._start(again)
-            while any(self._consumer.position(tp) < end for tp, end in ends.items()):
-                polled = self._consumer.poll(POLL_MS, max_records=min(BATCH_RECORDS, rate or BATCH_RECORDS))
-                records = [record for tp, batch in polled.items() for record in batch if record.offset < ends[tp]]
-                outgoing = self._select(records, counts)
-                if producer is not None and records:
-                    self._send(producer, outgoing, records)
-                progress(len(records))
-                if rate is not None and not dry_run:
-                    time.sleep(max(0.0, started + counts[SENT] / rate - time.monotonic()))
-        finally:
-            if producer is not None:
-                producer.close()
-            self._consumer.close()
-            self._originals.close()
+        ends = self._start(again)
+        while any(self._consumer.positions[tp] < end for tp, end in ends.items()):
+            polled = self._consumer.poll(min(BATCH_RECORDS, rate or BATCH_RECORDS))
+            records = [record for record in polled if record.offset < ends[record.topic_partition]]
+            outgoing = self._select(records, counts)
+            if producer is not None and records:
+                self._send(producer, outgoing, records)
+            progress(len(records))
+            if rate is not None and not dry_run:
+                time.sleep(max(0.0, started + counts[SENT] / rate - time.monotonic()))
         return counts
 
-    def _start(self, again: bool) -> dict[Any, int]:
+    def _start(self, again: bool) -> dict[TopicPartition, int]:
         """Seek to the progress, and return the offsets to stop at: the current ends, or those of a relative time."""
-        self._consumer.assign(self._partitions)
-        begins = self._consumer.beginning_offsets(self._partitions)
-        for tp in self._partitions:
-            committed = None if again else self._consumer.committed(tp)
-            self._consumer.seek(tp, max(begins[tp], committed or 0))
-        ends: dict[Any, int] = self._consumer.end_offsets(self._partitions)
+        begins = list_offsets(self._cluster, dict.fromkeys(self._partitions, EARLIEST))
+        committed = {} if again else committed_offsets(self._cluster, self.group)
+        self._consumer.seek({tp: max(begin, committed.get(tp, 0)) for tp, begin in begins.items()})
+        ends = list_offsets(self._cluster, dict.fromkeys(self._partitions, LATEST), READ_COMMITTED)
         if self._stop_ms is not None:
-            stops = self._consumer.offsets_for_times(dict.fromkeys(self._partitions, self._stop_ms))
-            ends.update({tp: min(ends[tp], stop.offset) for tp, stop in stops.items() if stop is not None})
+            stops = list_offsets(self._cluster, dict.fromkeys(self._partitions, self._stop_ms))
+            ends.update({tp: min(ends[tp], stop) for tp, stop in stops.items() if stop >= 0})
         return ends
 
-    def _select(self, records: list[Any], counts: Counter[str]) -> list[tuple[str, Any]]:
+    def _select(self, records: list[ConsumedRecord], counts: Counter[str]) -> list[tuple[str, ConsumedRecord]]:
         """Return what to send where, and count."""
         outgoing = []
         for record in records:
@@ -228,86 +210,52 @@ class Redrive:
         if source is not None:
             raise CliError(f"topic {target} is a view without records of its own: use its source with --to {source}")
 
-    def _send(self, producer: Any, outgoing: list[tuple[str, Any]], records: list[Any]) -> None:
+    def _send(
+        self,
+        producer: BlockingTransactionalProducer,
+        outgoing: list[tuple[str, ConsumedRecord]],
+        records: list[ConsumedRecord],
+    ) -> None:
         """Send a batch, and the offsets behind `records`, in one transaction."""
-        from kafka import OffsetAndMetadata, TopicPartition
-
-        from kbroker.retry.clients.kafka_python import producer_headers
-
-        for target in {target for target, _ in outgoing}:
-            if not self._consumer.partitions_for_topic(target):
-                raise CliError(topic_error_text(target, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        next_offsets = {
-            TopicPartition(record.topic, record.partition): OffsetAndMetadata(record.offset + 1, "", -1)
-            for record in records
-        }
-        producer.begin_transaction()
-        futures = []
+        partition_leaders(self._cluster, sorted({target for target, _ in outgoing}))  # raises for a missing one
         for target, record in outgoing:
-            headers = producer_headers(redriven_headers(tuple(record.headers)))
-            value = _NULL if record.value is None else record.value
-            futures.append(producer.send(target, value, record.key, headers))
-        producer.flush()
-        for future in futures:
-            future.get(0)
-        producer.send_offsets_to_transaction(next_offsets, self._consumer.group_metadata())
-        producer.commit_transaction()
+            producer.add(target, record.key, record.value, redriven_headers(record.headers))
+        producer.commit(self.group, {record.topic_partition: record.offset + 1 for record in records})
 
 
 class OriginalReader:
     """Reads the records that pointers name. One poll returns those of many pointers, which are usually in order."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self._settings = settings
-        self._consumer: Any = None
+    def __init__(self, cluster: ClusterClient) -> None:
+        self._cluster = cluster
+        self._consumer = PartitionConsumer(cluster, {})
         # What was polled last, by offset, and from where.
-        self._polled: dict[int, Any] = {}
-        self._position: tuple[Any, int] = (None, 0)
+        self._polled: dict[int, ConsumedRecord] = {}
+        self._position: tuple[TopicPartition | None, int] = (None, 0)
 
-    def read(self, letter: DeadLetter) -> Any:
+    def read(self, letter: DeadLetter) -> ConsumedRecord | None:
         """Return the record that a pointer names; None if it is gone. Raises CliError."""
-        from kafka import KafkaConsumer, TopicPartition
-
         partition, offset = letter.partition or "", letter.offset or ""
         if letter.topic is None or not partition.isdecimal() or not offset.isdecimal():
             return None
-        if self._consumer is None:
-            self._consumer = KafkaConsumer(**self._settings, auto_offset_reset="earliest")
         tp, wanted = TopicPartition(letter.topic, int(partition)), int(offset)
         polled_tp, first = self._position
         if tp != polled_tp or not first <= wanted <= max(self._polled, default=-1):
             self._poll(tp, wanted)
         return self._polled.get(wanted)
 
-    def _poll(self, tp: Any, wanted: int) -> None:
+    def _poll(self, tp: TopicPartition, wanted: int) -> None:
         """Read from an offset on, if it still exists."""
-        consumer = self._consumer
         self._polled, self._position = {}, (tp, wanted)
-        if tp.partition not in (consumer.partitions_for_topic(tp.topic) or ()):
+        [topic] = describe_topics(self._cluster, [tp.topic])
+        if tp.partition not in [row.partition_index for row in topic.partitions]:
             return
-        consumer.assign([tp])
-        if not consumer.beginning_offsets([tp])[tp] <= wanted < consumer.end_offsets([tp])[tp]:
+        begin = list_offsets(self._cluster, {tp: EARLIEST})[tp]
+        if not begin <= wanted < list_offsets(self._cluster, {tp: LATEST})[tp]:
             return
-        consumer.seek(tp, wanted)
+        self._consumer.seek({tp: wanted})
         deadline = time.monotonic() + ORIGINAL_TIMEOUT_S
-        while consumer.position(tp) <= wanted:
-            self._polled = {record.offset: record for record in consumer.poll(POLL_MS).get(tp, ())}
+        while self._consumer.positions[tp] <= wanted:
+            self._polled = {record.offset: record for record in self._consumer.poll(BATCH_RECORDS)}
             if not self._polled and time.monotonic() >= deadline:
-                raise CliError(f"{tp.topic}-{tp.partition} offset {wanted} was not read within {ORIGINAL_TIMEOUT_S} s")
-
-    def close(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close()
-
-
-def _open_producer(settings: dict[str, Any], transactional_id: str) -> Any:
-    from kafka import KafkaProducer
-    from kafka.serializer import Serializer
-
-    class NullSerializer(Serializer):  # type: ignore[misc]
-        """Serializes _NULL as null, since `send` refuses None as the value of a record without a key."""
-
-        def serialize(self, topic: str, headers: Any, data: Any) -> bytes | None:
-            return None if data is _NULL else data
-
-    return KafkaProducer(**settings, transactional_id=transactional_id, value_serializer=NullSerializer())
+                raise CliError(f"{tp} offset {wanted} was not read within {ORIGINAL_TIMEOUT_S} s")

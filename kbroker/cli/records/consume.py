@@ -2,28 +2,14 @@
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
-from kbroker.cli.common.client import client_settings, kafka_python_errors
+from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.errors import usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap, argument, option
 from kbroker.cli.common.stop_signals import SIGNALS, Interrupts
 from kbroker.cli.common.values import INT32, PartitionPosition, parse_position
-from kbroker.cli.records.polling import (
-    MAX_POLL_RECORDS,
-    Printer,
-    consume_as_member,
-    consume_partitions,
-    existing_partitions,
-    find_bounds,
-)
-
-COMMIT_INTERVAL_MS = 1000
-MAX_PARTITION_FETCH_BYTES = 4 << 20
-MAX_BATCH_BYTES = 256 << 20
 
 
 def consume(
@@ -67,6 +53,17 @@ def consume(
 
     Example: kbroker consume orders --from @2026-01-31T12:00 --count 10 --json
     """
+    # Imported here to keep completion fast.
+    from kbroker.cli.records.polling import (
+        GroupReader,
+        Printer,
+        consume_partitions,
+        existing_partitions,
+        find_bounds,
+    )
+    from kbroker.client.admin import READ_COMMITTED, READ_UNCOMMITTED
+    from kbroker.client.consumer import PartitionConsumer
+
     now_ms = round(time.time() * 1000)
     start = parse_position(from_, now_ms) if from_ is not None else PartitionPosition("earliest")
     stop = parse_position(to, now_ms) if to is not None else None
@@ -75,43 +72,19 @@ def consume(
             "--group reads from committed offsets: it excludes --partition and --to, and allows --from only as "
             "earliest or latest"
         )
-    settings = {
-        "group_id": group,
-        "auto_offset_reset": start.kind if group is not None else "earliest",
-        "enable_auto_commit": group is not None,
-        "auto_commit_interval_ms": COMMIT_INTERVAL_MS,
-        "isolation_level": "read_committed" if read_committed else "read_uncommitted",
-        "allow_auto_create_topics": False,
-        "max_poll_records": MAX_POLL_RECORDS,
-        "max_partition_fetch_bytes": MAX_PARTITION_FETCH_BYTES,
-        "metrics_enabled": False,
-        "exclude_internal_topics": False,
-    }
+    isolation_level = READ_COMMITTED if read_committed else READ_UNCOMMITTED
     separator = None if key_separator is None else key_separator.replace("\\t", "\t").encode()
     printer = Printer(as_json=as_json, separator=separator, for_terminal=not values and sys.stdout.isatty())
     try:
-        with Interrupts(SIGNALS) as interrupts, open_consumer(client_settings(bootstrap) | settings) as consumer:
-            partitions = existing_partitions(consumer, topics, partition)
+        with Interrupts(SIGNALS) as interrupts, admin_client(bootstrap) as cluster:
+            partitions = existing_partitions(cluster, topics, partition)
             if group is not None:
-                consume_as_member(consumer, topics, printer, count, follow, interrupts)
+                reader = GroupReader(cluster, group, topics, start, isolation_level)
+                reader.print_records(printer, count, follow, interrupts)
             else:
-                bounds = find_bounds(consumer, partitions, start, stop, follow)
+                bounds = find_bounds(cluster, partitions, start, stop, follow, isolation_level)
+                consumer = PartitionConsumer(cluster, {}, isolation_level=isolation_level)
                 consume_partitions(consumer, bounds, printer, count, interrupts)
     except KeyboardInterrupt:
         if not follow:
             raise
-
-
-@contextmanager
-def open_consumer(config: dict[str, Any]) -> Iterator[Any]:
-    """Open a KafkaConsumer and close it at the end; its errors are raised as CliError."""
-    from kafka import KafkaConsumer, codec
-
-    # kafka-python limits zstd frames that do not contain their size to 1 MiB.
-    codec.ZSTD_MAX_OUTPUT_SIZE = MAX_BATCH_BYTES
-    with kafka_python_errors():
-        client = KafkaConsumer(**config)
-        try:
-            yield client
-        finally:
-            client.close(autocommit=False)

@@ -1,18 +1,26 @@
-"""Polls a KafkaConsumer and prints its records, between offsets of its partitions or as a member of a group."""
+"""Reads and prints records, between offsets of partitions or as a member of a group."""
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from functools import partial
+from time import monotonic
+from typing import NamedTuple
 
-from kbroker.cli.common.errors import CliError
+from kbroker.cli.common.client import partition_leaders, select_partitions
 from kbroker.cli.common.output import ProgressBar
 from kbroker.cli.common.stop_signals import Interrupts
-from kbroker.cli.common.values import PartitionPosition
+from kbroker.cli.common.values import PartitionPosition, TopicPartitions
 from kbroker.cli.records.formats import to_json, to_plain, to_terminal
+from kbroker.client.admin import EARLIEST, LATEST, READ_UNCOMMITTED, list_offsets
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
+from kbroker.client.group_member import BlockingMember
+from kbroker.client.groups import committed_offsets
+from kbroker.common import TopicPartition
 
-Offsets = dict[Any, int]  # by kafka.TopicPartition
+Offsets = dict[TopicPartition, int]
 
 
 class OffsetBounds(NamedTuple):
@@ -22,33 +30,29 @@ class OffsetBounds(NamedTuple):
     end: Offsets
 
 
-def existing_partitions(consumer: Any, topics: list[str], partitions: list[int] | None) -> list[Any]:
+def existing_partitions(
+    cluster: ClusterClient, topics: list[str], partitions: list[int] | None
+) -> list[TopicPartition]:
     """Return all partitions of topics, or those in `partitions`; raises CliError for one that does not exist."""
-    from kafka import TopicPartition
-
-    existing = []
-    for topic in dict.fromkeys(topics):
-        indexes = consumer.partitions_for_topic(topic)
-        if not indexes:
-            raise CliError(f"topic {topic} does not exist")
-        for missing in sorted(set(partitions or ()) - indexes):
-            raise CliError(f"topic {topic} has no partition {missing}: it has {len(indexes)}")
-        existing += [TopicPartition(topic, index) for index in sorted(partitions or indexes)]
-    return existing
+    leaders = partition_leaders(cluster, list(dict.fromkeys(topics)))
+    selections = [TopicPartitions(topic, tuple(partitions) if partitions else None) for topic in topics]
+    return [TopicPartition(*partition) for partition in sorted(select_partitions(leaders, selections))]
 
 
 def find_bounds(
-    consumer: Any, partitions: list[Any], start: PartitionPosition, stop: PartitionPosition | None, follow: bool
+    cluster: ClusterClient,
+    partitions: list[TopicPartition],
+    start: PartitionPosition,
+    stop: PartitionPosition | None,
+    follow: bool,
+    isolation_level: int = READ_UNCOMMITTED,
 ) -> OffsetBounds:
     """Return the offsets of two positions. Without `stop`, stop at the current end, or never with `follow`."""
-    log_start: Offsets = consumer.beginning_offsets(partitions)
-    log_end: Offsets = consumer.end_offsets(partitions)
+    log_start = list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
+    log_end = list_offsets(cluster, dict.fromkeys(partitions, LATEST), isolation_level)
 
-    def at_time(position: PartitionPosition) -> dict[Any, int | None]:
-        if position.kind != "time":
-            return {}
-        offsets = consumer.offsets_for_times(dict.fromkeys(partitions, position.value))
-        return {tp: at.offset if at is not None else None for tp, at in offsets.items()}
+    def at_time(position: PartitionPosition) -> Offsets:
+        return list_offsets(cluster, dict.fromkeys(partitions, position.value)) if position.kind == "time" else {}
 
     begin = resolve_position(start, log_start, log_end, at_time(start))
     if stop is not None:
@@ -65,13 +69,13 @@ def resolve_position(
     position: PartitionPosition,
     log_start: Offsets,
     log_end: Offsets,
-    at_time: Mapping[Any, int | None],
+    at_time: Mapping[TopicPartition, int],
     *,
     clamp_to_end: bool = True,
 ) -> Offsets:
     """Return a position as an offset in each partition, clamped to the log; a time after all records is the end."""
 
-    def offset(tp: Any) -> int:
+    def offset(tp: TopicPartition) -> int:
         match position.kind:
             case "earliest":
                 return log_start[tp]
@@ -79,38 +83,31 @@ def resolve_position(
                 return log_end[tp] - position.value
             case "offset":
                 return position.value
-        found = at_time.get(tp)
-        return log_end[tp] if found is None else found
+        found = at_time.get(tp, -1)
+        return log_end[tp] if found < 0 else found
 
     return {tp: max(log_start[tp], min(offset(tp), log_end[tp]) if clamp_to_end else offset(tp)) for tp in log_start}
 
 
-POLL_MS = 500
 MAX_POLL_RECORDS = 5000
-COMMIT_TIMEOUT_MS = 5000
+COMMIT_EVERY_S = 1.0
 
 
 class Printer:
     """Writes records to standard output, all records of a poll in one write."""
 
     def __init__(self, *, as_json: bool, separator: bytes | None, for_terminal: bool) -> None:
-        self._as_json = as_json
-        self._separator = separator
-        self._for_terminal = for_terminal
-        self._colors = for_terminal and "NO_COLOR" not in os.environ
+        # Returns the line of a record, without its line end.
+        self._line: Callable[[ConsumedRecord], bytes] = partial(to_plain, separator=separator)
+        if as_json:
+            self._line = to_json
+        elif for_terminal:
+            self._line = partial(to_terminal, colors="NO_COLOR" not in os.environ)
 
-    def line(self, record: Any) -> bytes:
-        """Return one record without its line end."""
-        if self._as_json:
-            return to_json(record)
-        if self._for_terminal:
-            return to_terminal(record, self._colors)
-        return to_plain(record, self._separator)
-
-    def print(self, records: Iterable[Any]) -> None:
+    def print(self, records: Iterable[ConsumedRecord]) -> None:
         """Write and flush, so that offsets committed afterwards are those of printed records."""
         out = sys.stdout.buffer
-        unwritten = memoryview(b"".join(self.line(record) + b"\n" for record in records))
+        unwritten = memoryview(b"\n".join([*map(self._line, records), b""]))
         while unwritten:
             # With PYTHONUNBUFFERED this is a bare write(2), which may write a part only.
             unwritten = unwritten[out.write(unwritten) :]
@@ -118,37 +115,30 @@ class Printer:
 
 
 def read_partitions(
-    consumer: Any, bounds: OffsetBounds, max_records: int | None, interrupts: Interrupts
-) -> Iterator[list[Any]]:
+    consumer: PartitionConsumer, bounds: OffsetBounds, max_records: int | None, interrupts: Interrupts
+) -> Iterator[list[ConsumedRecord]]:
     """Yield the records within the bounds, at most `max_records`, in a list for each poll."""
     begin, end = bounds
-    unfinished = {tp for tp in begin if tp not in end or begin[tp] < end[tp]}
-    if not unfinished:
-        return
-    consumer.assign(sorted(unfinished))
-    for tp in unfinished:
-        consumer.seek(tp, begin[tp])
+    consumer.seek({tp: offset for tp, offset in begin.items() if tp not in end or offset < end[tp]})
     remaining = max_records
-    while unfinished:
-        with interrupts.deferred():  # kafka-python may swallow an exception in a poll
-            polled = consumer.poll(POLL_MS, max_records=_poll_size(remaining))
-        records = [
-            record
-            for tp, batch in polled.items()
-            for record in batch
-            if tp in unfinished and record.offset < end.get(tp, record.offset + 1)
-        ]
+    while consumer.positions:
+        records = consumer.poll(_poll_size(remaining))
+        if any(position > end.get(tp, position) for tp, position in consumer.positions.items()):
+            records = [each for each in records if each.offset < end.get(each.topic_partition, each.offset + 1)]
         yield records
+        interrupts.check()
         if remaining is not None and (remaining := remaining - len(records)) <= 0:
             return
-        finished = {tp for tp in unfinished if tp in end and consumer.position(tp) >= end[tp]}
-        if finished:
-            consumer.pause(*finished)
-            unfinished -= finished
+        for tp in [tp for tp, position in consumer.positions.items() if tp in end and position >= end[tp]]:
+            del consumer.positions[tp]
 
 
 def consume_partitions(
-    consumer: Any, bounds: OffsetBounds, printer: Printer, max_records: int | None, interrupts: Interrupts
+    consumer: PartitionConsumer,
+    bounds: OffsetBounds,
+    printer: Printer,
+    max_records: int | None,
+    interrupts: Interrupts,
 ) -> None:
     """Print the records within the bounds, at most `max_records`."""
     total = max_records
@@ -165,64 +155,67 @@ def _poll_size(remaining: int | None) -> int:
     return MAX_POLL_RECORDS if remaining is None else min(remaining, MAX_POLL_RECORDS)
 
 
-def consume_as_member(
-    consumer: Any, topics: list[str], printer: Printer, max_records: int | None, follow: bool, interrupts: Interrupts
-) -> None:
-    """Join the consumer's group and print records before they are committed (at least once).
+class GroupReader:
+    """Reads as a member of a group, and commits the offsets of records after they are printed (at least once)."""
 
-    A poll returns no more than may be printed, and auto-commits (each second, and before a rebalance) the records of
-    earlier polls, which have been printed.
-    """
-    assignments = _subscribe(consumer, topics)
-    log_ends: Offsets = {}
-    printed: Offsets = {}
-    remaining = max_records
-    try:
-        while remaining is None or remaining > 0:
-            with interrupts.deferred():  # kafka-python may swallow an exception in a poll
-                polled = consumer.poll(POLL_MS, max_records=_poll_size(remaining))
-            for tp, batch in polled.items():
-                printer.print(batch)
-                printed[tp] = batch[-1].offset + 1
-                remaining = None if remaining is None else remaining - len(batch)
-            if not follow and assignments and _has_read_all(consumer, log_ends):
-                break
-    except BaseException:
-        _commit_printed(consumer, printed)
-        raise
-    consumer.commit()
+    def __init__(
+        self, cluster: ClusterClient, group: str, topics: list[str], start: PartitionPosition, isolation_level: int
+    ) -> None:
+        """`start`: where partitions without a committed offset are read from, earliest or latest."""
+        self._cluster, self._group, self._start = cluster, group, start
+        self._member = BlockingMember(cluster, group, topics)
+        self._consumer = PartitionConsumer(cluster, {}, isolation_level=isolation_level)
+        self._is_joined = False
+        # Behind the printed records, and what of this is committed; the ends of the logs when they were assigned.
+        self._printed: Offsets = {}
+        self._committed: Offsets = {}
+        self._log_ends: Offsets = {}
 
+    def print_records(self, printer: Printer, max_records: int | None, follow: bool, interrupts: Interrupts) -> None:
+        """Print records, at most `max_records`, and without `follow` until all partitions are read."""
+        remaining = max_records
+        commit_at = monotonic() + COMMIT_EVERY_S
+        try:
+            while remaining is None or remaining > 0:
+                if not self._is_joined:
+                    self._join()
+                records = self._consumer.poll(_poll_size(remaining))
+                printer.print(records)
+                self._printed = dict(self._consumer.positions)
+                remaining = None if remaining is None else remaining - len(records)
+                interrupts.check()
+                if not follow and all(offset >= self._log_ends[tp] for tp, offset in self._printed.items()):
+                    break
+                if monotonic() > commit_at:
+                    self._commit()
+                    commit_at = monotonic() + COMMIT_EVERY_S
+                if not self._member.heartbeat():
+                    self._commit()
+                    self._is_joined = False
+            self._commit()
+            self._member.leave()
+        except BaseException:
+            with suppress(Exception):  # the exception that ends the command is reported
+                # An interrupted request is still in flight.
+                self._cluster.reset()
+                self._commit()
+                self._member.leave()
+            raise
 
-def _subscribe(consumer: Any, topics: list[str]) -> list[Any]:
-    """Subscribe, and return a list that grows with each assignment, even one of no partitions."""
-    from kafka import ConsumerRebalanceListener
+    def _join(self) -> None:
+        """Join, and seek to the committed offsets of the assigned partitions."""
+        partitions = self._member.join()
+        self._is_joined = True
+        self._committed = committed_offsets(self._cluster, self._group)
+        self._log_ends = list_offsets(self._cluster, dict.fromkeys(partitions, LATEST))
+        positions = self._log_ends
+        if self._start.kind == "earliest":
+            positions = list_offsets(self._cluster, dict.fromkeys(partitions, EARLIEST))
+        self._consumer.seek({tp: self._committed.get(tp, positions[tp]) for tp in partitions})
+        self._printed = {}
 
-    assignments: list[Any] = []
-
-    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-        def on_partitions_revoked(self, revoked: Any) -> None:
-            pass
-
-        def on_partitions_assigned(self, assigned: Any) -> None:
-            assignments.append(assigned)
-
-    consumer.subscribe(topics, listener=Listener())
-    return assignments
-
-
-def _has_read_all(consumer: Any, log_ends: Offsets) -> bool:
-    """Return whether this member has read its partitions up to the end that each had when it was assigned."""
-    assigned = consumer.assignment()
-    if unknown := [tp for tp in assigned if tp not in log_ends]:
-        log_ends.update(consumer.end_offsets(unknown))
-    return all(consumer.position(tp) >= log_ends[tp] for tp in assigned)
-
-
-def _commit_printed(consumer: Any, printed: Offsets) -> None:
-    from kafka import OffsetAndMetadata
-
-    assigned = consumer.assignment()
-    offsets = {tp: OffsetAndMetadata(offset, "", -1) for tp, offset in printed.items() if tp in assigned}
-    if offsets:
-        with suppress(Exception):  # the exception that ends the command is reported
-            consumer.commit(offsets, timeout_ms=COMMIT_TIMEOUT_MS)
+    def _commit(self) -> None:
+        offsets = {tp: offset for tp, offset in self._printed.items() if self._committed.get(tp) != offset}
+        if not self._member.commit(offsets):
+            self._is_joined = False
+        self._committed |= offsets

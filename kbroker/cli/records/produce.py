@@ -1,109 +1,29 @@
 """`kbroker produce`: produce arguments, lines or JSON objects as records."""
 
 import os
+import select
 import stat
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, BinaryIO
 
-from kbroker.cli.common.client import client_settings, kafka_python_error_text, kafka_python_errors
+from kbroker.cli.common.client import admin_client, client_error_text
 from kbroker.cli.common.completion import complete_topics
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap, argument, option
 from kbroker.cli.common.output import ProgressBar, print_note
 from kbroker.cli.common.values import INT32, count_text
 from kbroker.cli.records.formats import Header, ProducerRecord, parse_headers, record_from_json, record_from_line
+from kbroker.client.connection import BrokerUnreachable
+from kbroker.client.producer import ACKS_ALL, BlockingProducer, DeliveryError, UnknownPartition
+from kbroker.client.requests import BrokerError
+from protocol.errors import ErrorCode
+from protocol.records.compression import CODEC_NAMES, NONE
 
-MAX_IN_FLIGHT_BYTES = 32 << 20
-CLOSE_TIMEOUT_S = 2
-
-
-class DeliveryFailed(CliError):
-    """A record that was sent earlier was not acknowledged."""
-
-
-class Delivery:
-    """A KafkaProducer with a bound on bytes in flight, which kafka-python itself does not have.
-
-    Counts acknowledged records and stops at the first failure.
-    """
-
-    def __init__(self, topic: str, config: dict[str, Any]) -> None:
-        from kafka import KafkaProducer
-
-        from kbroker.retry.clients.kafka_python import producer_headers
-
-        self._topic = topic
-        self._headers = producer_headers
-        self._changed = threading.Condition()
-        self._in_flight_bytes = 0
-        self._failure: str | None = None
-        self.acknowledged = 0
-        with kafka_python_errors():
-            self._producer = KafkaProducer(**config)
-
-    def __enter__(self) -> "Delivery":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._producer.close()
-            return
-        with suppress(Exception):  # the exception that ends the command is reported
-            self._producer.close(timeout=CLOSE_TIMEOUT_S)
-        # If close failed, the producer's finalizer would close again and print a traceback.
-        self._producer._closed = True
-
-    def send(self, record: ProducerRecord, number: int) -> None:
-        """Send one record; blocks while too many bytes are in flight. `number` is for error messages."""
-        if record.key is None and record.value is None:
-            raise CliError("a record needs a key or a value")
-        size = record.size()
-        with self._changed:
-            while self._in_flight_bytes > MAX_IN_FLIGHT_BYTES and self._failure is None:
-                self._changed.wait()
-            self._raise_failure()
-            self._in_flight_bytes += size
-        with kafka_python_errors():
-            future = self._producer.send(
-                self._topic,
-                value=record.value,
-                key=record.key,
-                headers=self._headers(record.headers),
-                partition=record.partition,
-                timestamp_ms=record.timestamp,
-            )
-        future.add_both(self._on_completion, size, number)
-
-    def _on_completion(self, size: int, number: int, result: object) -> None:
-        # Called on the producer's thread.
-        with self._changed:
-            self._in_flight_bytes -= size
-            if isinstance(result, BaseException):
-                self._failure = self._failure or f"record {number}: {kafka_python_error_text(result)}"
-            else:
-                self.acknowledged += 1
-            self._changed.notify()
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise DeliveryFailed(f"{self._failure} ({count_text(self.acknowledged, 'record')} acknowledged)")
-
-    def finish(self) -> None:
-        """Wait until every record is acknowledged; raises DeliveryFailed for the first that failed."""
-        with kafka_python_errors():
-            self._producer.flush()
-        with self._changed:
-            while self._in_flight_bytes and self._failure is None:
-                self._changed.wait()
-            self._raise_failure()
-
-
-MAX_REQUEST_BYTES = 64 << 20
-METADATA_TIMEOUT_MS = 10_000
 STDIN = 0
+READ_BYTES = 256 << 10
+_ACKS = {"0": 0, "1": 1, "all": ACKS_ALL, "-1": ACKS_ALL}
 
 
 def produce(
@@ -144,48 +64,80 @@ def produce(
     headers = parse_headers(header or [])
 
     parse = record_from_json if as_json else partial(record_from_line, separator=separator)
+    # Values that need no record of their own.
+    is_plain = not as_json and separator is None and key is None and not headers and partition is None
+    acks_number, codec = _parse_acks(acks), _parse_codec(compression)
     lines = (
-        (value.encode(errors="surrogateescape") for value in values)
+        iter([[value.encode(errors="surrogateescape") for value in values]])
         if values
         else _read_lines(_open(file), interactive=file is None and os.isatty(STDIN))
     )
-    with Delivery(topic, producer_settings(bootstrap, acks, compression)) as delivery:
-        for number, line in enumerate(lines, 1):
-            with _record_number_in_errors(number):
-                delivery.send(_with_defaults(parse(line), key, headers, partition), number)
-        delivery.finish()
+    with admin_client(bootstrap) as cluster:
+        producer = BlockingProducer(cluster, acks=acks_number, codec=codec, on_wait=_note_wait, on_topic=_note_topic)
+        with _delivery_errors(producer):
+            for some in lines:
+                if not some:
+                    producer.flush()
+                elif is_plain:
+                    producer.add_values(topic, some)
+                else:
+                    for line in some:
+                        with _record_number_in_errors(producer):
+                            _add(producer, topic, _with_defaults(parse(line), key, headers, partition))
+            producer.flush()
     if not quiet:
-        print_note(f"produced {count_text(delivery.acknowledged, 'record')} to {topic}")
+        print_note(f"produced {count_text(producer.acknowledged, 'record')} to {topic}")
+
+
+def _add(producer: BlockingProducer, topic: str, record: ProducerRecord) -> None:
+    if record.key is None and record.value is None:
+        raise CliError("a record needs a key or a value")
+    producer.add(topic, record.key, record.value, record.headers, record.partition, record.timestamp)
 
 
 @contextmanager
-def _record_number_in_errors(number: int) -> Iterator[None]:
+def _record_number_in_errors(producer: BlockingProducer) -> Iterator[None]:
     try:
         yield
-    except DeliveryFailed:
-        raise  # it names the record that failed, an earlier one
-    except CliError as error:
-        raise CliError(f"record {number}: {error}") from None
+    except (CliError, UnknownPartition) as error:
+        producer.flush()
+        raise CliError(f"record {producer.count + 1}: {error}") from None
 
 
-def producer_settings(bootstrap: str, acks: str, compression: str | None) -> dict[str, Any]:
-    """Return settings for KafkaProducer, idempotent if acks allows it."""
-    acks_settings = {"0": 0, "1": 1, "all": "all", "-1": "all"}
-    if acks not in acks_settings:
-        raise usage_error(f"--acks must be 0, 1 or all, not {acks!r}")
-    if compression not in (None, "none", "gzip", "snappy", "lz4", "zstd"):
-        raise usage_error(f"--compression must be gzip, snappy, lz4, zstd or none, not {compression!r}")
-    return client_settings(bootstrap) | {
-        "acks": acks_settings[acks],
-        "enable_idempotence": acks_settings[acks] == "all",
-        "compression_type": None if compression == "none" else compression,
-        "linger_ms": 5,
-        "batch_size": 256 << 10,
-        # The broker limits record sizes (max.message.bytes), not the client.
-        "max_request_size": MAX_REQUEST_BYTES,
-        "max_block_ms": METADATA_TIMEOUT_MS,
-        "metrics_enabled": False,
-    }
+@contextmanager
+def _delivery_errors(producer: BlockingProducer) -> Iterator[None]:
+    """Raise CliError with the number of the record, and how many are acknowledged."""
+    try:
+        yield
+    except (DeliveryError, BrokerUnreachable) as error:
+        acknowledged = count_text(producer.acknowledged, "record")
+        raise CliError(f"{client_error_text(error)} ({acknowledged} acknowledged)") from None
+    except BrokerError as error:
+        if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise CliError(f"{error.subject} does not exist") from None
+        raise
+
+
+def _note_wait(reason: str) -> None:
+    print_note(f"waiting: {reason}")
+
+
+def _note_topic(topic: str, partitions: int) -> None:
+    print_note(f"created topic {topic} with {count_text(partitions, 'partition')}")
+
+
+def _parse_acks(text: str) -> int:
+    if text not in _ACKS:
+        raise usage_error(f"--acks must be 0, 1 or all, not {text!r}")
+    return _ACKS[text]
+
+
+def _parse_codec(text: str | None) -> int:
+    if text in (None, "none"):
+        return NONE
+    if text not in CODEC_NAMES[1:]:
+        raise usage_error(f"--compression must be gzip, snappy, lz4, zstd or none, not {text!r}")
+    return CODEC_NAMES.index(text)
 
 
 def _with_defaults(
@@ -205,16 +157,30 @@ def _open(path: str | None) -> BinaryIO:
         raise CliError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _read_lines(source: BinaryIO, interactive: bool) -> Iterator[bytes]:
-    """Yield lines without their line ends; an empty line is a record with an empty value."""
+def _read_lines(source: BinaryIO, interactive: bool) -> Iterator[Sequence[bytes]]:
+    """Yield lines without their line ends; no line when all that can be read for now has been.
+
+    An empty line is a record with an empty value.
+    """
     if interactive:
         print_note("enter one record per line; end with Ctrl-D")
     status = os.fstat(source.fileno())
     size = status.st_size if stat.S_ISREG(status.st_mode) else None
     with source, ProgressBar("producing", size, shows_bytes=True, enabled=not interactive) as progress:
+        # The beginning of a line, in pieces.
+        begun: list[bytes] = []
         try:
-            for line in source:
-                yield line.removesuffix(b"\n").removesuffix(b"\r")
-                progress.advance(len(line))
+            while data := os.read(source.fileno(), READ_BYTES):
+                head, newline, rest = data.rpartition(b"\n")
+                begun.append(head if newline else rest)
+                if newline:
+                    lines = b"".join(begun).split(b"\n")
+                    yield [line.removesuffix(b"\r") for line in lines]
+                    begun = [rest] if rest else []
+                progress.advance(len(data))
+                if size is None and not select.select([source], [], [], 0)[0]:
+                    yield []
         except OSError as error:
             raise CliError(f"cannot read: {error.strerror}") from None
+        if begun:
+            yield [b"".join(begun).removesuffix(b"\r")]

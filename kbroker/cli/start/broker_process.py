@@ -95,6 +95,8 @@ def fork_broker(
 def _run(config: BrokerConfig, ready: int, first_users: Sequence[FirstUser]) -> int:
     from kbroker.cli.start.run import run
 
+    # The parent is the service.
+    os.environ.pop("NOTIFY_SOCKET", None)
     for handler in logging.getLogger().handlers:
         handler.addFilter(BrokerLogFilter(config.node_id))
     try:

@@ -9,14 +9,13 @@ import os
 import shlex
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from secrets import token_hex
 
 from kbroker.cli.common.errors import CliError, exception_text, print_error, usage_error
 from kbroker.cli.start.broker_process import ForkedBroker, end_orphans, fork_broker
 from kbroker.cli.start.directories import broker_directory
-from kbroker.cli.start.options import print_ready
 from kbroker.config import BrokerConfig, Endpoint
 from kbroker.config.broker.security import FirstUser
 from kbroker.config.sources.static_configs import StaticConfigs
@@ -25,7 +24,7 @@ from kbroker.coordination.interface import CoordinationError
 from kbroker.coordination.zookeeper_server.server import ZooKeeperServer, first_session_id
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.real_disk import RealDisk, RealLock
-from kbroker.runtime.system import new_event_loop, raise_descriptor_limit, system_environment
+from kbroker.runtime.system import new_event_loop, notify_service_manager, raise_descriptor_limit, system_environment
 from kbroker.storage import file_names
 from kbroker.storage.file_names import META_PROPERTIES
 
@@ -38,8 +37,13 @@ STOP_S = 60.0
 SESSION_TIMEOUTS_MS = (1_000, 60_000)
 
 
-def run_local_cluster(properties: StaticConfigs, brokers: int, first_users: Sequence[FirstUser]) -> int:
-    """Run brokers until SIGTERM, SIGINT or SIGHUP. Returns the exit status. Raises CliError, ConfigError, OSError."""
+def run_local_cluster(
+    properties: StaticConfigs, brokers: int, first_users: Sequence[FirstUser], on_ready: Callable[[str], None]
+) -> int:
+    """Run brokers until SIGTERM, SIGINT or SIGHUP. Returns the exit status. Raises CliError, ConfigError, OSError.
+
+    `on_ready`: called with the addresses of all brokers.
+    """
     # Absolute, because a broker may be started again from elsewhere, where it must not begin with an empty directory.
     directory = os.path.abspath(properties["log.dirs" if "log.dirs" in properties else "log.dir"].text)
     # One for each broker, so that the sessions of a broker that has ended are known.
@@ -70,7 +74,8 @@ def run_local_cluster(properties: StaticConfigs, brokers: int, first_users: Sequ
     ]
     loop = new_event_loop()
     try:
-        return loop.run_until_complete(LocalCluster(loop, directory, digest, processes, restart_files).run(listeners))
+        cluster = LocalCluster(loop, directory, digest, processes, restart_files, on_ready)
+        return loop.run_until_complete(cluster.run(listeners))
     except (OSError, CoordinationError) as error:
         print_error(f"the coordination service cannot run: {exception_text(error)}")
         return 1
@@ -105,12 +110,14 @@ class LocalCluster:
         digest: str,
         processes: list[ForkedBroker],
         restart_files: list[str],
+        on_ready: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._directory = directory
         self._digest = digest
         self._processes = processes
         self._restart_files = restart_files
+        self._report_ready = on_ready
         self._ended: asyncio.Future[None] = loop.create_future()
         self._server: ZooKeeperServer | None = None
         self._is_ready = False
@@ -152,7 +159,8 @@ class LocalCluster:
     def _on_ready(self) -> None:
         if not self._is_ready and all(process.is_ready for process in self._processes):
             self._is_ready = True
-            print_ready(",".join(process.bootstrap.strip() for process in self._processes))
+            self._report_ready(",".join(process.bootstrap.strip() for process in self._processes))
+            notify_service_manager("READY=1")
 
     def _report_end(self, process: ForkedBroker) -> None:
         if not self._is_ready:
@@ -178,6 +186,7 @@ class LocalCluster:
         if not self._is_stopping:
             self._is_stopping = True
             log.info("stopping", signal=number.name)
+            notify_service_manager("STOPPING=1")
             self._loop.call_later(STOP_S, self._kill)
         for process in self._processes:
             process.send_signal(signal.SIGTERM)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.broker import Broker, log
-from kbroker.runtime.system import new_event_loop, raise_descriptor_limit, system_environment
+from kbroker.runtime.system import new_event_loop, notify_service_manager, raise_descriptor_limit, system_environment
 
 if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
@@ -46,6 +46,7 @@ async def _serve(
     def on_signal(number: signal.Signals) -> None:
         if not broker.stopped.done():
             log.info("stopping", signal=number.name)
+            notify_service_manager("STOPPING=1")
             broker.stopped.set_result(None)
 
     for number in _stop_signals():
@@ -57,6 +58,7 @@ async def _serve(
         gc.set_threshold(*GC_THRESHOLDS)
         log.info("serving", bootstrap=bootstrap, data=config.log_dirs[0])
         on_ready(bootstrap)
+        notify_service_manager("READY=1")
         failure = await broker.stopped
     finally:
         await broker.stop()

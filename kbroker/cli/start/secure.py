@@ -17,6 +17,7 @@ from secrets import token_urlsafe
 from typing import TYPE_CHECKING
 
 from kbroker.cli.common.errors import CliError, usage_error
+from kbroker.common import install_command
 from kbroker.config import BrokerConfig
 from kbroker.config.broker.jaas import SCRAM_MODULE
 from kbroker.config.broker.security import FirstUser
@@ -37,7 +38,7 @@ try:
     )
     from cryptography.x509.oid import ExtendedKeyUsageOID
 except ImportError:
-    raise CliError("--secure needs a package: pip install 'kbroker[secure]'") from None
+    raise CliError(f"--secure needs a package: {install_command('secure')}") from None
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,12 +56,16 @@ def secured_properties(properties: StaticConfigs) -> StaticConfigs:
     for name, source in properties.items():
         if name.startswith(("ssl.", "sasl.", "listener.name.")):
             raise usage_error(f"{name} cannot be set with --secure ({source.origin})")
+    directory = _directory(properties)
     defaults = {
         "kbroker.audit.log": "audit.log",
         "authorizer.class.name": STANDARD_AUTHORIZER,
         "super.users": f"User:{ADMIN}",
         "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(_directory(properties) / "server.pem"),
+        "ssl.keystore.location": str(directory / "server.pem"),
+        # For the brokers of --brokers, which connect to each other.
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(directory / "ca.pem"),
         "sasl.enabled.mechanisms": MECHANISM,
     }
     return {name: StaticConfig(text, ORIGIN) for name, text in defaults.items()} | properties
@@ -90,10 +95,13 @@ def secure(properties: StaticConfigs) -> tuple[StaticConfigs, FirstUser, Callabl
 
 
 def _password(path: Path) -> str:
-    """Return the administrator's password, which the first start chooses."""
+    """Return the administrator's password, which the first start chooses. Raises CliError."""
     if not path.exists():
         _write(path, token_urlsafe(24))
-    return path.read_text().strip()
+    password = path.read_text().strip()
+    if not password.isprintable() or not password or {*password} & {'"', "\\"}:
+        raise CliError(f"{path} must have one line, without quotes and backslashes: clients' files have it, too")
+    return password
 
 
 def _write(path: Path, text: str | bytes) -> None:
@@ -116,7 +124,7 @@ def _issue(directory: Path, names: Iterable[str]) -> None:
     """Create what is missing of the authority (ca.pem, ca.key) and of the broker's certificate (server.pem)."""
     now = datetime.now(UTC)
     authority, authority_key, key_store = directory / "ca.pem", directory / "ca.key", directory / "server.pem"
-    if not authority.exists() or not authority_key.exists():
+    if not authority.exists():
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _name(f"kbroker {token_urlsafe(6)}")
         builder = _builder(subject, subject, key, now, AUTHORITY_DAYS)
@@ -130,9 +138,10 @@ def _issue(directory: Path, names: Iterable[str]) -> None:
     wanted = {*names}
     if key_store.exists():
         present = x509.load_pem_x509_certificate(key_store.read_bytes())
-        has_names = wanted <= certificate_names(present)
-        if has_names and present.not_valid_after_utc - now > timedelta(days=RENEWAL_DAYS):
+        if wanted <= certificate_names(present) and present.not_valid_after_utc - now > timedelta(days=RENEWAL_DAYS):
             return
+    if not authority_key.exists():
+        raise CliError(f"{key_store} must be issued again, and {authority_key} is missing: put it back for this start")
     issuer_key = load_pem_private_key(authority_key.read_bytes(), None)
     assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())

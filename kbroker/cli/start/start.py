@@ -46,8 +46,6 @@ def start(options: StartOptions) -> int:
         first_users = parse_first_users(options.add_scram)
         on_ready = print_ready
         if options.secure:
-            if options.brokers is not None:
-                raise usage_error("--secure cannot be used with --brokers")
             from kbroker.cli.start.secure import secure
 
             properties, admin, write_client_files = secure(properties)
@@ -60,7 +58,7 @@ def start(options: StartOptions) -> int:
         if options.brokers is not None:
             from kbroker.cli.start.local_cluster import run_local_cluster
 
-            return run_local_cluster(properties, options.brokers, first_users)
+            return run_local_cluster(properties, options.brokers, first_users, on_ready)
         config = _load_config(properties)
         check_single(config.log_dirs[0])
         handler.setFormatter(formatter(config.kbroker_log_format))

@@ -7,6 +7,7 @@ import typer
 
 from kbroker.cli.common.client import admin_client, topic_error_text
 from kbroker.cli.common.completion import complete_topic_config_names, complete_topic_configs, complete_topics
+from kbroker.cli.common.deletion import DeletionOptions, DryRun
 from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, PlanOptions, Yes, argument, option
 from kbroker.cli.common.output import Cell, ProgressBar, confirm, paginated, print_json, print_table
@@ -261,3 +262,21 @@ def delete(
         lambda _: "deleted",
         ignored={ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} if if_exists else set(),
     )
+
+
+@app.command("delete-records")
+def delete_records(
+    topic: Annotated[str, argument("TOPIC", complete=complete_topics)],
+    *,
+    selection: DeletionOptions,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete records of a topic, from the beginning of each partition up to a time or an offset.
+
+    Example: kbroker topics delete-records orders --until 7d
+    """
+    selection.check()
+    with admin_client(bootstrap) as client:
+        print(selection.delete(client, topic, dry_run=dry_run, yes=yes))

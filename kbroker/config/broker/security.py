@@ -27,8 +27,6 @@ TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 JAAS = "sasl.jaas.config"
 # JKS may also be a PKCS12 file.
 STORE_TYPES = ("PEM", "PKCS12", "JKS")
-# A client that is not known yet may send frames of at most this size.
-MAX_RECEIVE_BYTES = 64 * 1024
 # Configs of TLS, by prefix, and of SASL. The others of these protocols only say how, and protect nothing alone.
 _TLS = "ssl."
 _OAUTH = "sasl.oauthbearer."
@@ -296,7 +294,7 @@ def _sasl(own: _Values, listener: Endpoint) -> SaslSettings:
         mechanisms,
         users,
         {mechanism: max(0, own.number("connections.max.reauth.ms", mechanism)) for mechanism in mechanisms},
-        min(MAX_RECEIVE_BYTES, own.number("sasl.server.max.receive.size")),
+        own.number("sasl.server.max.receive.size"),
         own.number("connection.failed.authentication.delay.ms"),
         tokens,
     )

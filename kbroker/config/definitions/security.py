@@ -50,7 +50,8 @@ KEYS = (
         "one is org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler, also if it is not "
         "set."),
     ConfigKey("sasl.server.max.receive.size", INT, 524_288, at_least(1), MEDIUM, READ_ONLY,
-        "Maximum size of a request before and during a login, in bytes. In kbroker at most 64 KiB."),
+        "Maximum size of a request before and during a login, in bytes. Those of more than 64 KiB have 4 MiB together "
+        "on each listener."),
     ConfigKey("security.inter.broker.protocol", STRING, "PLAINTEXT",
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), MEDIUM, READ_ONLY,
         "Name of the inter-broker listener, unless inter.broker.listener.name is set."),

@@ -110,10 +110,12 @@ class GroupCoordinator(Coordinator[GroupShard]):
         )
 
     def check_enabled(self, kind: type[GroupKind[Any]], message: str | None = None) -> None:
-        """Raise UNSUPPORTED_VERSION if the cluster has not finalized the feature that a kind needs.
+        """Raise UNSUPPORTED_VERSION if the cluster has not finalized the feature of a kind, or a config lacks the kind.
 
-        Brokers that do not know the kind's records may be elected then, and would lose the groups.
+        Brokers that do not know the kind's records may be elected without the feature, and would lose the groups.
         """
+        if kind.is_configured and kind.type_name not in self._config().group_coordinator_rebalance_protocols:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
         if kind.feature is not None:
             name, level = kind.feature
             if self._metadata.features.levels.get(name, 0) < level:

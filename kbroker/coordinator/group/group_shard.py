@@ -55,6 +55,8 @@ class GroupKind(ABC, Generic[G]):
     mode: ClassVar[LockMode] = LockMode.EXCLUSIVE
     # The feature and the level of it without which the operations are refused. Records are replayed regardless.
     feature: ClassVar[tuple[str, int] | None] = None
+    # Whether group.coordinator.rebalance.protocols must have the kind, too.
+    is_configured: ClassVar[bool] = False
     # The operations of members of the classic protocol, None if groups of this kind have no such members.
     classic_members: ClassicMembers | None = None
 

@@ -6,7 +6,7 @@ leads this partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
@@ -125,14 +125,29 @@ class CoordinatorRuntime(Generic[S]):
             if change.new is not None and change.new.leader == self._config().node_id:
                 self._load_epoch(change.tp, change.new.leader_epoch)
 
-    async def wait_until_loaded(self, key: str) -> None:
-        """Wait until the partition of a key is loaded, if this broker leads it, but at most MAX_LOAD_WAIT_S."""
-        load = self._loads.get(self.partition_for(key))
-        if load is None or load.done():
+    def is_loading(self, keys: Iterable[str]) -> bool:
+        """Return whether this broker is loading the partition of one of the keys."""
+        loads = self._loads
+        return bool(loads) and any(
+            (load := loads.get(self.partition_for(key))) is not None and not load.done() for key in keys
+        )
+
+    async def wait_until_loaded(self, *keys: str) -> None:
+        """Wait until the partitions of keys that this broker leads are loaded, but at most MAX_LOAD_WAIT_S."""
+        loads = {self._loads.get(self.partition_for(key)) for key in keys}
+        loading = {load for load in loads if load is not None and not load.done()}
+        if not loading:
             return
         loop = self._environment.loop
         waiting: Future[None] = loop.create_future()
-        load.add_done_callback(lambda _: complete(waiting, None))
+
+        def on_loaded(load: Task[None]) -> None:
+            loading.discard(load)
+            if not loading:
+                complete(waiting, None)
+
+        for load in list(loading):
+            load.add_done_callback(on_loaded)
         timer = loop.call_later(MAX_LOAD_WAIT_S, complete, waiting, None)
         await waiting
         timer.cancel()

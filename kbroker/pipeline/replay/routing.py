@@ -7,30 +7,10 @@ from typing import TYPE_CHECKING
 from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark import functions as f
+from protocol.murmur2 import murmur2
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
-
-
-_SEED = 0x9747B28C
-_MULTIPLIER = 0x5BD1E995
-_UINT32 = 0xFFFFFFFF
-
-
-def murmur2(data: bytes) -> int:
-    """Return Kafka's 32-bit murmur2 hash as an unsigned number."""
-    size = len(data)
-    words_end = size & ~3
-    view = memoryview(data)
-    result = _SEED ^ size
-    for pos in range(0, words_end, 4):
-        word = int.from_bytes(view[pos : pos + 4], "little") * _MULTIPLIER & _UINT32
-        word = (word ^ word >> 24) * _MULTIPLIER & _UINT32
-        result = result * _MULTIPLIER & _UINT32 ^ word
-    if size > words_end:
-        result = (result ^ int.from_bytes(view[words_end:], "little")) * _MULTIPLIER & _UINT32
-    result = (result ^ result >> 13) * _MULTIPLIER & _UINT32
-    return result ^ result >> 15
 
 
 def hash_key(key: bytes | bytearray | None) -> int | None:

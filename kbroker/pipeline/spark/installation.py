@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from kbroker.common import install_command
 from kbroker.pipeline.errors import PipelineError
 
 SUPPORTED = "4.0"
-INSTALL = "pip install 'kbroker[spark]'"
 
 _CORE_JAR = re.compile(r"spark-core_(\d+\.\d+)-(\d+\.\d+\.\d+\S*)\.jar")
 
@@ -40,17 +40,19 @@ def require_spark(environ: Mapping[str, str]) -> SparkInstallation:
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise PipelineError(f"Spark is not installed: {INSTALL}")
+        raise PipelineError(f"Spark is not installed: {install_command('spark')}")
     from pyspark import __version__ as version
 
     if minor_version(version) != SUPPORTED:
-        raise PipelineError(f"pyspark {version} is installed, but kbroker requires {SUPPORTED}: {INSTALL}")
+        raise PipelineError(
+            f"pyspark {version} is installed, but kbroker requires {SUPPORTED}: {install_command('spark')}"
+        )
     spark_home = environ.get("SPARK_HOME", "")
     home = Path(spark_home or os.path.dirname(spec.origin))
     core_jar = next((match for match in map(_CORE_JAR.fullmatch, _list_names(home / "jars")) if match), None)
     if core_jar is None:
         source = "SPARK_HOME" if spark_home else "the directory of pyspark"
-        raise PipelineError(f"{source} is {home}, which has no jars/spark-core: {INSTALL}")
+        raise PipelineError(f"{source} is {home}, which has no jars/spark-core: {install_command('spark')}")
     scala, home_version = core_jar.groups()
     if minor_version(home_version) != SUPPORTED:
         raise PipelineError(f"SPARK_HOME has Spark {home_version}, but pyspark is {version}: unset SPARK_HOME")

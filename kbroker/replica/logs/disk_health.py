@@ -7,14 +7,16 @@ and there are regular probes.
 
 from asyncio import Lock
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
-from kbroker.common import TopicPartition
+from kbroker.common import KafkaError, TopicPartition
 from kbroker.metadata.image import WriteHealth
 from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from kbroker.storage.log.log_health import NO_DESCRIPTORS
+from protocol.errors import ErrorCode
 
 # A failed append after which a probe succeeds is not yet a failing disk: space was freed, or a file closed. Another one
 # within this time is: each append fails, but not the probe (EFBIG, or a large batch on an almost full disk).
@@ -141,6 +143,11 @@ class WriteHealthMonitor:
         self._append_error = error
         self._schedule()
 
+    def require_writable(self) -> None:
+        """Raise KAFKA_STORAGE_ERROR if the broker cannot write."""
+        if self._is_failing:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The broker cannot write to its disk: {self.error}.")
+
     async def check(self) -> None:
         """Probe the disk, and update the health."""
         async with self._lock:
@@ -191,8 +198,8 @@ class ShortageReporter:
     def report_to(
         self, on_out_of_descriptors: Callable[[], None], on_append_failed: Callable[[str], None] = lambda reason: None
     ) -> None:
-        """Call these on the event loop: when an operation lacked a file descriptor; when it was an append, with the
-        reason."""
+        """Call these on the event loop: when an operation lacked a file descriptor; when it was an append, or a log
+        could not be opened, with the reason."""
         self._on_out_of_descriptors, self._on_append_failed = on_out_of_descriptors, on_append_failed
 
     def report(self, tp: TopicPartition, operation: str, error: OSError) -> None:
@@ -202,6 +209,11 @@ class ShortageReporter:
         except RuntimeError:
             # The event loop is closed, since the broker has stopped.
             return
+
+    def report_unopened(self, error: OSError) -> None:
+        """Report that a log cannot be opened now: appends to it fail, too. May be called in any thread."""
+        with suppress(RuntimeError):  # as in `report`
+            self._environment.loop.call_soon_threadsafe(self._on_append_failed, error.strerror or str(error))
 
     def _report(self, tp: TopicPartition, operation: str, error: OSError) -> None:
         if error.errno in NO_DESCRIPTORS:

@@ -17,6 +17,7 @@ from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import yield_if_due
 from kbroker.storage import file_names
 from kbroker.storage.log.log import Log
+from kbroker.storage.log.log_health import is_refused, is_shortage
 from kbroker.storage.metadata_files import write_clean_shutdown_file
 from kbroker.storage.recovery.open_log import open_log
 
@@ -261,6 +262,8 @@ class LogManager:
             return log
         except (OSError, KafkaError) as error:
             self._warn_once("log cannot be opened", partition=tp, reason=error)
+            if isinstance(error, OSError) and (is_shortage(error) or is_refused(error)):
+                self.shortages.report_unopened(error)
         except Exception as error:
             event_log.failure("log cannot be opened", error, partition=tp)
         return None

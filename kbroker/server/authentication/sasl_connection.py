@@ -1,7 +1,8 @@
 """Connections of a listener with SASL: before the login, and after it.
 
-Before it, only ApiVersions, SaslHandshake and SaslAuthenticate are handled, in frames of at most 64 KiB, and for
-LOGIN_TIMEOUT_S. Then the transport continues with an AuthenticatedConnection.
+Before it, only ApiVersions, SaslHandshake and SaslAuthenticate are handled, in frames of at most
+sasl.server.max.receive.size, and for LOGIN_TIMEOUT_S. Frames of more than 64 KiB, with large tokens, share a bound, so
+that strangers cannot multiply it. Then the transport continues with an AuthenticatedConnection.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from kbroker.api.context import UNKNOWN_SOFTWARE, Identity, RequestContext
 from kbroker.api.dispatch import UnsupportedRequest
 from kbroker.common import Principal
-from kbroker.interbroker.frame_protocol import FrameProtocol, PeerFrameBuffers
+from kbroker.interbroker.frame_protocol import RECEIVE_BYTES, FrameProtocol, PeerFrameBuffers
 from kbroker.server.connection import Connection, ConnectionListener
 from kbroker.server.error_reporter import ErrorReporter, api_name, closing_reason, foreign_protocol
 from protocol.apis import ApiKey
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from protocol.messages.k17_sasl import SaslAuthenticateResponse
 
 LOGIN_TIMEOUT_S = 10.0
+# The bytes of all frames of more than RECEIVE_BYTES before the logins of a listener, from their announcement on.
+LARGE_FRAME_BYTES = 4 * 1024 * 1024
 _LENGTH = Struct(">i")
 _SASL_APIS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
@@ -56,7 +59,7 @@ class TlsListener(Protocol):
 class LoginListener(TlsListener, ConnectionListener, Protocol):
     """A listener with SASL. `login_buffers`: of all logins."""
 
-    login_buffers: PeerFrameBuffers
+    login_buffers: LoginBuffers
 
     def replace(self, former: Stranger | Connection, connection: Stranger | Connection) -> None:
         """Called when another protocol object continues a connection."""
@@ -75,6 +78,18 @@ class Replacement:
 
     def on_close(self, connection: Connection) -> None:
         self._listener.on_close(connection)
+
+
+class LoginBuffers(PeerFrameBuffers):
+    """The buffers of all logins of a listener. `large_frame_bytes`: of frames of more than RECEIVE_BYTES."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large_frame_bytes = 0
+
+    def take(self, size: int) -> memoryview:
+        # Not one of the reused ones, which are larger than the frame.
+        return memoryview(bytearray(size))
 
 
 class Stranger:
@@ -154,7 +169,26 @@ class SaslConnection(Stranger, FrameProtocol):
         self._has_raw_tokens = False
         # A token is being verified in a thread.
         self._is_waiting_for_thread = False
+        self._large_frame_bytes = 0
         self._client: Connection | None = None
+
+    def _keep(self, start: memoryview, size: int) -> None:
+        if size > RECEIVE_BYTES + _LENGTH.size:
+            buffers = self.listener.login_buffers
+            if buffers.large_frame_bytes + size > LARGE_FRAME_BYTES:
+                self.close("too many large frames before their logins", size=size)
+                return
+            self._large_frame_bytes += size
+            buffers.large_frame_bytes += size
+        super()._keep(start, size)
+
+    def _free_large_frame(self) -> None:
+        self.listener.login_buffers.large_frame_bytes -= self._large_frame_bytes
+        self._large_frame_bytes = 0
+
+    def end(self) -> None:
+        super().end()
+        self._free_large_frame()
 
     def hold(self, size: int) -> None: ...
 
@@ -265,6 +299,7 @@ class SaslConnection(Stranger, FrameProtocol):
         self._respond(b"" if response.error_code else response.auth_bytes)
 
     def _respond(self, payload: bytes) -> None:
+        self._free_large_frame()
         session = self._session
         if session.failure is not None:
             if self.transport is not None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 from asyncio import BufferedProtocol, Semaphore
 from typing import TYPE_CHECKING
 
-from kbroker.common import ANONYMOUS, Principal
+from kbroker.common import ANONYMOUS, Principal, install_command
 from kbroker.config.broker.security import NO_SECURITY
 from kbroker.config.values import ConfigError
-from kbroker.interbroker.frame_protocol import PeerFrameBuffers
-from kbroker.server.authentication.sasl_connection import Replacement, SaslConnection, Stranger
+from kbroker.server.authentication.sasl_connection import LoginBuffers, Replacement, SaslConnection, Stranger
 from kbroker.server.authentication.sasl_session import SaslSession
 from kbroker.server.authentication.tls_connection import TlsConnection
 from kbroker.server.authentication.tls_context import TlsContext
@@ -37,7 +36,7 @@ class SecuredListener(Listener):
     def __init__(self, server: SocketServer, name: str, config: BrokerConfig) -> None:
         self.encrypted_view = memoryview(bytearray(ENCRYPTED_BUFFER_BYTES))
         self.handshake_steps = Semaphore(HANDSHAKE_STEPS)
-        self.login_buffers = PeerFrameBuffers()
+        self.login_buffers = LoginBuffers()
         self._context = server.context
         self._tls = TlsContext()
         self._checked_ns = 0
@@ -98,5 +97,5 @@ def _token_keys(settings: TokenSettings, environment: Environment) -> TokenKeys:
     except ModuleNotFoundError as error:
         if error.name != "joserfc":
             raise
-        raise ConfigError("OAUTHBEARER needs the package joserfc: pip install 'kbroker[oauth]'") from None
+        raise ConfigError(f"OAUTHBEARER needs the package joserfc: {install_command('oauth')}") from None
     return TokenKeys(settings, environment)

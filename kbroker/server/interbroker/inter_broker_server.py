@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.api.context import Identity
 from kbroker.common import ANONYMOUS, Principal
-from kbroker.interbroker.handshake import HandshakeError, Hello
+from kbroker.interbroker.handshake import FORMER_EPOCH, HandshakeError, Hello
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.system import start_serving
 from kbroker.server.interbroker.handshake_state import HandshakeState
@@ -149,7 +149,7 @@ class InterBrokerServer:
     def check_hello(self, hello: Hello | None) -> None:
         if hello is not None and self._is_former(*hello.initiator):
             broker_id, epoch = hello.initiator
-            raise HandshakeError("a former epoch of the broker", is_transient=True, broker=broker_id, epoch=epoch)
+            raise HandshakeError(FORMER_EPOCH, is_transient=True, broker=broker_id, epoch=epoch)
 
     def on_handshake(self, stranger: HandshakeState, hello: Hello) -> InterBrokerConnection:
         self.on_close(stranger)

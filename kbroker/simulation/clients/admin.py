@@ -18,6 +18,7 @@ from protocol.messages.k19_create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from protocol.messages.k21_delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -110,6 +111,15 @@ class Admin:
             error_if_repeated=ErrorCode.TOPIC_ALREADY_EXISTS,
         )
         self._note(f"topic {name} with {partitions} partitions created")
+
+    async def delete_topic(self, topic_id: bytes) -> None:
+        await self._request(
+            DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=topic_id)], timeout_ms=BROKER_TIMEOUT_MS),
+            DeleteTopicsResponse,
+            lambda response: response.responses[0].error_code,
+            error_if_repeated=ErrorCode.UNKNOWN_TOPIC_ID,
+        )
+        self._note(f"topic id {topic_id.hex()} deleted")
 
     async def create_partitions(self, name: str, count: int) -> None:
         """Increase the number of partitions to `count`."""

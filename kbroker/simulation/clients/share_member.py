@@ -51,7 +51,10 @@ Types = Mapping[TopicPartition, Mapping[int, int]]
 
 @dataclass(slots=True, eq=False)
 class _Session:
+    """`topic_ids`: as known when it was opened. It has partitions of these topics."""
+
     connection: SimClientConnection
+    topic_ids: Mapping[str, bytes]
     epoch: int = INITIAL_EPOCH
     partitions: set[TopicPartition] = field(default_factory=set)
 
@@ -130,7 +133,8 @@ class ShareMember:
         if any((names.get(topic_id), index) not in leaders for topic_id, index in self._assignment):
             with suppress(OSError):
                 await self._cluster.refresh_metadata(self._topics)
-        assigned = [(names[topic_id], index) for topic_id, index in self._assignment if topic_id in names]
+        current = set(self._cluster.topic_ids.values())
+        assigned = [(names[topic_id], index) for topic_id, index in self._assignment if topic_id in current]
         nodes = sorted({leaders[tp].node for tp in assigned if tp in leaders})
         if not nodes:
             return None
@@ -141,9 +145,10 @@ class ShareMember:
         """Return the session with a leader, which may have to be opened. Raises OSError."""
         connection = await self._cluster.node(node)
         session = self._sessions.get(node)
-        if session is None or session.connection is not connection:
+        topic_ids = self._cluster.topic_ids
+        if session is None or session.connection is not connection or session.topic_ids != topic_ids:
             self._end_session(node)
-            session = self._sessions[node] = _Session(connection)
+            session = self._sessions[node] = _Session(connection, dict(topic_ids))
         return session
 
     def _end_session(self, node: int) -> None:
@@ -158,9 +163,12 @@ class ShareMember:
     # Records.
 
     async def fetch(
-        self, node: int, partitions: frozenset[TopicPartition], types: Types, max_wait_ms: int
+        self, node: int, partitions: frozenset[TopicPartition], types: Types, max_wait_ms: int, *, is_greedy: bool
     ) -> dict[TopicPartition, dict[int, tuple[int, int]]]:
-        """Acknowledge records, and acquire others. Returns (value, delivery count) of each. Raises BrokenShareGroup."""
+        """Acknowledge records, and acquire others: many if `is_greedy`. Returns (value, delivery count) of each.
+
+        Raises BrokenShareGroup.
+        """
         try:
             session = await self._session(node)
         except OSError:
@@ -170,13 +178,16 @@ class ShareMember:
         types = {} if session.epoch == INITIAL_EPOCH else types
         added, forgotten = partitions - session.partitions, session.partitions - partitions
         max_records, is_strict = self._random.choice((1, 3, 10, 500)), self._random.random() < 0.5
+        max_bytes = self._random.choice((1, 2_000, 1 << 20))
+        if is_greedy:
+            max_records, max_bytes = 500, 1 << 20
         request = ShareFetchRequest(
             group_id=self._group,
             member_id=self.member_id,
             share_session_epoch=session.epoch,
             max_wait_ms=max_wait_ms,
             min_bytes=1,
-            max_bytes=self._random.choice((1, 2_000, 1 << 20)),
+            max_bytes=max_bytes,
             max_records=max_records,
             batch_size=self._random.choice((1, 10, 500)),
             share_acquire_mode=RECORD_LIMIT if is_strict else BATCH_OPTIMIZED,

@@ -69,6 +69,15 @@ class SharePartitionInvariants:
                         where = f"{machine.name}, {leader.partition.tp} of {leader.key.group_id}"
                         raise BrokenInvariant(f"{where}: {broken}, of {leader.state.ranges}") from None
 
+    def states_of_deleted_topics(self) -> list[SharePartitionKey]:
+        """Return what the coordinators have to delete yet."""
+        return [
+            key
+            for key, _ in self._stored_states()
+            for machine in self._machines
+            if machine.services is not None and key.topic_id not in machine.services.metadata.topics_by_id
+        ]
+
     def _stored_states(self) -> Iterator[tuple[SharePartitionKey, ShareGroupOffset]]:
         """Yield the states of the current coordinators, as far as these are loaded."""
         for machine in self._machines:

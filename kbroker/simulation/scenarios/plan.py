@@ -67,7 +67,8 @@ class Plan:
     `cordoning`: brokers are cordoned, so that they get no new replicas, and some of them drained.
     `recurring`: faults that happen again and again, beside the others.
     `consumer_protocol`: the members are those of KIP-848.
-    `share_members`: of a share group.
+    `share_members`: of a share group. `group_changes`: an operator alters its start offsets, and deletes, creates and
+    grows a topic of it.
     `security`: users log in, whose passwords, rights and quotas change.
     `small_turns`: almost all requests are handled in turns, as otherwise only large ones are.
     """
@@ -103,6 +104,7 @@ class Plan:
     security: bool = False
     consumer_protocol: bool = False
     share_members: int = 0
+    group_changes: bool = False
     recurring: dict[str, Fault] = field(default_factory=dict)
 
     @property

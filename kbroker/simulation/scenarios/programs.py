@@ -31,8 +31,9 @@ from kbroker.simulation.clients.workloads.quiescence import (
 from kbroker.simulation.clients.workloads.recreation import TOPIC as RECREATED_TOPIC
 from kbroker.simulation.clients.workloads.recreation import RecreatedTopic
 from kbroker.simulation.clients.workloads.security import USERS, SecuredUsers
+from kbroker.simulation.clients.workloads.share_changes import CHANGING, ShareGroupOperator
+from kbroker.simulation.clients.workloads.share_groups import DEAD_LETTERS, ShareGroupWorkload
 from kbroker.simulation.clients.workloads.share_groups import GROUP as SHARE_GROUP
-from kbroker.simulation.clients.workloads.share_groups import ShareGroupWorkload
 from kbroker.simulation.clients.workloads.stale_client import StaleClient
 from kbroker.simulation.clients.workloads.transactions import (
     SharedTransactionState,
@@ -77,6 +78,7 @@ class Programs:
         self._queues: QueueTopics | None = None
         self._secured: SecuredUsers | None = None
         self._shares: ShareGroupWorkload | None = None
+        self._operator: ShareGroupOperator | None = None
         # Members of the share group stop when it is finished with all records.
         self._shares_stop = StopSignal()
         self._running_shares: list[asyncio.Future[Any]] = []
@@ -120,6 +122,8 @@ class Programs:
         if self._plan.share_members:
             self._shares = self._share_group()
             await self._shares.create(admin, self._plan.replication_factor)
+            if self._operator is not None:
+                await self._operator.create(admin, random)
             configs = {"internal.segment.bytes": str(random.choice((64, 1024)) << 10)}
             await self._create_internal_topic(admin, SHARE, SHARE_GROUP_STATE_TOPIC, configs, SHARE_KEY)
         if self._plan.members or self._plan.transformers:
@@ -186,13 +190,17 @@ class Programs:
             for user in USERS:
                 name, context, random = self._client(user)
                 self._run(context, self._secured.use(context, name, random, user))
+        if self._operator is not None:
+            name, context, random = self._client("operator")
+            self._run(context, self._operator.run(context, name, random))
         for name, context, random in self._clients("deleter", plan.deleters):
             self._run(context, delete_records(context, name, random, self.partitions))
         self._start_transactions()
-        if plan.administration:
+        if plan.administration or (plan.group_changes and plan.brokers > 1):
             name, context, random = self._client("administrator")
             topics = list(plan.topics)
             moved = [*topics, GROUPS_TOPIC, TRANSACTIONS_TOPIC, *([RECREATED_TOPIC] if plan.recreation else [])]
+            moved += [SHARE_GROUP_STATE_TOPIC, CHANGING, DEAD_LETTERS] if self._shares is not None else []
             cluster = self._simulation.cluster
             assert cluster is not None
             work = administrate(context, name, random, topics, moved, lambda: cluster.has_lossy_replica)
@@ -251,13 +259,17 @@ class Programs:
     def _share_group(self) -> ShareGroupWorkload:
         plan, random = self._plan, self._simulation.random_for("shares")
         leader_of, partitions = partial(self._simulation.share_leader, SHARE_GROUP), self._all_partitions
-        return ShareGroupWorkload(
+        shares = ShareGroupWorkload(
             random,
             partitions,
             leader_of,
             has_exact_clocks="clock" not in plan.faults,
             committed_only=plan.transactional and random.random() < 0.5,
         )
+        if plan.group_changes:
+            shares.subscribe(CHANGING)
+            self._operator = ShareGroupOperator(shares, self._lossless_configs(random), plan.replication_factor)
+        return shares
 
     async def _finish_shares(self, shares: ShareGroupWorkload) -> None:
         """Stop the members of the share group when it is finished with all records."""
@@ -343,6 +355,8 @@ class Programs:
             late = await context.loop.run(reading)
             assert not late, f"these partitions were not read to the end: {late}"
         if self._shares is not None:
+            while self._simulation.shares.states_of_deleted_topics():
+                await asyncio.sleep(CHECK_INTERVAL_S)
             random, history = self._simulation.random_for("shared-end"), self._simulation.history
             keeps_all = not self._plan.deleters and not any(topic.keys for topic in self._plan.topics.values())
             await context.loop.run(self._shares.check_at_the_end(context, random, history, is_complete=keeps_all))

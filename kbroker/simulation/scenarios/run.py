@@ -109,6 +109,7 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
     plan.add_recurring_faults(SCENARIOS[scenario].recurring)
     # The name of this draw is older than turns; another name would change the runs of all seeds.
     plan.small_turns = Random(f"{seed}/{scenario}/slices").random() < SMALL_TURNS
+    plan.group_changes = Random(f"{seed}/{scenario}/group changes").random() < SCENARIOS[scenario].group_changes
     if SCENARIOS[scenario].progress:
         plan.expect_progress()
     if SCENARIOS[scenario].security:

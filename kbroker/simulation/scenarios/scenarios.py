@@ -48,6 +48,8 @@ class Scenario:
     of groups are those of KIP-848. `progress`: writes must go on
     while enough brokers can write (supervisor.py). `share_group`: a share group (KIP-932) consumes all topics.
     `security`: users log in, whose passwords, rights and quotas change.
+    `group_changes`: the share of runs of a group's scenario with an operator of the share group, and in a cluster with
+    administration.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Scenario:
     consumer_protocol: bool = False
     share_group: bool = False
     security: bool = False
+    group_changes: float = 0.0
 
 
 _ALL = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
@@ -203,6 +206,7 @@ _GROUPS = Scenario(
     coordination=True,
     brokers=3,
     consumer_protocol=True,
+    group_changes=0.5,
 )
 _SHARES = (
     Scenario(
@@ -212,6 +216,7 @@ _SHARES = (
         transactions=0.5,
         compaction=0.2,
         share_group=True,
+        group_changes=0.5,
     ),
     Scenario(
         "cluster-share",
@@ -221,6 +226,7 @@ _SHARES = (
         transactions=0.3,
         brokers=3,
         share_group=True,
+        group_changes=0.5,
     ),
 )
 _EVERYTHING = Scenario(

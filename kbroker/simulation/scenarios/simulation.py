@@ -109,7 +109,7 @@ class Simulation:
         if brokers > 1 and self.coordination is not None:
             self.cluster = ClusterInvariants(self.machines, self.coordination.tree, durable=durable)
             self.coordination.on_commit = self._check_stored
-        self._shares = SharePartitionInvariants(self.machines, self._leader_epoch)
+        self.shares = SharePartitionInvariants(self.machines, self._leader_epoch)
         # The data of the coordination service before it was replaced; None while it is not.
         self._former_metadata: DataTree | None = None
         # The machines that clients do not reach meanwhile.
@@ -374,7 +374,7 @@ class Simulation:
         if self.cluster is not None:
             self.cluster.check()
         if not self.is_metadata_replaced:
-            self._shares.check()
+            self.shares.check()
         for supervisor in self.supervisors.values():
             supervisor.check_invariants(durability=durability)
 

@@ -30,6 +30,11 @@ def is_shortage(error: OSError) -> bool:
     return error.errno in NO_SPACE or error.errno in NO_DESCRIPTORS or error.errno == ENOMEM
 
 
+def is_refused(error: OSError) -> bool:
+    """Return whether the file system accepts no data now, but may do so later: it is full or read-only."""
+    return error.errno in _REFUSED
+
+
 def is_unbegun_sync(error: OSError) -> bool:
     """Return whether a sync failed before it began, because the file or directory could not be opened."""
     return error.errno in NO_DESCRIPTORS

@@ -11,7 +11,10 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from kbroker.cli.app import run
+from kbroker.cli.common.client import admin_client
 from kbroker.cli.dlq.redrive import LetterFilter, Redrive
+from kbroker.client.requests import MAX_VERSIONS
+from kbroker.client.transactions import LAST_VERSIONS
 from tests.compat.cli.conftest import COMMAND
 from tests.compat.support import DEADLINE_S, eventually
 
@@ -91,8 +94,9 @@ def test_a_redrive_until_a_time_before_now_sends_the_later_records_later(
         assert sent in capsys.readouterr().out
     # An hour later.
     selection = LetterFilter(until_ms=now_ms)
-    later = Redrive(bootstrap, dead, selection, None, (None, "1h"))
-    assert later.run(rate=None, again=False, dry_run=False, progress=lambda _: None)["sent"] == 1
+    with admin_client(bootstrap, {**MAX_VERSIONS, **LAST_VERSIONS}) as cluster:
+        later = Redrive(cluster, dead, selection, None, (None, "1h"))
+        assert later.run(rate=None, again=False, dry_run=False, progress=lambda _: None)["sent"] == 1
 
 
 @pytest.mark.parametrize(

@@ -111,3 +111,16 @@ def test_removing_partitions_is_not_a_refused_request(
         assert (refused.status, f"'paid' is a view; {reason} its source" in refused.err) == (1, True)
     missing = try_kbroker("topics", "alter", "absent", "-p", "1", *address)
     assert (missing.status, "topic absent does not exist" in missing.err) == (1, True)
+
+
+def test_records_are_deleted_up_to_an_offset_or_a_time(kbroker: Kbroker, name: str) -> None:
+    kbroker("topics", "create", name, "--partitions", "1")
+    lines = "".join(f'{{"value": "{number}", "timestamp": {number * 1000}}}\n' for number in range(5))
+    kbroker("produce", name, "--json", stdin=lines)
+    kbroker("topics", "delete-records", name, "--partition", "0", "--offset", "1", "--yes")
+    assert kbroker("consume", name).out == "1\n2\n3\n4\n"
+    done = kbroker("topics", "delete-records", name, "--until", "3000", "--yes")
+    assert done.out == f"{name}: 2 records deleted\n"
+    assert kbroker("consume", name).out == "3\n4\n"
+    kbroker("topics", "delete-records", name, "--all", "--yes")
+    assert kbroker("consume", name).out == ""

@@ -16,6 +16,7 @@ from tests.compat.cluster.cluster import IS_KBROKER, Cluster, running_cluster
 from tests.compat.cluster.ensemble import Ensemble
 from tests.compat.cluster.work import create_topic
 from tests.compat.support import DEADLINE_S, EXTERNAL_BOOTSTRAP, BrokerProcess, eventually
+from tests.sampling import runs_in_third
 
 pytestmark = pytest.mark.skipif(not IS_KBROKER or bool(EXTERNAL_BOOTSTRAP), reason="not run: needs its own cluster")
 
@@ -117,6 +118,7 @@ def intruder(own_cluster: Cluster, tmp_path: Path) -> Iterator[BrokerProcess]:
     broker.end()
 
 
+@runs_in_third(0)
 def test_zookeeper_loses_its_data_and_an_empty_broker_starts(own_cluster: Cluster, intruder: BrokerProcess) -> None:
     data = Data(own_cluster)
     # The running brokers find the new cluster, not the empty ensemble.
@@ -136,6 +138,7 @@ def test_zookeeper_loses_its_data_and_an_empty_broker_starts(own_cluster: Cluste
     data.check_records()
 
 
+@runs_in_third(1)
 def test_an_operator_removes_meta_properties_of_one_broker(own_cluster: Cluster) -> None:
     data = Data(own_cluster)
     own_cluster.kill(1)
@@ -159,6 +162,7 @@ def test_an_operator_removes_meta_properties_of_one_broker(own_cluster: Cluster)
     data.check_records()
 
 
+@runs_in_third(2)
 def test_the_nodes_of_the_chroot_are_replaced(own_cluster: Cluster, intruder: BrokerProcess) -> None:
     """The sessions go on: only the nodes are others."""
     data = Data(own_cluster)

@@ -8,6 +8,7 @@ import pytest
 from tests.compat.cluster.cluster import IS_KBROKER, Cluster, running_cluster
 from tests.compat.cluster.work import Work, create_topic, working
 from tests.compat.support import eventually
+from tests.sampling import runs_in_third
 
 pytestmark = pytest.mark.skipif(not IS_KBROKER, reason="not run: another program's brokers, without ZooKeeper")
 
@@ -35,6 +36,7 @@ def change_leaders(cluster: Cluster, work: Work) -> None:
         cluster.wait_until_healthy()
 
 
+@runs_in_third(0)
 def test_an_older_copy_is_restored_while_the_brokers_run(cluster: Cluster, tmp_path: Path) -> None:
     topic = create_topic(cluster, [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     with working(cluster, topic, 3) as work:
@@ -50,6 +52,7 @@ def test_an_older_copy_is_restored_while_the_brokers_run(cluster: Cluster, tmp_p
         cluster.start(3)
 
 
+@runs_in_third(1)
 def test_an_older_copy_is_restored_while_the_brokers_are_stopped(cluster: Cluster, tmp_path: Path) -> None:
     topic = create_topic(cluster, [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     with working(cluster, topic, 3) as work:

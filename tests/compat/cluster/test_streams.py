@@ -10,6 +10,7 @@ from tests.compat.cluster.views import GROUP
 from tests.compat.kafka_tools.jvm import Jvm
 from tests.compat.streams.application import EXACTLY_ONCE, SETTINGS, TASKS, Instance, Words, application_command
 from tests.compat.support import eventually, unique
+from tests.sampling import runs_in_third
 
 
 @pytest.fixture
@@ -21,6 +22,7 @@ def streams_cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield own
 
 
+@runs_in_third(0)
 def test_words_are_counted_once_while_coordinators_are_killed(
     jvm: Jvm, streams_cluster: Cluster, tmp_path: Path
 ) -> None:

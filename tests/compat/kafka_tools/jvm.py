@@ -18,6 +18,7 @@ from py4j.protocol import Py4JJavaError
 from scripts.benchmark.peers import QUIET, kafka_classpath
 from tests.compat.java_programs import java_command, kafka_jvm
 from tests.compat.support import DEADLINE_S
+from tests.compat.transactions.java_client import jar
 
 # Kafka's scripts and the main classes behind them, as of 4.4.
 MAIN_CLASSES = {
@@ -108,7 +109,7 @@ class Jvm:
         logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)  # it logs every exit of a tool as an error
         self._log = log.open("w")
         self.gateway = JavaGateway.launch_gateway(
-            classpath=f"{kafka_classpath()}:{find_jar_path()}",
+            classpath=f"{kafka_classpath()}:{find_jar_path()}:{jar('kafka-streams', '4.4.0')}",
             javaopts=["-Xmx512m", *kafka_jvm(), QUIET],
             die_on_exit=True,
             redirect_stdout=self._log,
@@ -182,6 +183,10 @@ class Jvm:
         for name, value in values.items():
             settings.put(name, str(value))
         return settings
+
+    def log(self) -> str:
+        """Return what the clients in this JVM have logged."""
+        return Path(self._log.name).read_text()
 
     def close(self) -> None:
         self.gateway.shutdown()

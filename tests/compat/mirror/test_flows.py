@@ -22,6 +22,9 @@ from tests.compat.mirror.contents import (
 )
 from tests.compat.mirror.world import FLOWS, KEYS, PARTITIONS, TOPICS, VERSIONS, Flow, World, keyed
 from tests.compat.support import DEADLINE_S, eventually
+from tests.sampling import runs_in_third
+
+pytestmark = runs_in_third(2)
 
 ZSTD = 4
 

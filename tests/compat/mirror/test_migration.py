@@ -17,6 +17,7 @@ from tests.compat.mirror.contents import QUIET, configs, consumer, create_topic,
 from tests.compat.mirror.mirror_maker import PROMPT, PROMPT_WORKER, MirrorMaker, QuickKafka
 from tests.compat.mirror.world import SERVER
 from tests.compat.support import DEADLINE_S, eventually, running_broker
+from tests.sampling import runs_in_third
 
 PAGE = Path(__file__).parents[3] / "docs" / "migration.md"
 CONFIGS = {"retention.ms": "864000000", "max.message.bytes": "500000"}
@@ -115,6 +116,7 @@ def application() -> Iterator[Application]:
     application.stop()
 
 
+@runs_in_third(1)
 @pytest.mark.feature("migration")
 def test_an_application_moves_to_kbroker_and_back(migration: Migration, application: Application) -> None:
     kafka, kbroker = migration.kafka, migration.kbroker

@@ -167,24 +167,28 @@ class SecureBroker(BrokerProcess):
             settings |= {"ssl.certificate.location": path("client.crt"), "ssl.key.location": path("client.key")}
         return settings
 
-    def java(self, login: Login, directory: Path) -> str:
-        """Return a file with the properties of a Java client, for --command-config."""
+    def java_settings(self, login: Login) -> dict[str, str]:
         path = self.certificates.path
-        lines = [f"security.protocol={login.protocol}", "request.timeout.ms=15000", "default.api.timeout.ms=15000"]
+        settings = {"security.protocol": login.protocol}
         if login.mechanism == "OAUTHBEARER":
-            lines += [f"sasl.mechanism={login.mechanism}"]
-            lines += [f"sasl.jaas.config={OAUTHBEARER_PACKAGE}.OAuthBearerLoginModule required;"]
-            lines += [f"sasl.login.callback.handler.class={OAUTHBEARER_PACKAGE}.OAuthBearerLoginCallbackHandler"]
-            lines += [f"sasl.oauthbearer.token.endpoint.url={self.token_url(login)}"]
+            settings |= {"sasl.mechanism": login.mechanism}
+            settings |= {"sasl.jaas.config": f"{OAUTHBEARER_PACKAGE}.OAuthBearerLoginModule required;"}
+            settings |= {"sasl.login.callback.handler.class": f"{OAUTHBEARER_PACKAGE}.OAuthBearerLoginCallbackHandler"}
+            settings |= {"sasl.oauthbearer.token.endpoint.url": self.token_url(login)}
         elif login.mechanism:
             module = PLAIN_MODULE if login.mechanism == "PLAIN" else SCRAM_MODULE
             jaas = f'{module} required username="{login.user}" password="{login.password}";'
-            lines += [f"sasl.mechanism={login.mechanism}", f"sasl.jaas.config={jaas}"]
+            settings |= {"sasl.mechanism": login.mechanism, "sasl.jaas.config": jaas}
         if login.protocol.endswith("SSL"):
-            lines += ["ssl.truststore.type=PEM", f"ssl.truststore.location={path('ca.pem')}"]
+            settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": path("ca.pem")}
         if login.protocol == "SSL":
-            lines += ["ssl.keystore.type=PKCS12", f"ssl.keystore.location={path('client.p12')}"]
-            lines += [f"ssl.keystore.password={PASSWORD}", f"ssl.key.password={PASSWORD}"]
+            settings |= {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": path("client.p12")}
+            settings |= {"ssl.keystore.password": PASSWORD, "ssl.key.password": PASSWORD}
+        return settings
+
+    def java(self, login: Login, directory: Path) -> str:
+        """Return a file with the properties of a Java client, for --command-config."""
+        settings = {"request.timeout.ms": "15000", "default.api.timeout.ms": "15000", **self.java_settings(login)}
         file = directory / f"{login}.properties"
-        file.write_text("\n".join(lines))
+        file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         return str(file)

@@ -4,6 +4,7 @@ import hashlib
 import re
 import socket
 import ssl
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -44,7 +45,7 @@ def test_half_open_logins_delay_nobody(secure: SecureBroker) -> None:
     # Within the time of the strangers.
     assert time.monotonic() - begin < DEADLINE_S
     with_large_frame = socket.create_connection(("127.0.0.1", secure.ports["SASL_PLAINTEXT"]), DEADLINE_S)
-    with_large_frame.sendall(b"\0\1\0\1\0\x11\0\1")
+    with_large_frame.sendall((524_289).to_bytes(4) + b"\0\x11\0\1")
     # All are closed: none of these waits fails.
     for connection in [*connections, with_large_frame]:
         connection.settimeout(DEADLINE_S)
@@ -149,6 +150,17 @@ def test_a_stranger_costs_little_memory(secure: SecureBroker) -> None:
     assert resident_bytes() - before < len(strangers) * 128 * 1024
     for stranger in strangers:
         stranger.close()
+
+
+def test_no_client_renegotiates(secure: SecureBroker) -> None:
+    """A client could make the broker calculate a key exchange again and again."""
+    address = secure.address(TLS_LOGIN)
+    # R is the command of s_client to renegotiate, which TLS 1.3 does not have.
+    command = ["openssl", "s_client", "-connect", address, "-tls1_2", "-CAfile", secure.certificates.path("ca.pem")]
+    ended = subprocess.run(command, input="R\n", capture_output=True, text=True, timeout=DEADLINE_S)
+    assert "Verify return code: 0 (ok)" in ended.stdout
+    assert "no renegotiation" in ended.stderr
+    produce(secure)
 
 
 def certificate_of(secure: SecureBroker) -> str:

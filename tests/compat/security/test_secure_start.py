@@ -12,7 +12,8 @@ from confluent_kafka import Consumer, Producer
 
 from kbroker.cli import main
 from kbroker.client.security import NO_SECURITY, use_security
-from kbroker.pipeline.client_properties import parse_client_security
+from kbroker.config.client_properties import parse_client_security
+from scripts.ports import free_ports
 from tests.compat.support import BrokerProcess, eventually, need_own_broker, unique
 
 pytestmark = pytest.mark.feature("security")
@@ -20,8 +21,10 @@ RECORDS = [b"record %d" % number for number in range(50)]
 
 
 class SecuredBroker(BrokerProcess):
+    options: tuple[str, ...] = ("--secure",)
+
     def _command(self) -> list[str]:
-        return [*super()._command(), "--secure"]
+        return [*super()._command(), *self.options]
 
     def file(self, name: str) -> Path:
         return self.data_dir / "secure" / name
@@ -156,6 +159,25 @@ def test_a_later_start_has_the_same_credentials(secured: SecuredBroker) -> None:
     secured.start()
     assert (secured.file("client.properties").read_text(), secured.file("ca.pem").read_text()) == before
     assert read(secured, topic) == RECORDS
+
+
+@pytest.mark.client("confluent_kafka")
+def test_brokers_of_one_command(tmp_path: Path) -> None:
+    need_own_broker()
+    pytest.importorskip("cryptography", reason="not run: --secure needs cryptography (extra `secure`)")
+    # Consumers read what both brokers have: the follower has fetched it over TLS.
+    cluster, topic = SecuredBroker(tmp_path, {"min.insync.replicas": "2"}), unique("secured")
+    cluster.options, cluster.bootstrap = ("--secure", "--brokers", "2"), f"127.0.0.1:{free_ports(2)}"
+    try:
+        cluster.start()
+        settings = cluster.settings("kafka-python.json")
+        assert len(settings["bootstrap_servers"].split(",")) == 2
+        fill(cluster, topic)
+        assert read(cluster, topic) == RECORDS
+        assert "handshake failed" not in cluster.all_errors
+        cluster.stop()
+    finally:
+        cluster.end()
 
 
 @pytest.mark.spark

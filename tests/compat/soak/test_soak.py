@@ -8,6 +8,7 @@ import pytest
 
 from tests.compat.reports import reports
 from tests.compat.support import need_own_broker
+from tests.sampling import runs_in_third
 
 ROOT = Path(__file__).parents[3]
 # A one-way cut between a leader and a follower, kill -9 of the controller during a plan of moves, and a one-way cut
@@ -16,6 +17,7 @@ SEED, FAULTS = 54004, 3
 TIMEOUT_S = 500
 
 
+@runs_in_third(1)
 def test_three_faults_under_load(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     need_own_broker()
     command = [sys.executable, "-m", "tests.compat.soak", "--faults", str(FAULTS), "--seed", str(SEED)]

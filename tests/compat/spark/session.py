@@ -57,7 +57,9 @@ def connector_packages() -> Iterator[None]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not PACKAGES.is_dir():
             with tempfile.TemporaryDirectory(dir=IVY) as directory:
-                maven("-f", HERE / "connector-pom.xml", "dependency:resolve", f"-Dmaven.repo.local={directory}/packages")
+                maven(
+                    "-f", HERE / "connector-pom.xml", "dependency:resolve", f"-Dmaven.repo.local={directory}/packages"
+                )
                 Path(directory, "packages").rename(PACKAGES)
         yield
 

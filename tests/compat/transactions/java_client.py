@@ -1,7 +1,6 @@
 """The transaction tests' client for Apache Kafka's Java clients, current and old versions."""
 
 import logging
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

@@ -40,6 +40,7 @@ from tests.compat.transactions.flows import (
     wait_while_running,
 )
 from tests.compat.transactions.processes import Program, program_commands
+from tests.sampling import runs_in_third
 
 # KBROKER_COMPAT_KILLS=50 kills the broker and the programs fifty times.
 KILLS = int(os.environ.get("KBROKER_COMPAT_KILLS", "1"))
@@ -259,6 +260,7 @@ def difference(flow: Flow, partition: int, expected: list[bytes], actual: list[b
 
 
 # The limit is for a test that hangs: every wait has its own, and a slow machine takes longer for all of them.
+@runs_in_third(1)
 @pytest.mark.timeout(1800 + 300 * KILLS)
 @pytest.mark.feature("exactly once, kill -9")
 @pytest.mark.parametrize("client", [pytest.param(name, marks=pytest.mark.client(name)) for name in CLIENTS])

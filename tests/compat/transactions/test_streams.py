@@ -13,6 +13,7 @@ from tests.compat.transactions.conftest import PROMPT_TIMEOUTS
 from tests.compat.transactions.flows import PARTITIONS, create_topics
 from tests.compat.transactions.java_client import jar
 from tests.compat.transactions.processes import PROGRAMS, Program
+from tests.sampling import runs_in_third
 
 pytestmark = [pytest.mark.feature("Kafka Streams"), pytest.mark.client("kafka_tools")]
 
@@ -38,6 +39,7 @@ def streams_broker(tmp_path):
         yield broker.bootstrap, broker
 
 
+@runs_in_third(2)
 def test_a_word_count_counts_every_word_once(word_count, streams_broker, tmp_path):
     bootstrap, broker = streams_broker
     source, target, application = unique("words"), unique("counts"), unique("word-count")

@@ -197,7 +197,7 @@ def test_a_large_transaction_crosses_segments(client, topic, transactional_id):
     for number, commit in enumerate([True, False, True]):
         producer.begin()
         for part in range(16):
-            values = [b"%d %d %d " % (number, part, item) + b"." * 5000 for item in range(16)]
+            values = [b"%d %d %d " % (number, part, item) + b"." * 20_000 for item in range(4)]
             for value in values:
                 producer.send(name, value)
             producer.flush()

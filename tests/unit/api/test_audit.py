@@ -4,6 +4,7 @@ from kbroker.api.audit import CHANGES
 from kbroker.api.dispatch import is_forwarded
 from kbroker.config.config_def import ConfigResourceType
 from protocol.apis import ALL_APIS, ApiKey
+from protocol.messages.k03_metadata import MetadataRequestTopic
 from protocol.messages.k19_create_topics import CreatableTopic
 from protocol.messages.k20_delete_topics import DeleteTopicState
 from protocol.messages.k29_acls import (
@@ -29,15 +30,18 @@ from protocol.messages.k50_scram_credentials import ScramCredentialDeletion, Scr
 from tests.unit.support.async_test import async_test
 from tests.unit.support.handlers import Handlers, start_handlers
 
-SENDER = {"principal": "User:ANONYMOUS", "host": "127.0.0.1", "client": "client"}
+SENDER = {"principal": "User:ANONYMOUS", "host": "127.0.0.1"}
 
 
 class Recorder:
     def __init__(self) -> None:
         self.events: list[dict[str, object]] = []
+        self.is_automatic = False
 
     def record(self, event: str, **fields: object) -> None:
         assert fields.items() >= SENDER.items()
+        # Topics that a client only asks for are created without its id, as in Kafka.
+        assert fields.pop("client", None) == (None if self.is_automatic else "client")
         self.events.append({name: value for name, value in fields.items() if name not in SENDER} | {"event": event})
 
     def changes(self) -> list[tuple[object, object, object]]:
@@ -74,6 +78,16 @@ async def test_a_request_that_only_validates_changes_nothing():
     handlers, recorder = await start()
     await handlers.request(ApiKey.CREATE_TOPICS, 7, topics=[new_topic("a")], validate_only=True)
     assert recorder.changes() == []
+
+
+@async_test
+async def test_a_topic_that_exists_because_a_client_has_asked_for_it():
+    handlers, recorder = await start()
+    handlers.services.auto_topic_creation.audit, recorder.is_automatic = recorder, True
+    wanted = [MetadataRequestTopic(name="a")]
+    for _ in range(2):
+        await handlers.request(ApiKey.METADATA, 12, topics=wanted, allow_auto_topic_creation=True)
+    assert recorder.changes() == [("CreateTopics", "TOPIC:a", "created with 4 partitions")]
 
 
 @async_test

@@ -5,7 +5,8 @@ from typing import Any
 
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import ProduceResponse
-from protocol.records.batch import TRANSACTIONAL, build_batch
+from protocol.records.batch import TRANSACTIONAL, assemble_batch, build_batch
+from protocol.records.compression import SNAPPY
 from tests.unit.support.client import Client, batch, by_partition, errors, values_of
 from tests.unit.support.secured_broker import ROOT, login, secured, use_rules
 from tests.unit.support.simulated_broker import Machine
@@ -67,6 +68,19 @@ async def test_a_large_request_is_checked_too(m: Machine) -> None:
     response = await alice.request(many, 12, ProduceResponse)
     assert {row.error_code for row in response.responses[0].partition_responses} == {REFUSED}
     assert await root.read("hidden") == [b"a"]
+
+
+@secured
+async def test_nothing_is_decompressed_before_the_check(m: Machine) -> None:
+    """CVE-2023-34455: a batch that claims to decompress to 4 GB, in a topic whose records the broker decompresses."""
+    body = b"\xff\xff\xff\xff\x0f" + b"\xfe\x01\0" * 1000
+    head = {"count": 1, "last_offset_delta": 0, "base_timestamp": 0, "max_timestamp": 0, "attributes": SNAPPY}
+    bomb = bytes(assemble_batch(body, **head))
+    root, alice = await started(m, "alice WRITE TOPIC t")
+    await root.create_topic("compacted", cleanup_policy="compact")
+    assert await produce(alice, 12, {"compacted": bomb}) == {"compacted": REFUSED}
+    use_rules(m, "alice WRITE TOPIC compacted")
+    assert await produce(alice, 12, {"compacted": bomb}) == {"compacted": ErrorCode.UNKNOWN_SERVER_ERROR}
 
 
 @secured

@@ -3,6 +3,9 @@
 import pytest
 
 from kbroker.common import KafkaError
+from kbroker.coordinator.group.group import Committer
+from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
+from kbroker.coordinator.runtime.coordinator_runtime import MAX_LOAD_WAIT_S
 from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest
@@ -67,6 +70,40 @@ def test_the_first_request_creates_the_topic_and_the_group_can_be_joined_at_once
     )
     assert broker.call(join, 4).error_code == ErrorCode.MEMBER_ID_REQUIRED
     broker.close()
+
+
+def elect_with_uncommitted_records(broker: Harness) -> None:
+    """Elect the broker again for the partition of the group "g", which it has not loaded before all is committed."""
+    broker.log.held = True
+    record = OffsetRecord(OffsetKey("g", "t", 0), OffsetAndMetadata(5))
+    broker.groups.commit_offsets("g", Committer("", None, -1, 8), [record], lambda _, error: None)
+    broker.loop.run_ready()
+    broker.run(broker.elect(broker.groups.runtime.partition_for("g"), NODE))
+
+
+@pytest.mark.parametrize("keys", [["g"], ["other", "g"]])
+def test_the_response_waits_until_the_partition_is_loaded(keys: list[str]) -> None:
+    """After COORDINATOR_LOAD_IN_PROGRESS librdkafka waits for seconds, so the first group would start late."""
+    broker = Harness(with_topic=False)
+    first = broker.start(FindCoordinatorRequest(coordinator_keys=["g"]), 4)
+    assert first.done()
+    elect_with_uncommitted_records(broker)
+    request = FindCoordinatorRequest(coordinator_keys=keys)
+    later = broker.start(request, 4)
+    assert not later.done()
+    broker.log.commit()
+    broker.loop.run_ready()
+    assert [row.error_code for row in later.result().coordinators] == [ErrorCode.NONE] * len(keys)
+    assert broker.shard()  # loaded
+    assert broker.call(request, 4) == later.result()
+    broker.close()
+
+
+def test_a_partition_that_takes_long_to_load_does_not_delay_the_response_longer(group_broker: Harness) -> None:
+    elect_with_uncommitted_records(group_broker)
+    response = group_broker.start(FindCoordinatorRequest(key="g"), 2)
+    group_broker.loop.pass_ms(int(MAX_LOAD_WAIT_S * 1000))
+    assert response.result().node_id == NODE
 
 
 def test_an_internal_topic_that_cannot_be_created_is_an_error_to_retry() -> None:

@@ -13,6 +13,7 @@ from kbroker.authorization.authorizer import Authorizer
 from kbroker.authorization.rule_set import RuleSet
 from kbroker.common import ANONYMOUS, KafkaError, Principal
 from kbroker.interbroker.controller_channel import BROKER_PRINCIPAL, encode_principal
+from kbroker.quotas.entities import QuotaEntity
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode, MalformedError
 from protocol.framing import encode_request_header
@@ -122,6 +123,28 @@ def test_what_a_request_may_do_is_decided_by_whose_it_is(monkeypatch: pytest.Mon
         seen.clear()
 
     story(0)
+
+
+@simulated(ForwardingBrokers, SEEDS)
+async def test_the_controllers_time_counts_in_the_quota_of_the_client(s: ForwardingBrokers) -> None:
+    async def forwarded(name: str, principal: Principal) -> int:
+        response: Any = await s.two.loop.run(s.two.channel.forward(create(name), 7, "app", principal, "10.0.0.7", 1000))
+        assert response.topics[0].error_code == 0
+        return int(response.throttle_time_ms)
+
+    alice, quotas = Principal("User", "alice"), s.one.services.quotas
+    s.one.image.client_quotas[QuotaEntity("alice")] = {"request_percentage": 50}
+    quotas.update()
+    assert await forwarded("a", alice) == 0
+    buckets = quotas.buckets_of("alice", "app", 0)
+    assert buckets is not None
+    assert buckets.request is not None
+    # Former requests have taken 0.2 s more than a burst, which half of the time repays in 0.4 s.
+    now_ms = s.one.environment.clock.mono_ms()
+    buckets.request.take(buckets.request.available(now_ms) + 0.2, now_ms)
+    assert 350 < await forwarded("b", alice) <= 401
+    assert [await forwarded("c", ANONYMOUS), await forwarded("d", BROKER_PRINCIPAL)] == [0, 0]
+    assert quotas.throttled["request_percentage"][0] == 1
 
 
 def test_a_malformed_request_that_only_its_handler_recognizes_does_not_end_the_connection(

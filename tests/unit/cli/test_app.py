@@ -1,5 +1,6 @@
 """The command tree: usage, errors on one line, exit statuses."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.cli import main
+from kbroker.cli.app import run
 
 
 @pytest.fixture
@@ -32,6 +34,7 @@ def unused_address() -> Iterator[str]:
         ["topics", "alter", "t", "--set", "a=b"],
         ["topics", "alter", "t", "u", "--replication-factor", "3"],
         ["topics", "delete", "t"],
+        ["topics", "delete-records", "t", "--all", "--yes"],
         ["produce", "t", "v"],
         ["consume", "t"],
         ["groups", "list"],
@@ -81,7 +84,7 @@ def test_a_refused_connection_is_one_line(
         (["brokers", "replace", "1"], "Missing argument"),
         (["brokers", "balance", "--throttle", "0"], "expected a rate"),
         (["brokers", "balance", "--concurrent", "0"], "--concurrent"),
-        (["topics", "list", "--bootstrap", "nowhere"], "--bootstrap must be HOST:PORT"),
+        (["topics", "list", "--bootstrap", "nowhere:x"], "--bootstrap must be HOST:PORT"),
         (["topics", "list", "--bootstrap", ","], "--bootstrap is empty"),
         (["produce", "t", "v", "--json"], "--json"),
         (["produce", "t", "v", "--file", "f"], "not both"),
@@ -174,8 +177,8 @@ def test_help_of_start_has_every_option(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1.2.3")
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == "kbroker 1.2.3\n"
+    assert main(["--version"]) == main(["version"]) == 0
+    assert capsys.readouterr().out == "kbroker 1.2.3\n" * 2
 
 
 def test_a_missing_file_is_reported_before_a_connection_is_opened(
@@ -202,3 +205,40 @@ def test_a_closed_pipe_is_not_an_error_message() -> None:
     assert writer.stderr is not None
     assert writer.stderr.read() == ""
     assert writer.wait(60) == 1
+
+
+@pytest.mark.parametrize("args", [["--version"], ["topics"], ["config", "show"]], ids=" ".join)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_on_a_full_disk_is_one_error_message(args: list[str], unbuffered: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kbroker", *args],
+            stdout=full, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "kbroker: No space left on device\n")
+
+
+def test_the_help_without_typer_is_that_of_typer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    with_typer = capsys.readouterr().out
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out == with_typer
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "kbroker", "--help"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "kbroker: No space left on device\n")
+
+
+def test_a_host_has_the_default_port(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["topics", "list", "--bootstrap-server", "127.0.0.1:1, nobody.invalid,[::1]:1"]) == 1
+    error = capsys.readouterr().err
+    assert "127.0.0.1:1: " in error
+    assert "nobody.invalid:9092: " in error
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", shell]) == 0
+    assert "_KBROKER_COMPLETE=complete_" in capsys.readouterr().out
+    assert run(["completion", "csh"]) == 2
+    assert "SHELL must be one of" in capsys.readouterr().err

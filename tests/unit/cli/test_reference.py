@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import kbroker
-from kbroker.cli.app import COMMANDS
+from kbroker.cli.commands import COMMANDS
 from kbroker.cli.reference import page
 
 PAGE = Path(kbroker.__file__).parent.parent / "docs" / "cli.md"

@@ -1,11 +1,12 @@
 """A blocking connection: versions, several requests in flight, and what it says of failures."""
 
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
 
-from kbroker.client.connection import BrokerConnection, BrokerUnreachable
+from kbroker.client.connection import NEGOTIATION_TIMEOUT_S, BrokerConnection, BrokerUnreachable
 from protocol.apis import ApiKey
 from protocol.client import UnsupportedVersionError
 from protocol.framing import encode_frame
@@ -56,6 +57,36 @@ def test_a_field_that_the_brokers_version_lacks() -> None:
     broker.close()
 
 
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        (None, "no response to the first request within 0.2 s"),
+        (b"", "the connection was closed at the first request"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the response is not one of the Kafka protocol"),
+        (b"\x15\x03\x03\x00\x02\x02\x16", "the response is not one of the Kafka protocol"),
+    ],
+    ids=["silent", "closed", "HTTP", "TLS"],
+)
+def test_a_port_of_another_protocol(response: bytes | None, reason: str) -> None:
+    """A client that waited for the usual time of a request would be silent for half a minute."""
+    assert NEGOTIATION_TIMEOUT_S <= 5
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def respond() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(response or b"")
+                if response is None:
+                    connection.recv(1000)  # until the client has closed it
+
+        server = threading.Thread(target=respond)
+        server.start()
+        with pytest.raises(BrokerUnreachable, match=reason + ": is this the port of a Kafka broker"):
+            BrokerConnection(listener.getsockname(), client_id="test", timeout_s=0.2 if response is None else 5)
+        server.join()
+
+
 def test_a_broker_that_disconnects(broker: SocketBroker) -> None:
     """As Apache Kafka does at a request that it does not know."""
     connection = connect(broker)
@@ -74,11 +105,6 @@ def test_a_response_that_cannot_be_decoded(broker: SocketBroker, response: bytes
     with pytest.raises(BrokerUnreachable, match="malformed response"):
         connection.request(MetadataRequest(topics=[]), MetadataResponse)
     assert not connection.is_open
-
-
-def test_no_response_in_time() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(BrokerUnreachable, match="timed out"):
-        BrokerConnection(silent.getsockname(), client_id="test", timeout_s=0.05)
 
 
 def test_nobody_listens(broker: SocketBroker) -> None:

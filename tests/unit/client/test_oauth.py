@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from kbroker.client.connection import BrokerConnection, BrokerUnreachable
-from kbroker.client.oauth import TokenSource, read_url, retrieve_token
+from kbroker.client.oauth import read_url, retrieve_token
 from kbroker.client.requests import BrokerError
-from kbroker.client.security import ClientSecurity
+from kbroker.common import ClientSecurity, TokenSource
+from kbroker.config.client_properties import parse_client_security
 from kbroker.config.values import ConfigError
-from kbroker.pipeline.client_properties import parse_client_security
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k17_sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeResponse

@@ -1,6 +1,7 @@
 """Expected results are those of Apache Kafka 4.3.1 (RE2/J) for the same patterns in ListTransactions."""
 
 import re
+import sys
 import time
 
 import pytest
@@ -114,3 +115,10 @@ def test_re2_agrees_with_python(pattern: str, text: str) -> None:
     # In RE2 `$` only matches at the end of the text, in Python also before a final newline.
     expected = re.fullmatch(pattern.replace("$", r"\Z"), text, re.ASCII)
     assert Re2Pattern(pattern).matches(text) == bool(expected)
+
+
+def test_without_the_package_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    with pytest.raises(KafkaError, match="needs the package google-re2") as failed:
+        Re2Pattern("a.*")
+    assert failed.value.code == ErrorCode.INVALID_REGULAR_EXPRESSION

@@ -26,6 +26,7 @@ from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindC
 from protocol.records.batch import build_batch
 from tests.unit.support.client import Client, batch
 from tests.unit.support.http_client import LISTENER, get, open_connection
+from tests.unit.support.share_consumer import ALONE, ShareConsumer, alter_group, initialize
 from tests.unit.support.simulated_broker import Machine, broker_test
 
 Labels = tuple[tuple[str, str], ...]
@@ -154,14 +155,17 @@ async def test_delayed_requests_and_connections(m: Machine) -> None:
     assert metrics["kbroker_event_loop_delay_seconds_sum"][()] < 1e-6
 
 
-@broker_test(**LISTENER)
+@broker_test(**ALONE, **LISTENER)
 async def test_the_page_has_exactly_the_documented_families(m: Machine) -> None:
     client = await m.client()
-    await client.create_topic("t")
+    topic_id = await client.create_topic("t")
     await client.produce("t", batch(b"a"))
     await client.produce("none", batch(b"a"))
     await client.read("t")
     await commit(client, "t", 0, 1)
+    await initialize(m, "shared", topic_id)
+    await alter_group(client, "shared", share_auto_offset_reset="earliest")
+    await (await ShareConsumer.open(m, topic_id, "shared")).fetch(max_wait_ms=5000)
     await client.create_topic("later", kbroker_delay_enable=True)
     await client.produce("later", delayed(m, 600_000))
     await client.create_topic("once", kbroker_dedup_window_ms=60_000)

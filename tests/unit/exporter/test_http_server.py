@@ -43,6 +43,17 @@ async def test_a_broker_that_cannot_write_is_not_healthy(m: Machine) -> None:
 
 
 @broker_test(**LISTENER)
+async def test_a_broker_with_an_offline_log_is_alive_but_not_ready(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+    m.disk.faults.fail_next("write", lambda path: path.endswith(".log"))
+    await client.produce("t", batch(b"a"))
+    status, _, body = await get(m, "/healthz")
+    assert (status, body) == (503, b"logs offline: 1; the broker's log says why\n")
+    assert (await get(m, "/livez"))[::2] == (200, b"ok\n")
+
+
+@broker_test(**LISTENER)
 @pytest.mark.parametrize(
     ("pieces", "status"),
     [

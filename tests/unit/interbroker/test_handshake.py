@@ -63,6 +63,9 @@ def test_the_responder_refuses(own: BrokerIdentity, to: tuple[int, int], reason:
         responder().challenge(initiator(own, to).hello)
     assert failure.value.reason == reason
     assert failure.value.is_transient == is_transient
+    with pytest.raises(HandshakeError, match="the peer has refused") as refused:
+        initiator(own, to).answer(refusal(reason))
+    assert refused.value.is_transient == is_transient
 
 
 def test_the_initiator_proves_nothing_to_a_stranger() -> None:

@@ -1,6 +1,7 @@
 """Requests between two brokers over a simulated network."""
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -184,13 +185,17 @@ async def test_connections_of_a_former_epoch_are_closed_by_the_peer(s: PeerBroke
 
 
 @simulated(PeerBrokers, SEEDS)
-async def test_a_former_process_backs_off(s: PeerBrokers) -> None:
+async def test_a_former_process_backs_off(s: PeerBrokers, caplog: pytest.LogCaptureFixture) -> None:
+    """Its log does not call that a failed handshake."""
+    caplog.set_level(logging.INFO)
     s.two.learn(s.one.registration._replace(epoch=12))
     began = s.loop.time()
     while s.loop.time() < began + 10:
         unavailable(await outcome(s.one.loop.run(s.one.heartbeat(2))), ErrorCode.NETWORK_EXCEPTION)
     assert s.two.server.accepted <= 18
     assert s.two.received == []
+    assert "handshake refused broker=2 peer=" in caplog.text
+    assert "handshake failed" not in caplog.text
 
 
 @simulated(PeerBrokers, SEEDS)

@@ -3,9 +3,15 @@
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.quotas.client_quotas import FORGET_AFTER, ClientQuotaManager, MutationQuota, QuotaWindows
+from kbroker.quotas.client_quotas import (
+    FORGET_AFTER,
+    MAX_WAIT_MS,
+    ClientQuotaManager,
+    MutationQuota,
+    QuotaWindows,
+    TokenBucket,
+)
 from kbroker.quotas.entities import QuotaEntity, Quotas
-from kbroker.quotas.token_bucket import MAX_WAIT_MS, TokenBucket
 
 RATE = "producer_byte_rate"
 
@@ -94,6 +100,21 @@ def test_clients_that_choose_new_ids_are_forgotten():
         quotas.buckets_of("a", str(number), 0)
     assert len(quotas._buckets) <= FORGET_AFTER + 1
     assert quotas.buckets_of("a", "debt", 0) == indebted
+
+
+def test_new_addresses_do_not_part_the_clients_of_a_user():
+    entities: dict[QuotaEntity, Quotas] = {
+        QuotaEntity("a"): {RATE: 1}, QuotaEntity(ip=""): {"connection_creation_rate": 1}
+    }  # fmt: skip
+    quotas = ClientQuotaManager(entities, QuotaWindows())
+    quotas.buckets_of("a", "c", 0)
+    # Enough to forget the full buckets, among them that of the user.
+    for number in range(FORGET_AFTER + 1):
+        quotas.connection_delay_ms(f"10.0.{number >> 8}.{number & 255}", 0)
+    one, other = quotas.buckets_of("a", "c", 0), quotas.buckets_of("a", "d", 0)
+    assert one is not None
+    assert other is not None
+    assert one.producer is other.producer
 
 
 def test_a_bucket():

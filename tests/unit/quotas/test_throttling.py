@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kbroker.quotas.entities import QuotaEntity
-from kbroker.quotas.throttle_time import read_throttle_ms, with_throttle_ms
+from kbroker.quotas.request_charge import read_throttle_ms, with_throttle_ms
 from protocol.apis import ApiKey
 from tests.unit.support.server_connection import DELAYED, ECHO, NO_RESPONSE, ConnectionUnderTest, DispatchTo, FakeServer
 

@@ -19,6 +19,7 @@ from kbroker.runtime.turns import (
     is_in_turn,
     paced,
     release,
+    turns_ns,
     wait_in_turn,
     yield_if_due,
 )
@@ -329,6 +330,29 @@ def test_a_loop_may_await() -> None:
         return await asyncio.gather(*(loop.turns.run(work(name)) for name in "abc"))
 
     assert asyncio.run(run()) == [[f"{name}{element}" for element in range(20)] for name in "abc"]
+
+
+def test_the_time_of_all_turns_of_a_coroutine_counts_and_not_what_it_waits_for() -> None:
+    loop = Loop(element_ns=TURN_NS)
+
+    async def work() -> int:
+        loop.handle_all(range(3))
+        loop.now_ns += 5
+        await asyncio.sleep(0)
+        loop.now_ns += 2
+        return turns_ns()
+
+    async def others() -> None:
+        await asyncio.sleep(0)
+        loop.now_ns += 1_000 * TURN_NS
+
+    async def main() -> int:
+        worked, _ = await asyncio.gather(loop.turns.run(work()), others())
+        return worked
+
+    assert asyncio.run(main()) == 3 * TURN_NS + 7
+    assert loop.pauses > 0
+    assert turns_ns() == 0
 
 
 def test_errors_are_raised_in_the_coroutine() -> None:

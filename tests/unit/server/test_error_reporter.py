@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from kbroker.api.context import RequestContext
+from kbroker.api.context import Identity, RequestContext
 from kbroker.api.response_errors import report_errors
+from kbroker.common import Principal
 from kbroker.runtime.metrics import RequestStats
 from kbroker.server.error_reporter import (
     MAX_KINDS,
@@ -50,7 +51,7 @@ def errors(time: Time, caplog: pytest.LogCaptureFixture) -> ErrorReporter:
 
 def request_context(peer: str = "10.0.0.7:5000", api: int = 0, errors: ErrorReporter | None = None) -> RequestContext:
     handler = SimpleNamespace(stats=RequestStats(api, 9))
-    identity = SimpleNamespace(principal="User:alice")
+    identity = Identity("PLAINTEXT", Principal("User", "alice"))
     connection = SimpleNamespace(peer=peer, identity=identity, errors=errors)
     return RequestContext(cast(Any, connection), cast(Any, handler), 9, 1, "my app", 0)
 

@@ -98,7 +98,8 @@ class FakeReplicas:
         self.partitions: dict[TopicPartition, FakePartition] = {}
         self.logs = SimpleNamespace(path="/data")
         self.may_be_replaced = lambda: False
-        self.write_health = SimpleNamespace(health=WriteHealth.OK, error="")
+        self.write_health = SimpleNamespace(health=WriteHealth.OK, error="", require_writable=lambda: None)
+        self.maintenance = SimpleNamespace(unopened={})
 
     def add(
         self,

@@ -109,6 +109,19 @@ def install(machine: Machine, coordinator: StateCoordinator, share_version: int 
     machine.broker._started.append(services.share.stop)
 
 
+# With these configs a lone broker has a share coordinator of its own.
+ALONE = {"share_coordinator_state_topic_replication_factor": "1", "share_coordinator_state_topic_min_isr": "1"}
+
+
+async def initialize(machine: Machine, group: str, topic_id: bytes) -> None:
+    """Initialize the state of a group in the partition of a topic, as its coordinator does; see ALONE."""
+    services = machine.broker.services
+    features = services.metadata.features
+    services.metadata.features = FinalizedFeatures(features.epoch, {**features.levels, "share.version": 2})
+    key = SharePartitionKey(group, topic_id, 0)
+    await services.share._parts.persister.initialize(key, 1, UNINITIALIZED_START_OFFSET)
+
+
 class ShareConsumer:
     """A member on its own connection, which fetches one partition."""
 

@@ -76,10 +76,6 @@ class ConsumerGroup(CommittingGroup[ConsumerGroupMember, Assignment]):
     def state_name(self) -> str:
         return self.state.value
 
-    @property
-    def protocol_type_name(self) -> str:
-        return "consumer"
-
     # Members.
 
     def put_member(self, member: ConsumerGroupMember) -> None:

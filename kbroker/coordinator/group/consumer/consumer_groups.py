@@ -61,6 +61,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
     state_names = tuple(state.value for state in ConsumerGroupState)
     codec = CODEC
     feature = (GROUP_VERSION, 1)
+    is_configured = True
     group_class = ConsumerGroup
     member_class = ConsumerGroupMember
 
@@ -73,7 +74,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
         # The group of the last heartbeat, and what its client may do.
         self._last_client: tuple[str, Access | None] = "", None
         self._replays = {
-            GroupEpoch: self._replay_group_epoch,
+            GroupEpoch: self.replay_group_epoch,
             MemberMetadata: self._replay_member,
             TargetEpoch: self.replay_target_epoch,
             TargetAssignment: self.replay_target,
@@ -144,10 +145,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
 
     def _leave(self, message: ConsumerGroupHeartbeatRequest) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
         group = self.existing_group(message.group_id)
-        if message.instance_id is None:
-            member = group.existing_member(message.member_id)
-        else:
-            member = group.existing_static_member(message.member_id, message.instance_id)
+        member = group.named_member(message.member_id, message.instance_id)
         response = ConsumerGroupHeartbeatResponse(member_id=message.member_id, member_epoch=message.member_epoch)
         if message.instance_id is not None and message.member_epoch == LEAVE_STATIC_EPOCH:
             return CoordinatorResult(response, leave_temporarily(group, member))
@@ -223,14 +221,6 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
             self._topics_version += 1
 
     # Replay.
-
-    def _replay_group_epoch(self, record: GroupEpoch) -> None:
-        if record.value is not None:
-            group = self.find_or_create(record.group_id)
-            group.group_epoch = record.value.epoch
-            group.metadata_hash = record.value.metadata_hash
-        else:
-            self.remove(record.group_id)
 
     def _replay_member(self, record: MemberMetadata) -> None:
         self.replay_member(record)

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from kbroker.common import KafkaError
 from kbroker.coordinator.group.consumer.consumer_group import ConsumerGroup
 from kbroker.coordinator.group.consumer.consumer_group_member import (
     NO_PARTITIONS,
@@ -22,9 +21,6 @@ from kbroker.coordinator.group.consumer.records import (
 )
 from kbroker.coordinator.group.modern.modern_member import JOIN_EPOCH, LEAVE_STATIC_EPOCH
 from kbroker.runtime.turns import paced
-from protocol.errors import ErrorCode
-
-_REJOIN = "The member must abandon all its partitions and rejoin."
 
 # Returns the hash of topics by their names.
 HashTopics = Callable[[Collection[str]], int]
@@ -33,9 +29,8 @@ HashTopics = Callable[[Collection[str]], int]
 def validate_size(group: ConsumerGroup, member_id: str, instance_id: str | None, max_size: int) -> None:
     """Raise GROUP_MAX_SIZE_REACHED if a new member would be one too many."""
     is_known = member_id in group.members or (instance_id is not None and instance_id in group.static_members)
-    if not is_known and len(group.members) >= max_size:
-        message = f"The consumer group has reached its maximum capacity of {max_size} members."
-        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
+    if not is_known:
+        group.check_size(max_size)
 
 
 def find_member(
@@ -51,16 +46,16 @@ def find_member(
 
     Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID.
     """
-    if instance_id is None:
-        if epoch == JOIN_EPOCH:
-            # A known member joins again after it was fenced, or if the response to its first request was lost.
-            return group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
-        member = group.existing_member(member_id)
-    elif epoch == JOIN_EPOCH:
+    if epoch == JOIN_EPOCH and instance_id is None:
+        # A known member joins again after it was fenced, or if the response to its first request was lost.
+        return group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
+    if epoch == JOIN_EPOCH and instance_id is not None:
         return _joining_static_member(group, member_id, instance_id, is_classic=is_classic)
-    else:
-        member = group.existing_static_member(member_id, instance_id)
-    _validate_epoch(member, epoch, owned)
+    member = group.named_member(member_id, instance_id)
+    # The member may have lost the response with its epoch. It then has at most what it was assigned before.
+    is_former = member.epoch > epoch == member.previous_epoch and _is_subset(owned, member.assigned)
+    if epoch != member.epoch and not is_former:
+        raise group.fenced_epoch(member, epoch)
     return member
 
 
@@ -75,32 +70,8 @@ def _joining_static_member(
     if existing is None:
         return group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
     if not is_classic and existing.classic is None and existing.epoch != LEAVE_STATIC_EPOCH:
-        message = (
-            f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id "
-            f"is owned by {existing.member_id} member."
-        )
-        raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, message)
+        raise group.unreleased_instance(member_id, existing)
     return replace(existing, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
-
-
-def _validate_epoch(member: ConsumerGroupMember, epoch: int, owned: OwnedPartitions) -> None:
-    """Raise FENCED_MEMBER_EPOCH unless the epoch is that of the member, or the one before.
-
-    The member may have lost the response with its epoch. It then has at most what it was assigned before.
-    """
-    if epoch == member.epoch:
-        return
-    if epoch > member.epoch:
-        comparison = "greater"
-    elif epoch == member.previous_epoch and _is_subset(owned, member.assigned):
-        return
-    else:
-        comparison = "smaller"
-    message = (
-        f"The consumer group member has a {comparison} member epoch ({epoch}) than the one known by the group "
-        f"coordinator ({member.epoch}). {_REJOIN}"
-    )
-    raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, message)
 
 
 def _is_subset(owned: OwnedPartitions, assigned: AssignedPartitions) -> bool:

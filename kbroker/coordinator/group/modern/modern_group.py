@@ -66,6 +66,10 @@ class ModernGroup(Group, Generic[M, T]):
     # Members.
 
     @property
+    def protocol_type_name(self) -> str:
+        return self.type_name
+
+    @property
     def member_count(self) -> int:
         return len(self.members)
 
@@ -113,6 +117,34 @@ class ModernGroup(Group, Generic[M, T]):
             )
             raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, message)
         return member
+
+    def named_member(self, member_id: str, instance_id: str | None) -> M:
+        """Return the member that a request names. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        if instance_id is None:
+            return self.existing_member(member_id)
+        return self.existing_static_member(member_id, instance_id)
+
+    def check_size(self, max_size: int) -> None:
+        """Raise GROUP_MAX_SIZE_REACHED if a new member would be one too many."""
+        if len(self.members) >= max_size:
+            message = f"The {self.type_name} group has reached its maximum capacity of {max_size} members."
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
+
+    def unreleased_instance(self, member_id: str, owner: M) -> KafkaError:
+        message = (
+            f"Static member {member_id} with instance id {owner.instance_id} cannot join the group because the "
+            f"instance id is owned by {owner.member_id} member."
+        )
+        return KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, message)
+
+    def fenced_epoch(self, member: M, epoch: int, mismatch: str = "") -> KafkaError:
+        """Return the error of a request with another epoch than the member's."""
+        comparison = "greater" if epoch > member.epoch else "smaller"
+        message = (
+            f"The {self.type_name} group member has a {comparison} member epoch ({epoch}) than the one known by the "
+            f"group coordinator ({member.epoch}){mismatch}. The member must abandon all its partitions and rejoin."
+        )
+        return KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, message)
 
     def target_of(self, member: M) -> T:
         """Return the target of a member, or of the static member that it replaces."""

@@ -74,6 +74,14 @@ class ModernGroups(GroupKind[G]):
     def replay(self, record: Any) -> None:
         self._replays[type(record)](record)
 
+    def replay_group_epoch(self, record: Any) -> None:
+        group_id, value = record
+        if value is None:
+            self.remove(group_id)
+        else:
+            group = self.find_or_create(group_id)
+            group.group_epoch, group.metadata_hash = value.epoch, value.metadata_hash
+
     def replay_member(self, record: Any) -> None:
         group_id, member_id, value = record
         if value is None:

@@ -1,17 +1,23 @@
 """The topics to which groups subscribe: their ids, partitions and hashes, by name.
 
-What follows from a topic is computed once, until topics change.
+What follows from a topic is computed once, until topics change. The hash of a group's topics says whether its target
+has to be computed again. It is stored with the group's epoch, and has Kafka's bytes (Utils.computeTopicHash,
+computeGroupHash).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from struct import Struct, pack
 from typing import NamedTuple
 
-from kbroker.coordinator.group.modern.topic_hash import group_hash, topic_hash
 from kbroker.coordinator.group.topics import GroupTopic
+from kbroker.coordinator.xxh3 import xxh3_64
 from kbroker.runtime.turns import paced
 
 # Sets of names whose ids are remembered. Most members of a group have the same subscription.
 MAX_REMEMBERED = 256
+_MAGIC = b"\0"
+_INT = Struct("<i").pack
+_SIGN = 1 << 63
 
 
 class KnownTopic(NamedTuple):
@@ -64,3 +70,29 @@ class SubscribedTopics:
                 topic_id, partition_count, racks = found
                 topic = known[name] = KnownTopic(topic_id, partition_count, topic_hash(topic_id, name, racks))
             yield name, topic
+
+
+def topic_hash(topic_id: bytes, name: str, racks: Sequence[Iterable[str]]) -> int:
+    """Return the hash of a topic. `racks` has, for each partition, the racks of its replicas that have one."""
+    # Words are little-endian, but the id is two of them.
+    parts = [_MAGIC, topic_id[7::-1], topic_id[:7:-1], _string(name), _INT(len(racks))]
+    for partition, partition_racks in enumerate(paced(racks)):
+        parts.append(_INT(partition))
+        for rack in sorted(partition_racks):
+            # Both the caller and the hash of a string add the length.
+            string = _string(rack)
+            parts += (string[-4:], string)
+    return xxh3_64(b"".join(parts))
+
+
+def _string(text: str) -> bytes:
+    units = text.encode("utf-16-le", "surrogatepass")
+    return units + _INT(len(units) // 2)
+
+
+def group_hash(hashes: Mapping[str, int]) -> int:
+    """Return the signed hash of topics, by name; 0 if there are none. Topics that do not exist are left out."""
+    if not hashes:
+        return 0
+    value = xxh3_64(pack(f"<{len(hashes)}Q", *(hashes[name] for name in sorted(hashes))))
+    return value - (value & _SIGN) * 2

@@ -222,23 +222,15 @@ def _find_member(group: ShareGroup, member_id: str, epoch: int, max_size: int) -
 
     Raises GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH.
     """
-    if member_id not in group.members and len(group.members) >= max_size:
-        message = f"The share group has reached its maximum capacity of {max_size} members."
-        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
+    if member_id not in group.members:
+        group.check_size(max_size)
     if epoch == JOIN_EPOCH:
         return group.members.get(member_id) or ShareGroupMember(member_id=member_id)
     member = group.existing_member(member_id)
     # A member that has lost the response with its epoch sends the one before.
     if epoch > member.epoch or (epoch < member.epoch and epoch != member.previous_epoch):
-        comparison, mismatch = "greater", ""
-        if epoch < member.epoch:
-            comparison = "smaller"
-            mismatch = f", and it does not match the previous member epoch ({member.previous_epoch})"
-        message = (
-            f"The share group member has a {comparison} member epoch ({epoch}) than the one known by the group "
-            f"coordinator ({member.epoch}){mismatch}. The member must abandon all its partitions and rejoin."
-        )
-        raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, message)
+        mismatch = f", and it does not match the previous member epoch ({member.previous_epoch})"
+        raise group.fenced_epoch(member, epoch, mismatch if epoch < member.epoch else "")
     return member
 
 

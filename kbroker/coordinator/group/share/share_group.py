@@ -104,10 +104,6 @@ class ShareGroup(ModernGroup[ShareGroupMember, Assignment]):
     def state_name(self) -> str:
         return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
 
-    @property
-    def protocol_type_name(self) -> str:
-        return self.type_name
-
     def abandoned_topics(self, before_ms: int) -> list[bytes]:
         """Return the topics whose initialization has begun before a time, or on another broker, and is not known to
         have ended."""

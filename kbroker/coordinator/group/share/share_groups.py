@@ -57,7 +57,7 @@ class ShareGroups(ModernGroups[ShareGroup]):
         super().__init__(shard)
         self._replays = {
             ShareMemberMetadata: self.replay_member,
-            ShareGroupEpoch: self._replay_group_epoch,
+            ShareGroupEpoch: self.replay_group_epoch,
             ShareTargetEpoch: self.replay_target_epoch,
             ShareTargetAssignment: self.replay_target,
             ShareCurrentAssignment: self.replay_current_assignment,
@@ -197,14 +197,6 @@ class ShareGroups(ModernGroups[ShareGroup]):
         return super().on_topics_changed(group, topics)
 
     # Replay.
-
-    def _replay_group_epoch(self, record: ShareGroupEpoch) -> None:
-        if record.value is None:
-            self.remove(record.group_id)
-        else:
-            group = self.find_or_create(record.group_id)
-            group.group_epoch = record.value.epoch
-            group.metadata_hash = record.value.metadata_hash
 
     def _replay_states(self, record: ShareStateTopics) -> None:
         if record.value is not None:

@@ -5,7 +5,6 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from kbroker.common import KafkaError
 from kbroker.coordinator.group.modern.modern_member import JOIN_EPOCH, LEAVE_STATIC_EPOCH
 from kbroker.coordinator.group.streams.current_assignment import TaskSets
 from kbroker.coordinator.group.streams.records import (
@@ -16,9 +15,8 @@ from kbroker.coordinator.group.streams.records import (
     target_record,
 )
 from kbroker.coordinator.group.streams.streams_group import StreamsGroup
-from kbroker.coordinator.group.streams.streams_group_member import NO_ASSIGNED_TASKS, StreamsGroupMember
+from kbroker.coordinator.group.streams.streams_group_member import NO_ASSIGNED_TASKS, AssignedTasks, StreamsGroupMember
 from kbroker.runtime.turns import paced
-from protocol.errors import ErrorCode
 
 
 def find_member(
@@ -30,49 +28,27 @@ def find_member(
     """
     if epoch == JOIN_EPOCH:
         static = None if instance_id is None else group.static_member(instance_id)
-        if static is None and member_id not in group.members and len(group.members) >= max_size:
-            message = f"The streams group has reached its maximum capacity of {max_size} members."
-            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
-        if static is not None:
-            return _successor(static, member_id)
-        return group.members.get(member_id) or StreamsGroupMember(member_id=member_id)
-    if instance_id is None:
-        member = group.existing_member(member_id)
-    else:
-        member = group.existing_static_member(member_id, instance_id)
-    _validate_epoch(member, epoch, owned)
+        if static is None:
+            if member_id not in group.members:
+                group.check_size(max_size)
+            return group.members.get(member_id) or StreamsGroupMember(member_id=member_id)
+        if static.epoch != LEAVE_STATIC_EPOCH:
+            raise group.unreleased_instance(member_id, static)
+        # It takes over the tasks of the member that left with epoch -2.
+        return replace(static, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
+    member = group.named_member(member_id, instance_id)
+    # The member may have lost the response with its epoch. It then has at most what it was assigned before.
+    is_former = member.epoch > epoch == member.previous_epoch and _is_subset(owned, member.assigned)
+    if epoch != member.epoch and not is_former:
+        raise group.fenced_epoch(member, epoch)
     return member
 
 
-def _successor(static: StreamsGroupMember, member_id: str) -> StreamsGroupMember:
-    """Return the member that takes over the tasks of a static member that left with epoch -2."""
-    if static.epoch != LEAVE_STATIC_EPOCH:
-        message = (
-            f"Static member {member_id} with instance id {static.instance_id} cannot join the group because the "
-            f"instance id is owned by {static.member_id} member."
-        )
-        raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, message)
-    return replace(static, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
-
-
-def _validate_epoch(member: StreamsGroupMember, epoch: int, owned: TaskSets | None) -> None:
-    """Raise FENCED_MEMBER_EPOCH unless the epoch is that of the member, or the one before.
-
-    The member may have lost the response with its epoch. It then has at most what it was assigned before.
-    """
-    if epoch == member.epoch:
-        return
-    comparison = "greater" if epoch > member.epoch else "smaller"
-    if epoch == member.previous_epoch and comparison == "smaller" and owned is not None:
-        assigned = member.assigned
-        is_active_subset = owned.active <= assigned.active.keys()
-        if is_active_subset and owned.standby <= assigned.standby and owned.warmup <= assigned.warmup:
-            return
-    message = (
-        f"The streams group member has a {comparison} member epoch ({epoch}) than the one known by the group "
-        f"coordinator ({member.epoch}). The member must abandon all its partitions and rejoin."
-    )
-    raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, message)
+def _is_subset(owned: TaskSets | None, assigned: AssignedTasks) -> bool:
+    if owned is None:
+        return False
+    is_active_subset = owned.active <= assigned.active.keys()
+    return is_active_subset and owned.standby <= assigned.standby and owned.warmup <= assigned.warmup
 
 
 def replacement_records(

@@ -114,10 +114,6 @@ class StreamsGroup(CommittingGroup[StreamsGroupMember, Tasks]):
     def state_name(self) -> str:
         return self.state.value
 
-    @property
-    def protocol_type_name(self) -> str:
-        return self.type_name
-
     def set_topology(self, topology: StreamsGroupTopologyValue | None) -> None:
         self.topology = topology
         self.configured = None

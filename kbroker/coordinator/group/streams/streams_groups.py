@@ -53,13 +53,14 @@ class StreamsGroups(ModernGroups[StreamsGroup]):
     state_names = tuple(state.value for state in StreamsGroupState)
     codec = CODEC
     feature = (STREAMS_VERSION, 1)
+    is_configured = True
     group_class = StreamsGroup
     member_class = StreamsGroupMember
 
     def __init__(self, shard: GroupShard) -> None:
         super().__init__(shard)
         self._replays = {
-            StreamsGroupEpoch: self._replay_group_epoch,
+            StreamsGroupEpoch: self.replay_group_epoch,
             StreamsMemberMetadata: self._replay_member,
             StreamsTargetEpoch: self.replay_target_epoch,
             StreamsTargetAssignment: self.replay_target,
@@ -115,10 +116,7 @@ class StreamsGroups(ModernGroups[StreamsGroup]):
 
     def _leave(self, request: StreamsGroupHeartbeatRequest) -> CoordinatorResult[StreamsHeartbeat]:
         group = self.existing_group(request.group_id)
-        if request.instance_id is None:
-            member = group.existing_member(request.member_id)
-        else:
-            member = group.existing_static_member(request.member_id, request.instance_id)
+        member = group.named_member(request.member_id, request.instance_id)
         response = StreamsGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
         is_temporary = request.member_epoch == LEAVE_STATIC_EPOCH
         records = leave_temporarily(group, member) if is_temporary else remove_members(group, [member])
@@ -144,16 +142,12 @@ class StreamsGroups(ModernGroups[StreamsGroup]):
 
     # Replay.
 
-    def _replay_group_epoch(self, record: StreamsGroupEpoch) -> None:
-        group_id, value = record
-        if value is None:
-            self.remove(group_id)
-        else:
-            group = self.find_or_create(group_id)
-            group.group_epoch = value.epoch
-            group.metadata_hash = value.metadata_hash
-            group.validated_topology_epoch = value.validated_topology_epoch
-            group.configs = {config.key: config.value for config in value.last_assignment_configs or ()}
+    def replay_group_epoch(self, record: StreamsGroupEpoch) -> None:
+        super().replay_group_epoch(record)
+        if record.value is not None:
+            group, configs = self.find_or_create(record.group_id), record.value.last_assignment_configs or ()
+            group.validated_topology_epoch = record.value.validated_topology_epoch
+            group.configs = {config.key: config.value for config in configs}
 
     def _replay_member(self, record: StreamsMemberMetadata) -> None:
         group = self.shard.find(StreamsGroup, record.group_id)

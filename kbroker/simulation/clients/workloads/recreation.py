@@ -19,7 +19,13 @@ from kbroker.simulation.clients.records import RecordShape, ValueSource, build_r
 from kbroker.simulation.clients.workloads.context import WorkloadContext
 from kbroker.simulation.runtime.environment import EPOCH_MS
 from protocol.errors import ErrorCode
-from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from protocol.messages.k00_produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from protocol.records.batch import build_batch
@@ -35,6 +41,17 @@ CHECK_TIMEOUT_S = 2.0
 
 # The committed offset of a partition without one.
 NO_OFFSET = -1
+
+
+async def send_batch(
+    connection: SimClientConnection, topic_id: bytes, index: int, values: Sequence[int], random: Random
+) -> PartitionProduceResponse:
+    """Send one batch with acks=all, without retries. Raises OSError."""
+    at_ms = EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
+    batch = build_batch(build_records(values, at_ms, RecordShape(), random))
+    topic = TopicProduceData(topic_id=topic_id, partition_data=[PartitionProduceData(index=index, records=batch)])
+    request = ProduceRequest(acks=-1, timeout_ms=BROKER_TIMEOUT_MS, topic_data=[topic])
+    return (await connection.request(request, ProduceResponse)).responses[0].partition_responses[0]
 
 
 class BrokenDeletion(AssertionError):
@@ -255,16 +272,8 @@ class RecreatedTopic:
         """Send one batch, without retries. Raises OSError."""
         connection = await self._leader(cluster)
         values, after_deletion = self._values.allocate(self._random.choice((1, 3, 10))), self._is_over(incarnation)
-        at_ms = EPOCH_MS + int(self.context.loop.time() * 1000)
-        batch = build_batch(build_records(values, at_ms, RecordShape(), self._random))
-        data = [PartitionProduceData(index=0, records=batch)]
-        request = ProduceRequest(
-            acks=-1,
-            timeout_ms=BROKER_TIMEOUT_MS,
-            topic_data=[TopicProduceData(topic_id=incarnation.topic_id, partition_data=data)],
-        )
         incarnation.send(values)
-        response = (await connection.request(request, ProduceResponse)).responses[0].partition_responses[0]
+        response = await send_batch(connection, incarnation.topic_id, 0, values, self._random)
         if not response.error_code:
             incarnation.acknowledge(response.base_offset, values, after_deletion=after_deletion)
         else:

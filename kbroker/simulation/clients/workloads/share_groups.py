@@ -6,7 +6,8 @@ What they see is checked with the rules of share_rules.py.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from random import Random
 
 from kbroker.client.requests import GROUP as GROUP_KEY
@@ -18,8 +19,8 @@ from kbroker.simulation.checker.history import History, Poll, TopicPartition
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.cluster import Cluster, CoordinatorClient, UnavailableError
 from kbroker.simulation.clients.group_offsets import EARLIEST, LATEST, list_offset
-from kbroker.simulation.clients.records import MAX_DECOMPRESSED
-from kbroker.simulation.clients.share_member import ShareMember, Types
+from kbroker.simulation.clients.records import MAX_DECOMPRESSED, read_batches
+from kbroker.simulation.clients.share_member import ALL_RECORDS, ShareMember, Types
 from kbroker.simulation.clients.workloads.context import StopSignal, WorkloadContext
 from kbroker.simulation.clients.workloads.share_rules import Place, SharedRecords, SharePolicy
 from protocol.errors import ErrorCode
@@ -45,7 +46,8 @@ ACCEPT, RELEASE, REJECT, RENEW = (
 
 
 class ShareGroupWorkload:
-    """`partitions`: those that the group consumes. `leader_of`: as that of ShareMember."""
+    """`partitions`: those that the group consumes. `leader_of`: as that of ShareMember. `added`: those of a topic
+    that an operator deletes and creates (share_changes.py)."""
 
     def __init__(
         self,
@@ -57,6 +59,7 @@ class ShareGroupWorkload:
         committed_only: bool,
     ) -> None:
         self.committed_only = committed_only
+        self.added: list[TopicPartition] = []
         self._partitions = list(partitions)
         self._topics = list(dict.fromkeys(topic for topic, _ in partitions))
         self._leader_of = leader_of
@@ -68,7 +71,17 @@ class ShareGroupWorkload:
             has_dead_letters=random.random() < 0.6,
         )
         self._max_locks = random.choice((100, 100, 500))
-        self._records = SharedRecords(self.policy)
+        self.records = SharedRecords(self.policy)
+        self.is_paused = False
+        self._running = 0
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return [*self._partitions, *self.added]
+
+    def subscribe(self, topic: str) -> None:
+        """Let the members that begin from now on consume another topic."""
+        self._topics.append(topic)
 
     @property
     def configs(self) -> dict[str, str]:
@@ -92,20 +105,34 @@ class ShareGroupWorkload:
         """Run one member after the other, until asked to stop. Raises BrokenShareGroup."""
         number = 0
         while not context.stop.requested:
+            if self.is_paused:
+                await asyncio.sleep(HEARTBEAT_S * 0.1)
+                continue
             # Some return with the same id, as which the leader and the coordinator may still know them.
             number += random.random() < 0.5
             cluster = context.cluster(name, random, consumer_protocol=True)
             member = ShareMember(
-                cluster, random, GROUP, f"{name}.{number}", self._topics, self._records, self._leader_of
+                cluster, random, GROUP, f"{name}.{number}", self._topics, self.records, self._leader_of
             )
+            self._running += 1
             beating = context.loop.create_task(self._beat(member, random))
             try:
-                await _Program(context.stop, cluster, member, random, self._records, self.policy.lock_s).run()
-                if random.random() < 0.5 or context.stop.requested:
+                await _Program(self, context.stop, cluster, member, random).run()
+                if random.random() < (0.95 if self.is_paused else 0.5) or context.stop.requested:
                     await member.leave()
             finally:
                 beating.cancel()
                 member.close()
+                self._running -= 1
+
+    @asynccontextmanager
+    async def without_members(self) -> AsyncIterator[None]:
+        """The members end meanwhile. The coordinator may still know those that do not leave."""
+        self.is_paused = True
+        while self._running:
+            await asyncio.sleep(HEARTBEAT_S * 0.1)
+        yield
+        self.is_paused = False
 
     async def _beat(self, member: ShareMember, random: Random) -> None:
         while True:
@@ -120,7 +147,7 @@ class ShareGroupWorkload:
         coordinator = CoordinatorClient(cluster, GROUP, GROUP_KEY)
         rows = [
             DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=sorted(indexes))
-            for name, indexes in _by_topic(self._partitions).items()
+            for name, indexes in _by_topic(self.partitions).items()
         ]
         groups = [DescribeShareGroupOffsetsRequestGroup(group_id=GROUP, topics=rows)]
 
@@ -139,7 +166,7 @@ class ShareGroupWorkload:
                 for row in topic.partitions
                 if not row.error_code
             }
-            ends = {tp: (await list_offset(cluster, tp, LATEST))[0] for tp in self._partitions}
+            ends = {tp: (await list_offset(cluster, tp, LATEST))[0] for tp in self.partitions}
             return all(starts.get(tp) == end or end == 0 for tp, end in ends.items())
 
         while not await cluster.retry(is_finished):
@@ -152,8 +179,11 @@ class ShareGroupWorkload:
         """Compare what members got with the final reads and the dead letters. Raises BrokenShareGroup."""
         cluster = Cluster(context.loop, context.bootstrap, random, "shared-end")
         letters = await _read_dead_letters(cluster)
-        cluster.close()
         log: dict[Place, int] = {}
+        for tp in self.added:
+            async for data in _read_log(cluster, tp):
+                log.update({(tp, offset): value for offset, value in read_batches(data, 0, (), ALL_RECORDS).reads})
+        cluster.close()
         for operation in history.operations:
             action = operation.action
             if (
@@ -163,7 +193,7 @@ class ShareGroupWorkload:
                 and action.committed_only == self.committed_only
             ):
                 log.update({(read.tp, read.offset): read.value for read in action.reads})
-        self._records.check_at_the_end(log, letters, is_complete=is_complete)
+        self.records.check_at_the_end(log, letters, is_complete=is_complete)
 
 
 def _by_topic(partitions: Sequence[TopicPartition]) -> dict[str, list[int]]:
@@ -173,12 +203,10 @@ def _by_topic(partitions: Sequence[TopicPartition]) -> dict[str, list[int]]:
     return found
 
 
-async def _read_dead_letters(cluster: Cluster) -> Counter[Place]:
-    """Return the number of dead letters of each record."""
-    tp = DEAD_LETTERS, 0
+async def _read_log(cluster: Cluster, tp: TopicPartition) -> AsyncIterator[bytes]:
+    """Yield the batches of a partition."""
     position, _ = await cluster.retry(lambda: list_offset(cluster, tp, EARLIEST))
     end, _ = await cluster.retry(lambda: list_offset(cluster, tp, LATEST))
-    letters: Counter[Place] = Counter()
     while position < end:
         request = FetchRequest(
             max_wait_ms=100,
@@ -187,23 +215,30 @@ async def _read_dead_letters(cluster: Cluster) -> Counter[Place]:
                 FetchTopic(
                     topic=tp[0],
                     topic_id=cluster.topic_ids[tp[0]],
-                    partitions=[FetchPartition(partition=0, fetch_offset=position, partition_max_bytes=1 << 20)],
+                    partitions=[FetchPartition(partition=tp[1], fetch_offset=position, partition_max_bytes=1 << 20)],
                 )
             ],
         )
         try:
             response = await (await cluster.leader(tp)).request(request, FetchResponse)
-            data = response.responses[0].partitions[0].records or b""
+            data = bytes(response.responses[0].partitions[0].records or b"")
         except (OSError, IndexError):
             cluster.forget_leader(tp)
             await cluster.backoff()
             continue
+        position = max([header.next_offset for _, header in iter_headers(data)], default=position)
+        yield data
+
+
+async def _read_dead_letters(cluster: Cluster) -> Counter[Place]:
+    """Return the number of dead letters of each record."""
+    letters: Counter[Place] = Counter()
+    async for data in _read_log(cluster, (DEAD_LETTERS, 0)):
         for pos, header in iter_headers(data):
             for record in iter_batch_records(memoryview(data)[pos : pos + header.size], header, MAX_DECOMPRESSED):
                 found = {key.decode(): value or b"" for key, value in record.headers}
                 place = found[headers.TOPIC].decode(), int(found[headers.PARTITION])
                 letters[place, int(found[headers.OFFSET])] += 1
-            position = header.next_offset
     return letters
 
 
@@ -211,20 +246,14 @@ class _Program:
     """What one member does with the records that it gets, until it dies, leaves, or is stopped."""
 
     def __init__(
-        self,
-        stop: StopSignal,
-        cluster: Cluster,
-        member: ShareMember,
-        random: Random,
-        records: SharedRecords,
-        lock_s: float,
+        self, group: ShareGroupWorkload, stop: StopSignal, cluster: Cluster, member: ShareMember, random: Random
     ) -> None:
+        self._group = group
         self._stop = stop
         self._cluster = cluster
         self._member = member
         self._random = random
-        self._records = records
-        self._lock_s = lock_s
+        self._lock_s = group.policy.lock_s
         # By leader, what the next fetch acknowledges.
         self._next: dict[int, Types] = {}
 
@@ -233,15 +262,14 @@ class _Program:
         return self._random.random() < chance and not self._stop.draining
 
     async def run(self) -> None:
-        while not self._stop.requested and not self._happens(0.01):
+        while not self._stop.requested and not self._group.is_paused and not self._happens(0.01):
             drawn = await self._member.draw_leader()
             if drawn is None:
                 await self._cluster.backoff()
                 continue
             node, partitions = drawn
-            received = await self._member.fetch(
-                node, partitions, self._next.pop(node, {}), self._random.choice((0, 100, 500))
-            )
+            types, max_wait_ms = self._next.pop(node, {}), self._random.choice((0, 100, 500))
+            received = await self._member.fetch(node, partitions, types, max_wait_ms, is_greedy=self._stop.draining)
             if not received:
                 await self._cluster.backoff()
             elif not self._happens(0.05):
@@ -274,7 +302,7 @@ class _Program:
         """Accept a record that another member has."""
         now_s = self._cluster.loop.time()
         for tp in partitions:
-            for offset, holder in self._records.locked(tp, now_s):
+            for offset, holder in self._group.records.locked(tp, now_s):
                 if holder != self._member.member_id:
                     yield tp, {offset: ACCEPT}
                     break

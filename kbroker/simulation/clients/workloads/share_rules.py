@@ -6,6 +6,8 @@
 - An acknowledged record never comes back.
 - In the end each record was accepted, rejected or given up by a member that had it, or it was delivered too often; and
   in the last two cases it has a dead letter.
+- When an operator has set the start offset of a partition, all this begins anew with the records from there on, and
+  others cannot be acknowledged any more. When a topic is created again, it begins anew with its records.
 
 Times are those of the event loop, in seconds. What a client does not know counts in favour of the broker: a request
 without a response may have had its effect.
@@ -97,6 +99,21 @@ class SharedRecords:
         self._records: dict[Place, _Record] = {}
         # How many fetches of each partition have no response: each may have delivered any record once.
         self._lost_fetches: Counter[TopicPartition] = Counter()
+        # The start offsets that an operator has set, and the values of topics that were deleted.
+        self._starts: dict[TopicPartition, int] = {}
+        self._deleted: set[int] = set()
+
+    # What an operator does.
+
+    def renew(self, tp: TopicPartition, start: int) -> None:
+        """The group begins with a partition at an offset. No member had a request in progress."""
+        self._starts[tp] = start
+        self._records = {place: record for place, record in self._records.items() if place[0] != tp}
+
+    def delete(self, partitions: Collection[TopicPartition], values: Collection[int]) -> None:
+        """A topic with these records is about to be deleted. Brokers that have not heard of it may deliver them."""
+        self._deleted.update(values)
+        self._starts.update(dict.fromkeys(partitions, 0))
 
     # What members do.
 
@@ -104,6 +121,10 @@ class SharedRecords:
         """Raises BrokenShareGroup."""
         for offset, (value, count) in delivery.records.items():
             record = self._records.setdefault((delivery.tp, offset), _Record(value))
+            if value in self._deleted:
+                continue
+            if record.value in self._deleted:
+                record = self._records[delivery.tp, offset] = _Record(value)
             reason = self._fault(record, value, count, delivery)
             if reason:
                 what = f"{partition_name(delivery.tp)}@{offset} = {value}"
@@ -163,8 +184,14 @@ class SharedRecords:
         member, tp, types, begun_s = acknowledging
         for offset, kind in types.items():
             record = self._records[tp, offset]
+            if record.value in self._deleted or (tp in self._starts and member not in record.counts):
+                # The record of the topic before this one.
+                continue
             if outcome is Outcome.FAILED and member in record.counts:
                 record.causes[kind] -= 1
+            elif outcome is Outcome.OK and offset < self._starts.get(tp, 0) and kind != AcknowledgeType.RENEW:
+                where = f"{partition_name(tp)}@{offset} = {record.value}"
+                raise BrokenShareGroup(f"{member} acknowledged {where}, and the group starts at {self._starts[tp]}")
             elif outcome is Outcome.OK and kind in FINAL:
                 # Also if it had no effect, because the record was finished before.
                 record.finished_s = now_s if record.finished_s is None else min(record.finished_s, now_s)
@@ -194,6 +221,8 @@ class SharedRecords:
         number of dead letters of each record.
         """
         for place, value in log.items():
+            if place[1] < self._starts.get(place[0], 0):
+                continue
             record = self._records.get(place, _Record(value))
             name = f"{partition_name(place[0])}@{place[1]}"
             if record.value != value:
@@ -206,11 +235,12 @@ class SharedRecords:
                 raise BrokenShareGroup(f"{name} = {value} is finished, but no member has processed it: {record}")
             if self._policy.has_dead_letters and not letters.get(place):
                 raise BrokenShareGroup(f"{name} = {value} was not processed, and has no dead letter: {record}")
-        unread = [place for place in self._records if place not in log]
+        unread = [place for place in self._records if place not in log and place[0] not in self._starts]
         if is_complete and unread:
             raise BrokenShareGroup(f"members got records that consumers do not see: {unread[:5]}")
         for place in letters:
-            found = self._records.get(place)
+            # Letters of a former life of the partition count for nothing.
+            found = None if place[0] in self._starts else self._records.get(place)
             processed = found is not None and not found.causes[AcknowledgeType.REJECT] and found.finished_s is not None
             if processed and found is not None and max(found.counts.values()) < self._policy.delivery_limit:
                 raise BrokenShareGroup(f"{place} was accepted, and has a dead letter: {found}")

@@ -20,6 +20,7 @@ from tests.compat.crash.checks import TopicRecords, read_topics
 from tests.compat.reports import reports
 from tests.compat.spark.helpers import Streams, load
 from tests.compat.support import DEADLINE_S, eventually, unique
+from tests.sampling import runs_in_third
 
 KILLS = int(os.environ.get("KBROKER_COMPAT_KILLS", "2"))
 # Only a test that hangs may reach it: seconds.
@@ -76,6 +77,7 @@ class Copy:
         eventually(lambda: self.rows() >= count, f"{count} rows of the query", interval=0.2, progress=self.rows)
 
 
+@runs_in_third(2)
 def test_clients_notice_restarts_and_kills_as_pauses(
     cluster: Cluster, clients: Clients, streams: Streams, request: pytest.FixtureRequest
 ) -> None:

@@ -9,10 +9,12 @@ from tests.compat.cluster.cluster import IS_KBROKER
 from tests.compat.cluster.growth.growth import Growth
 from tests.compat.reports import reports
 from tests.compat.support import EXTERNAL_BOOTSTRAP
+from tests.sampling import runs_in_third
 
 SEED = int(os.environ.get("KBROKER_COMPAT_SEED", "1"))
 
 
+@runs_in_third(0)
 @pytest.mark.skipif(not IS_KBROKER or EXTERNAL_BOOTSTRAP != "", reason="not run: needs its own brokers")
 @pytest.mark.timeout(1200)
 def test_controllers_are_killed_while_brokers_join_and_leave(tmp_path: Path, request: pytest.FixtureRequest) -> None:

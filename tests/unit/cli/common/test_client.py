@@ -1,12 +1,10 @@
 """Error texts, and the selection of partitions."""
 
 import pytest
-from kafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
 
 from kbroker.cli.common.client import (
     client_error_text,
     error_code_text,
-    kafka_python_error_text,
     select_partitions,
     topic_error_text,
 )
@@ -44,12 +42,6 @@ def test_errors_of_the_client() -> None:
     failure.address = "h:9092"
     assert client_error_text(failure) == "no response from h:9092: Connection refused"
     assert client_error_text(UnknownBroker(4)) == "there is no broker 4"
-
-
-def test_errors_of_kafka_python() -> None:
-    assert kafka_python_error_text(KafkaTimeoutError("no response")) == "timed out: no response"
-    assert kafka_python_error_text(AssertionError("Key must be bytes")) == "Key must be bytes"
-    assert kafka_python_error_text(TopicAuthorizationFailedError("t")) == "t (TOPIC_AUTHORIZATION_FAILED)"
 
 
 def test_exception_texts() -> None:

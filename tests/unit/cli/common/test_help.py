@@ -64,4 +64,4 @@ def test_hidden_options_are_not_shown() -> None:
 def test_a_group_lists_the_first_sentences_of_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topics", "--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "  delete    Delete topics and their records." in lines
+    assert "  delete          Delete topics and their records." in lines

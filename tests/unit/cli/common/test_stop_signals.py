@@ -56,24 +56,3 @@ def test_an_interrupt_that_is_ignored_is_raised_again() -> None:
 def test_an_interrupt_is_raised_at_once() -> None:
     with pytest.raises(KeyboardInterrupt), Interrupts():
         os.kill(os.getpid(), signal.SIGINT)
-
-
-def poll(interrupts: Interrupts, number: int, times: int, steps: list[str]) -> None:
-    with interrupts.deferred():
-        for _ in range(times):
-            os.kill(os.getpid(), number)
-        steps.append("end of poll")
-
-
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_is_deferred_to_the_end_of_the_poll_and_a_second_one_interrupts_it(number: int) -> None:
-    steps: list[str] = []
-    with Interrupts(SIGNALS) as interrupts:
-        with pytest.raises(KeyboardInterrupt):
-            poll(interrupts, number, 1, steps)
-        assert steps == ["end of poll"]
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), number)
-        with pytest.raises(KeyboardInterrupt):
-            poll(interrupts, number, 2, steps)
-    assert steps == ["end of poll"]

@@ -11,7 +11,7 @@ from kbroker.cli.doctor.security_checks import check_certificates, check_open_li
 from kbroker.cli.start.options import StartOptions, load_properties
 from kbroker.client.security import NO_SECURITY, use_security
 from kbroker.config import BrokerConfig
-from kbroker.pipeline.client_properties import parse_client_security
+from kbroker.config.client_properties import parse_client_security
 from kbroker.runtime.real_disk import RealDisk
 
 pytest.importorskip("cryptography", reason="not run: --secure needs cryptography (extra `secure`)")

@@ -3,14 +3,16 @@
 import io
 import sys
 import types
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from kbroker.cli.common.values import PartitionPosition
 from kbroker.cli.records.polling import Printer, resolve_position
+from kbroker.client.consumer import CREATE_TIME, ConsumedRecord
+from kbroker.common import TopicPartition
 
-A, B = ("t", 0), ("t", 1)
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 LOG_START = {A: 10, B: 0}
 LOG_END = {A: 100, B: 5}
 
@@ -31,7 +33,7 @@ def test_positions_are_clamped_to_the_log(position: PartitionPosition, expected:
 
 
 def test_a_time_after_the_last_record_is_the_log_end() -> None:
-    assert resolve_position(PartitionPosition("time", 7), LOG_START, LOG_END, {A: 42, B: None}) == {A: 42, B: 5}
+    assert resolve_position(PartitionPosition("time", 7), LOG_START, LOG_END, {A: 42, B: -1}) == {A: 42, B: 5}
 
 
 def test_with_follow_the_end_may_be_a_future_offset() -> None:
@@ -41,11 +43,8 @@ def test_with_follow_the_end_may_be_a_future_offset() -> None:
     }
 
 
-class Record(NamedTuple):
-    """The fields of a consumed record that plain output needs."""
-
-    value: bytes
-    key: bytes | None = None
+def record(value: bytes) -> ConsumedRecord:
+    return ConsumedRecord("t", 0, 0, 0, CREATE_TIME, None, value, ())
 
 
 class PartialWriter(io.BytesIO):
@@ -58,5 +57,5 @@ class PartialWriter(io.BytesIO):
 def test_partial_writes_are_continued(monkeypatch: pytest.MonkeyPatch) -> None:
     out = PartialWriter()
     monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(buffer=out))
-    Printer(as_json=False, separator=None, for_terminal=False).print([Record(b"one"), Record(b""), Record(b"three")])
+    Printer(as_json=False, separator=None, for_terminal=False).print([record(b"one"), record(b""), record(b"three")])
     assert out.getvalue() == b"one\n\nthree\n"

@@ -1,7 +1,8 @@
 """The formats of produced and consumed records."""
 
 import json
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,19 +19,17 @@ from kbroker.cli.records.formats import (
     to_plain,
     to_terminal,
 )
+from kbroker.client.consumer import CREATE_TIME, ConsumedRecord
 
 
-class Consumed(NamedTuple):
-    """The fields of kafka-python's ConsumerRecord that are printed."""
-
-    key: bytes | None = None
-    value: bytes | None = b"v"
-    headers: list[tuple[str, bytes | None]] | None = None
-    topic: str = "orders"
-    partition: int = 3
-    offset: int = 17
-    timestamp: int = 1_795_000_000_000
-    timestamp_type: int = 0
+def consumed(
+    key: bytes | None = None,
+    value: bytes | None = b"v",
+    headers: Sequence[tuple[str, bytes | None]] = (),
+    timestamp: int = 1_795_000_000_000,
+    timestamp_type: int = CREATE_TIME,
+) -> ConsumedRecord:
+    return ConsumedRecord("orders", 3, 17, timestamp, timestamp_type, key, value, tuple(headers))
 
 
 def test_a_line_is_a_value_or_key_and_value() -> None:
@@ -91,27 +90,27 @@ names = st.text(max_size=8)
 
 @given(texts, texts, st.lists(st.tuples(names, texts), max_size=3))
 def test_json_round_trip(key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]) -> None:
-    line = to_json(Consumed(key, value, headers))
+    line = to_json(consumed(key, value, headers))
     assert b"\n" not in line
     assert record_from_json(line) == ProducerRecord(key, value, headers, 3, 1_795_000_000_000)
 
 
 def test_json_has_all_fields_but_no_timestamp_if_there_is_none() -> None:
-    fields: dict[str, Any] = json.loads(to_json(Consumed(timestamp_type=1)))
+    fields: dict[str, Any] = json.loads(to_json(consumed(timestamp_type=1)))
     assert fields["topic"] == "orders"
     assert (fields["partition"], fields["offset"], fields["timestamp_type"]) == (3, 17, "LogAppendTime")
-    assert "timestamp" not in json.loads(to_json(Consumed(timestamp=-1)))
+    assert "timestamp" not in json.loads(to_json(consumed(timestamp=-1)))
 
 
 def test_plain_output_is_the_value_unchanged() -> None:
-    assert to_plain(Consumed(b"k", b"\xff\x00"), None) == b"\xff\x00"
-    assert to_plain(Consumed(b"k", b"v"), b"\t") == b"k\tv"
-    assert to_plain(Consumed(None, None), b"\t") == b"\t"
+    assert to_plain(consumed(b"k", b"\xff\x00"), None) == b"\xff\x00"
+    assert to_plain(consumed(b"k", b"v"), b"\t") == b"k\tv"
+    assert to_plain(consumed(None, None), b"\t") == b"\t"
 
 
 def test_control_characters_are_escaped_on_a_terminal() -> None:
     hostile = b"\x1b]0;owned\x07\r\nnext"
-    line = to_terminal(Consumed(hostile, hostile, [("h\x1b[2J", hostile)]), colors=False)
+    line = to_terminal(consumed(hostile, hostile, [("h\x1b[2J", hostile)]), colors=False)
     assert b"\x1b" not in line
     assert b"\n" not in line
     assert b"\r" not in line
@@ -119,10 +118,10 @@ def test_control_characters_are_escaped_on_a_terminal() -> None:
 
 
 def test_the_terminal_line_has_the_position_of_the_record() -> None:
-    line = to_terminal(Consumed(b"k", None), colors=False).decode()
+    line = to_terminal(consumed(b"k", None), colors=False).decode()
     assert line.startswith("orders-3@17  20")
     assert line.endswith("k  null")
-    assert "\x1b[36mk" in to_terminal(Consumed(b"k"), colors=True).decode()
+    assert "\x1b[36mk" in to_terminal(consumed(b"k"), colors=True).decode()
 
 
 def test_printable_text_is_unchanged() -> None:

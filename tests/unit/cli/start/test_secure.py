@@ -94,6 +94,27 @@ def test_a_new_name_and_a_near_end_renew_the_certificate_and_not_the_authority(
     assert (tmp_path / "secure/ca.pem").read_bytes() == authority
 
 
+def test_the_key_of_the_authority_may_be_elsewhere(tmp_path: Path) -> None:
+    start(tmp_path)
+    authority, key = (tmp_path / "secure/ca.pem").read_bytes(), tmp_path / "secure/ca.key"
+    key.rename(tmp_path / "safe.key")
+    start(tmp_path)
+    with pytest.raises(CliError, match=r"server\.pem must be issued again, and .*ca\.key is missing"):
+        start(tmp_path, "--advertise", "other.example:9093")
+    assert (tmp_path / "secure/ca.pem").read_bytes() == authority
+    (tmp_path / "safe.key").rename(key)
+    start(tmp_path, "--advertise", "other.example:9093")
+    assert "other.example" in certificate_names(certificate(tmp_path))
+
+
+@pytest.mark.parametrize("password", ["", "two\nlines", 'a"quote', "back\\slash"])
+def test_a_password_that_the_files_of_clients_cannot_have(tmp_path: Path, password: str) -> None:
+    start(tmp_path)
+    (tmp_path / "secure/admin.password").write_text(password)
+    with pytest.raises(CliError, match=r"admin\.password must have one line, without quotes"):
+        start(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

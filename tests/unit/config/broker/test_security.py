@@ -38,7 +38,7 @@ def test_a_listener_with_sasl() -> None:
     assert security.sasl is not None
     assert security.sasl.plain_users == {"alice": 'se"cret;', "bob": "plain"}
     assert security.sasl.max_reauth_ms == {"PLAIN": 0, "SCRAM-SHA-256": 7}
-    assert security.sasl.max_receive_bytes == 65536
+    assert security.sasl.max_receive_bytes == 524_288
     assert "cret" not in repr(config)
     assert config.inter_broker_listener_name == "SEC"
 

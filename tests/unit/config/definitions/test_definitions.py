@@ -75,16 +75,17 @@ def test_the_configs_are_kafkas_and_kbrokers_own():
         assert set(definition) == kafka_names | OWN.get(resource, set())
 
 
-@pytest.mark.parametrize("config", KAFKA, ids=lambda config: f"{config[0]}-{config[1]}")
-def test_a_config_is_defined_as_in_kafka(config: list[str]):
-    resource, name, config_type, default, valid_range, update_mode, sensitive, importance = config
-    key = DEFINITIONS[resource][name]
-    assert key.type.name == config_type
-    assert format_value(key.default) == OTHER_DEFAULTS.get(name, default)
-    assert key.is_sensitive == sensitive
-    assert key.importance.value == importance
-    assert key.update_mode.value == update_mode
-    _check_range(key, valid_range)
+@pytest.mark.parametrize("resource", DEFINITIONS)
+def test_configs_are_defined_as_in_kafka(resource: str):
+    for own, name, config_type, default, valid_range, update_mode, sensitive, importance in KAFKA:
+        if own == resource:
+            key = DEFINITIONS[resource][name]
+            assert key.type.name == config_type, name
+            assert format_value(key.default) == OTHER_DEFAULTS.get(name, default), name
+            assert key.is_sensitive == sensitive, name
+            assert key.importance.value == importance, name
+            assert key.update_mode.value == update_mode, name
+            _check_range(key, valid_range)
 
 
 def _check_range(key: ConfigKey, valid_range: str) -> None:
@@ -113,12 +114,11 @@ ALL_KEYS = [
 ]
 
 
-@pytest.mark.parametrize("key", ALL_KEYS, ids=lambda key: key.name)
-def test_a_config_has_documentation_and_a_valid_default(key: ConfigKey):
-    assert key.documentation.endswith(".")
-    assert "  " not in key.documentation
-    if key.default is not None:
-        assert key.parse(format_value(key.default)) == key.default
+def test_configs_have_documentation_and_a_valid_default():
+    for key in ALL_KEYS:
+        assert key.documentation.endswith("."), key.name
+        assert "  " not in key.documentation, key.name
+        assert key.default is None or key.parse(format_value(key.default)) == key.default, key.name
 
 
 @pytest.mark.parametrize("definition", [ALL_TOPIC_CONFIGS, GROUP_CONFIGS], ids=["topic", "group"])

@@ -45,10 +45,10 @@ def test_underscores_stand_for_dots(variable: str, name: str):
     assert config_name(variable) == name
 
 
-@pytest.mark.parametrize("name", sorted(BROKER_CONFIGS))
-def test_every_broker_config_has_a_variable(name: str):
-    variable = "KBROKER_" + name.replace("-", "___").replace("_", "__").replace(".", "_").upper()
-    assert list(from_environment({variable: "x"})) == [name]
+def test_every_broker_config_has_a_variable():
+    for name in BROKER_CONFIGS:
+        variable = "KBROKER_" + name.replace("-", "___").replace("_", "__").replace(".", "_").upper()
+        assert list(from_environment({variable: "x"})) == [name]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.common import install_command
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark import installation
 from kbroker.pipeline.spark.installation import require_java
@@ -22,7 +23,7 @@ def test_no_pyspark(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(PipelineError) as caught:
         installation.require_spark({})
-    assert str(caught.value) == "Spark is not installed: pip install 'kbroker[spark]'"
+    assert str(caught.value) == f"Spark is not installed: {install_command('spark')}"
 
 
 def test_pyspark_of_another_version(monkeypatch: pytest.MonkeyPatch):
@@ -30,7 +31,7 @@ def test_pyspark_of_another_version(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pyspark, "__version__", "3.5.1")
     with pytest.raises(PipelineError) as caught:
         installation.require_spark({})
-    assert str(caught.value) == "pyspark 3.5.1 is installed, but kbroker requires 4.0: pip install 'kbroker[spark]'"
+    assert str(caught.value) == f"pyspark 3.5.1 is installed, but kbroker requires 4.0: {install_command('spark')}"
 
 
 def test_spark_home_with_another_version_or_without_spark(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from functools import partial
 
 import pytest
 
@@ -23,6 +24,12 @@ from kbroker.replica.logs.disk_health import (
 from kbroker.simulation.runtime.environment import simulated_environment
 from kbroker.simulation.runtime.loop import SimLoop
 from protocol.errors import ErrorCode
+from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from protocol.messages.k37_create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
 from tests.unit.support.client import Client, batch
 from tests.unit.support.simulated_broker import Machine, broker_test
 
@@ -119,6 +126,37 @@ async def test_a_full_disk_is_noticed_with_the_first_append(m: Machine) -> None:
     await asyncio.sleep(6)
     assert (monitor.health, monitor.error) == (WriteHealth.OK, "")
     assert not m.disk.exists(f"/data/{PROBE_FILE}")
+
+
+def contains(name: str, path: str) -> bool:
+    return name in path
+
+
+@broker_test
+async def test_a_full_disk_is_noticed_with_a_log_that_cannot_be_opened(m: Machine) -> None:
+    client = await m.client()
+    monitor = m.broker.services.replicas.write_health
+    for name in ("/t-0/", PROBE_FILE, PROBE_FILE):
+        m.disk.faults.fail_next("open", partial(contains, name), errno.ENOSPC)
+    new = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+    request = CreateTopicsRequest(topics=[new], timeout_ms=1000)
+    (result,) = (await client.request(request, 7, CreateTopicsResponse)).topics
+    assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert result.error_message == (
+        "The topic exists, but has no log yet: No space left on device. The broker tries again to open it."
+    )
+    assert (monitor.health, monitor.error) == (WriteHealth.FAILING, "No space left on device")
+    new.name = "u"
+    (result,) = (await client.request(request, 7, CreateTopicsResponse)).topics
+    assert result.error_message == "The broker cannot write to its disk: No space left on device."
+    assert "u" not in m.broker.services.metadata.topics
+    more = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="t", count=5, assignments=None)], timeout_ms=1000)
+    (refused,) = (await client.request(more, 3, CreatePartitionsResponse)).results
+    assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    m.disk.faults.stop()
+    await asyncio.sleep(20)
+    assert (await client.produce("t", batch(b"a"))).error_code == ErrorCode.NONE
+    assert monitor.health is WriteHealth.OK
 
 
 @broker_test

@@ -157,7 +157,7 @@ async def test_raw_tokens_follow_the_first_handshake_version(machine: Machine) -
 async def test_strangers_have_little_time_and_memory(machine: Machine) -> None:
     idle, slow, large = [await connect(machine) for _ in range(3)]
     slow.transport.write(b"\0\0\xff\xff" + b"\0\x11\0\1" + bytes(100))
-    large.transport.write(b"\0\1\0\1")
+    large.transport.write((524_289).to_bytes(4))
     await asyncio.wait_for(large.closed, 1)
     assert not idle.closed.done()
     http = await connect(machine)
@@ -167,6 +167,29 @@ async def test_strangers_have_little_time_and_memory(machine: Machine) -> None:
     assert not connections(machine)
     listener = machine.broker._server.listeners["SEC"]
     assert (listener.accepted, listener.connections) == (4, 0)
+
+
+@broker_test(**LISTENERS | {"max.connections.per.ip": "20"})
+async def test_large_frames_before_logins_share_a_bound(machine: Machine) -> None:
+    """4 MiB, from the announcement on: seven frames of the largest size."""
+    buffers = machine.broker._server.listeners["SEC"].login_buffers
+    strangers = [await connect(machine) for _ in range(7)]
+    for stranger in strangers:
+        stranger.transport.write((524_288).to_bytes(4) + b"\0\x24\0\1")
+    await machine.until(lambda: buffers.large_frame_bytes == 7 * 524_292)
+    refused = await connect(machine)
+    refused.transport.write((524_288).to_bytes(4))
+    await asyncio.wait_for(refused.closed, 1)
+    # Usual logins do not need any of it, and large ones have what others do not use.
+    user = await log_in(machine)
+    assert (await user.request(METADATA, 12, MetadataResponse)).brokers
+    strangers[0].close()
+    await machine.until(lambda: buffers.large_frame_bytes == 6 * 524_292)
+    large = await connect(machine)
+    assert await handshake(large) == 0
+    assert (await authenticate(large, bytes(500_000))).error_code == FAILED
+    await asyncio.wait_for(asyncio.gather(*(each.closed for each in strangers)), 11)
+    assert buffers.large_frame_bytes == 0
 
 
 @broker_test(**LISTENERS)
@@ -359,6 +382,14 @@ async def test_a_login_with_a_token_lasts_as_long_as_the_token(machine: Machine,
     await asyncio.sleep(5)
     with pytest.raises(ConnectionResetError):
         await short.request(METADATA, 12, MetadataResponse)
+
+
+@broker_test(started=False, **OAUTHBEARER)
+async def test_a_token_with_many_groups(machine: Machine, provider: Path) -> None:
+    await machine.start(sasl_oauthbearer_jwks_endpoint_url=f"file:{provider}")
+    message = tokens.first_message(token(machine, groups=[f"group {number}" for number in range(20_000)]))
+    assert len(message) > 300_000
+    assert (await token_login(machine, message)).error_code == 0
 
 
 @broker_test(started=False, **OAUTHBEARER)

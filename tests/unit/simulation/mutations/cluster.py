@@ -256,7 +256,7 @@ def followers_claim_what_is_not_synced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FetchedPartitions, "is_held_for_sync", lambda fetched, state: False)
 
 
-@mutation("cluster", [INVARIANT], replicated(diverging_leader))
+@mutation("cluster", [INVARIANT], replicated(diverging_leader), slow=True)
 @replaces(LogTruncator, "_apply")
 def truncations_keep_the_producers(original: Any, truncator: LogTruncator, truncation: Any) -> None:
     """After a truncation batches that are no longer in the log count as duplicates."""
@@ -266,7 +266,7 @@ def truncations_keep_the_producers(original: Any, truncator: LogTruncator, trunc
     log.producers = producers
 
 
-@mutation("cluster", [INVARIANT], replicated(follower_unheard, deleters=1))
+@mutation("cluster", [INVARIANT], replicated(follower_unheard, deleters=1), slow=True)
 @replaces(delayed_delete_records, "low_watermark")
 def deletions_ignore_followers(original: Any, partition: Partition, is_alive: Any) -> int:
     """DeleteRecords responds when the leader has deleted the records."""

@@ -81,7 +81,7 @@ def a_start_deletes_the_logs_of_unknown_topics(original: Callable[..., LogFate],
     return LogFate.DELETE if fate is LogFate.SET_ASIDE else fate
 
 
-@mutation(SCENARIO, [INVARIANT, "lost write"], replicated(seconds=8.0), slow=True)
+@mutation(SCENARIO, [INVARIANT, "lost write"], replicated(seconds=8.0), first_seed=3, slow=True)
 @replaces(StrayLogs, "take_back")
 def logs_that_were_set_aside_stay_there(
     original: Callable[..., bool], logs: StrayLogs, directory: str, tp: TopicPartition, topic_id: bytes

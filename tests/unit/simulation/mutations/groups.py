@@ -13,10 +13,12 @@ from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.consumer import conversion
 from kbroker.coordinator.group.consumer.consumer_group import ConsumerGroup
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.coordinator.group.share.state_topics import StatesByTopic, StateTopics
 from kbroker.coordinator.runtime import loader
 from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
-from kbroker.coordinator.runtime.operation import ORDERED, ignore
+from kbroker.coordinator.runtime.operation import ORDERED, CoordinatorResult, ignore
 from kbroker.coordinator.share import share_shard
+from kbroker.coordinator.share.share_partition_state import SharePartitionKey
 from kbroker.coordinator.share.share_shard import ShareShard
 from kbroker.share.dead_letters import DeadLetterWriter
 from kbroker.share.delivery import Acknowledgement
@@ -47,6 +49,7 @@ from tests.unit.simulation.mutations.shapes import (
     "network",
     ["stale commit"],
     only(member_out_of_reach, pause_s=1.0, seconds=30.0, members=2, readers=1, producers=1),
+    first_seed=5,
     slow=True,
 )
 def stale_member_commits(patch: pytest.MonkeyPatch) -> None:
@@ -170,7 +173,7 @@ async def _coordinator_without_followers(simulation: Simulation, random: Random)
     await scene.until_in_sync(0)
 
 
-@mutation("cluster-groups", ["lost epoch"], consuming(_coordinator_without_followers, seconds=15.0))
+@mutation("cluster-groups", ["lost epoch"], consuming(_coordinator_without_followers, seconds=15.0), slow=True)
 @replaces(CoordinatorContext, "_enqueue")
 def heartbeats_respond_before_the_commit(real: Any, context: CoordinatorContext[Any], event: Any, *rest: Any) -> None:
     """The response to a heartbeat does not wait for the commit of its records."""
@@ -308,11 +311,36 @@ async def records_are_archived_before_their_dead_letters(
     await real(writer, leader, span, deliveries)
 
 
-@mutation("share", [LIVENESS, INVARIANT, *BROKEN], shared("kill", seconds=6.0))
+@mutation("share", [LIVENESS, INVARIANT, *BROKEN], shared("kill", seconds=6.0), slow=True)
 @replaces(ShareShard, "redundant_before")
 def live_snapshots_are_deleted(_: Any, shard: ShareShard) -> int:
     """Records are deleted behind the last snapshot of a partition, too."""
     return shard._end_offset()
+
+
+@mutation("share", [LIVENESS, *BROKEN], shared(group_changes=True, seconds=6.0), first_seed=2)
+@replaces(ShareShard, "initialize")
+def altered_offsets_keep_what_was_finished(
+    real: Any, shard: ShareShard, key: SharePartitionKey, *rest: Any
+) -> CoordinatorResult[None]:
+    """The state with another start offset has the ranges of the former one."""
+    current, result = shard.partitions.get(key), real(shard, key, *rest)
+    batches = () if current is None else current.state.batches
+    found: CoordinatorResult[None] = result._replace(records=[result.records[0]._replace(batches=batches)])
+    return found
+
+
+@mutation("share", [LIVENESS], shared(group_changes=True, seconds=6.0))
+@replaces(StateTopics, "missing")
+def added_partitions_get_no_state(real: Any, states: StateTopics, *rest: Any) -> StatesByTopic:
+    """The partitions that a topic gets later are not initialized."""
+    return {id: found for id, found in real(states, *rest).items() if id not in states.initialized}
+
+
+@mutation("share", [LIVENESS], shared(group_changes=True, seconds=6.0), first_seed=1)
+@replaces(ShareShard, "on_topics_deleted")
+def states_of_deleted_topics_stay(*_: Any) -> None:
+    """The share coordinator does not delete the states of deleted topics."""
 
 
 async def _former_leader_goes_on(simulation: Simulation, random: Random) -> None:
@@ -337,6 +365,7 @@ async def _former_leader_goes_on(simulation: Simulation, random: Random) -> None
         share_coordinator_state_topic_num_partitions="3",
     ),
     first_seed=9,
+    slow=True,
 )
 @replaces(share_shard, "_check_leader_epoch")
 def former_leaders_store_acknowledgements(*_: Any) -> None:

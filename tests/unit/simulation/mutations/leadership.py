@@ -85,7 +85,7 @@ def followers_join_below_the_start_of_the_epoch(original: Any, state: PartitionS
         state.epoch_start_offset = start
 
 
-@mutation("cluster", [INVARIANT], replicated(late_response, partitions=3), first_seed=3)
+@mutation("cluster", [INVARIANT], replicated(late_response, partitions=3), first_seed=3, slow=True)
 def late_responses_are_appended(patch: pytest.MonkeyPatch) -> None:
     """A follower appends what it has fetched in a former epoch, before it truncated its log."""
 
@@ -197,7 +197,7 @@ def brokers_on_probation_are_not_needed(patch: pytest.MonkeyPatch) -> None:
         wrap(patch, module, "may_join", may_join)
 
 
-@mutation("cluster-disks", [INVARIANT], disks(flap))
+@mutation("cluster-disks", [INVARIANT], disks(flap), slow=True)
 def brokers_that_cannot_write_join(patch: pytest.MonkeyPatch) -> None:
     """A follower whose disk is full joins the ISR of a partition to which nobody writes."""
     for module in (partition_requests, isr_manager):

@@ -64,7 +64,7 @@ def skipped_records_are_read(real: Any, body: bytes, header: Any, offsets: Any) 
     return picked + picked[-1:] * (len(offsets) - len(picked))
 
 
-@mutation("queues", BROKEN, only(producers=1, readers=1, members=0, deleters=0), first_seed=3)
+@mutation("queues", BROKEN, only(producers=1, readers=1, members=0, deleters=0), first_seed=3, slow=True)
 @replaces(DelayedDelivery, "retention_limit")
 def retention_deletes_pending_records(_: Any, delivery: Any, now_ms: int) -> int:
     """Segments are deleted with the pending records in them."""
@@ -95,7 +95,7 @@ def moved_records_are_not_replayed(real: Any, *batch: Any) -> Effects:
     return effects._replace(added=[]) if effects.removed else effects
 
 
-@mutation("queues", BROKEN, KILLS, first_seed=14)
+@mutation("queues", BROKEN, KILLS, first_seed=14, slow=True)
 @replaces(KeyTable, "replay")
 def keys_are_not_replayed(_: Any, *batch: Any) -> None:
     """After a restart, the keys of stored records are not known."""
@@ -176,7 +176,7 @@ def partitions_retire_with_records(*_: Any) -> bool:
     return True
 
 
-@mutation("queues", BROKEN, KILLS, first_seed=3)
+@mutation("queues", BROKEN, KILLS, first_seed=6)
 @replaces(dedup_extension, "acknowledged_offset")
 def all_duplicates_have_the_offsets_behind_the_first(_: Any, offsets: dict[int, int]) -> int:
     """A batch of duplicates is acknowledged with the offset of the first one's original, wherever the others are."""

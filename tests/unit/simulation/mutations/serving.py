@@ -156,7 +156,7 @@ def responses_are_out_of_order(real: Any, queue: ResponseQueue) -> None:
 # Requests in turns.
 
 
-@mutation("calm", ["lost write", "skipped records"], short(small_turns=True, producers=8), first_seed=17)
+@mutation("calm", ["lost write", "skipped records"], short(small_turns=True, producers=8), first_seed=17, slow=True)
 @replaces(Connection, "_serve_large_request")
 def frame_of_turns_is_overwritten(_: Any, connection: Connection, context: Any, frame: memoryview, pos: int) -> None:
     """A request is decoded in turns from the buffer that receives the next one."""

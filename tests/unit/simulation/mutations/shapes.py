@@ -42,7 +42,7 @@ def short(seconds: float = 4.0, **values: Any) -> Shape:
     def shape(plan: Plan) -> None:
         plan.seconds = min(plan.seconds, seconds)
         plan.pause_s = min(plan.pause_s, 1.0)
-        plan.recreation = False
+        plan.recreation = plan.group_changes = False
 
     return with_values(shape, **values)
 
@@ -54,7 +54,7 @@ def only(*faults: str | Fault, seconds: float = 4.0, pause_s: float = 0.3, **val
     def shape(plan: Plan) -> None:
         plan.faults = {name if isinstance(name, str) else name.__name__: fault for name, fault in chosen.items()}
         plan.concurrent_faults, plan.pause_s, plan.seconds = int(bool(faults)), pause_s, seconds
-        plan.recreation = False
+        plan.recreation = plan.group_changes = False
 
     return with_values(shape, **values)
 

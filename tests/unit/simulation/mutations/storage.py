@@ -228,7 +228,9 @@ def cold_reads_are_mixed_up(real: Any, cold: Any, *rest: Any) -> Any:
     return real(cold, *rest)[::-1]
 
 
-@mutation("crash", ["skipped records", "lost write"], topics(only("restart", "kill"), index_interval_bytes="0"))
+@mutation(
+    "crash", ["skipped records", "lost write"], topics(only("restart", "kill"), index_interval_bytes="0"), slow=True
+)
 @replaces(SegmentIndexes, "entry_at_offset")
 def index_lookup_off_by_one(real: Any, own: Any, relative: Any, wait: Any) -> Any:
     """An index lookup uses the entry of the next offset."""

@@ -107,7 +107,7 @@ def prepared_is_not_resumed(_: Any, shard: Any) -> None:
     """A prepared transaction is not completed after a restart."""
 
 
-@mutation("transactions", TORN, transacting(only(), stale_clients=2), first_seed=1)
+@mutation("transactions", TORN, transacting(only(), stale_clients=2), first_seed=1, slow=True)
 @replaces(transitions, "_prepare_end_with_epoch_bump")
 def old_ends_are_accepted(real: Any, entry: Any, producer: Any, *arguments: Any) -> Any:
     """EndTxn is accepted with any earlier epoch."""
@@ -151,6 +151,7 @@ def timeouts_are_ignored(_: Any, *arguments: Any) -> Any:
         transaction_abort_timed_out_transaction_cleanup_interval_ms="100",
     ),
     first_seed=11,
+    slow=True,
 )
 @replaces(transaction_shard, "is_timed_out")
 def timeouts_overtake_the_end(real: Any, entry: Any, *times: Any) -> Any:

@@ -14,7 +14,8 @@ from tests.unit.simulation.transcripts.play import Play, code
 from tests.unit.simulation.transcripts.table import Table, options
 from tests.unit.support.client import Client
 from tests.unit.support.group_coordinator import from_dict, to_dict
-from tests.unit.support.group_transcript import Builder, render
+from tests.unit.support.transcript_requests import Builder
+from tests.unit.support.transcript_responses import render
 
 COMMANDS = Table()
 # The newest versions with topic names instead of topic ids.

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.coordinator.group.assignors.server_assignors import SERVER_ASSIGNORS
-from kbroker.coordinator.group.modern.topic_hash import group_hash, topic_hash
+from kbroker.coordinator.group.modern.subscribed_topics import group_hash, topic_hash
 from tests.unit.coordinator.group.assignors.groups import from_line, moves, targets_from_line, topic_id
 
 HERE = Path(__file__).parent

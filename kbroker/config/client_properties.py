@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 
-from kbroker.client.oauth import TokenSource
-from kbroker.client.security import ClientSecurity
-from kbroker.common import StoreSettings
+from kbroker.common import ClientSecurity, StoreSettings, TokenSource
 from kbroker.config.broker.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE, parse_jaas
 from kbroker.config.broker.listeners import PROTOCOLS
 from kbroker.config.broker.security import MECHANISMS, OAUTHBEARER, PLAIN, STORE_TYPES, TLS_VERSIONS, URL_SCHEMES

@@ -38,6 +38,7 @@ from tests.compat.security.mirrored_cluster import (
 from tests.compat.security.secure_broker import Login, SecureBroker
 from tests.compat.security.streams_application import SOURCE, Right, StreamsApplication, rights_of
 from tests.compat.support import DEADLINE_S, eventually, need_own_broker
+from tests.sampling import third_of
 
 pytestmark = pytest.mark.feature("security")
 
@@ -136,10 +137,13 @@ def orders(broker: SecureBroker) -> dict[bytes, int]:
 
 
 class Applications:
-    """An application with all rights, and one without each of them, at the same time. `ids` by what is missing."""
+    """An application with all rights, and one without each of them (a third of these), at the same time.
+
+    `ids`: by what is missing.
+    """
 
     def __init__(self, broker: SecureBroker, jvm: Jvm, protocol: str, directory: Path) -> None:
-        missing = [COMPLETE, *rights_of("", "")]
+        missing = [COMPLETE, *third_of(list(rights_of("", "")))]
         self.ids = {right: f"{protocol}-{right.lower().replace(' ', '-')}" for right in missing}
         create_topics(broker, *map(self.output, missing))
         rights = {right: rights_of(id, self.output(right)) for right, id in self.ids.items()}
@@ -197,22 +201,24 @@ def test_kafka_streams(broker: SecureBroker, jvm: Jvm, orders: dict[bytes, int],
         return int(reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=DEADLINE_S)[0])
 
     eventually(are_counted, "the counts", interval=0, progress=lambda: applications.failure(COMPLETE))
-    for right, end in ENDS.items():
+    for right in ENDS.keys() & applications.ids.keys():
         last = applications.wait_for_failure(right).splitlines()[-1]
-        assert last.startswith(end.format(application=applications.ids[right])), f"without {right}: {last}"
-    without_create = applications.ids["CREATE its topics"]
+        assert last.startswith(ENDS[right].format(application=applications.ids[right])), f"without {right}: {last}"
+    without_create = applications.ids.get("CREATE its topics", "")
     if without_create.startswith("classic"):
         first, last = applications.wait_for_failure("CREATE its topics").splitlines()
         assert first == CREATION_FAILED.format(application=without_create)
         assert last == "TopicAuthorizationException: Authorization failed."
-    else:
+    elif without_create:
         refused = CREATION_REFUSED.format(application=without_create)
         eventually(lambda: refused in jvm.log(), "a warning of the instance without CREATE")
         assert applications.failure("CREATE its topics") == ""
     # The records of the repartition topic are deleted as soon as they are read; without the right they stay.
     eventually(lambda: first_offset(COMPLETE), "deleted records")
-    assert first_offset("DELETE its topics") == 0
-    assert applications.failure("DELETE its topics") == applications.failure(COMPLETE) == ""
+    assert applications.failure(COMPLETE) == ""
+    if "DELETE its topics" in applications.ids:
+        assert first_offset("DELETE its topics") == 0
+        assert applications.failure("DELETE its topics") == ""
     reader.close()
 
 

@@ -98,9 +98,8 @@ class Broker:
         self._open_session = open_session
         self._first_users = first_users
         self._cluster: ClusterParts | None = None
-        # A new one is empty, and false.
-        dispatch = Dispatch() if dispatch is None else dispatch
-        self._server = SocketServer(environment, config, dispatch, _listener_class(config))
+        handlers = Dispatch() if dispatch is None else dispatch
+        self._server = SocketServer(environment, config, handlers, _listener_class(config))
         self._started: list[Callable[[], Awaitable[None]]] = []
 
     async def start(self) -> str:
@@ -120,10 +119,8 @@ class Broker:
         member, deleted_topics = await self._load(directory)
         cluster = self._cluster
         endpoints = tuple(
-            BrokerEndpoint(
-                endpoint.name, endpoint.host, endpoint.port or ports[endpoint.name], endpoint.security_protocol
-            )
-            for endpoint in self.config.advertised_listeners
+            BrokerEndpoint(each.name, each.host, each.port or ports[each.name], each.security_protocol)
+            for each in self.config.advertised_listeners
         )
         node = BrokerRegistration(
             self.config.node_id, endpoints[0].host, endpoints[0].port, self.config.broker_rack,
@@ -321,15 +318,7 @@ class Broker:
                 self.environment, member.image, member.controller, replicas, peers, lambda: self.config
             ),
             client_metrics=ClientMetricsManager(self.environment, member.image),
-            quotas=ClientQuotaManager(
-                member.image.client_quotas,
-                QuotaWindows(
-                    self.config.quota_window_num,
-                    self.config.quota_window_size_seconds,
-                    self.config.controller_quota_window_num,
-                    self.config.controller_quota_window_size_seconds,
-                ),
-            ),
+            quotas=ClientQuotaManager(member.image.client_quotas, QuotaWindows.of(self.config)),
             peers=peers,
             controller_channel=channel,
             authorizer=None if settings is None else Authorizer(member.image.rules, *settings),

@@ -6,9 +6,11 @@ of all windows, as Kafka's average of these windows allows. What exceeds it is a
 connections do not serve requests.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from math import ceil, inf
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.quotas.entities import (
@@ -22,6 +24,9 @@ from kbroker.quotas.entities import (
     normal_address,
 )
 from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kbroker.config import BrokerConfig
 
 # Full buckets are forgotten when there are so many, or twice as many as were left: clients choose ids and addresses.
 FORGET_AFTER = 1_000
@@ -38,6 +43,15 @@ class QuotaWindows(NamedTuple):
     seconds: int = 1
     controller_windows: int = 11
     controller_seconds: int = 1
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> QuotaWindows:
+        return cls(
+            config.quota_window_num,
+            config.quota_window_size_seconds,
+            config.controller_quota_window_num,
+            config.controller_quota_window_size_seconds,
+        )
 
     def burst_seconds(self, quota: str) -> int:
         """Return for how many seconds the rate is allowed at once: Kafka's averages are over full windows only."""

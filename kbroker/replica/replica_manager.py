@@ -333,8 +333,7 @@ class ReplicaManager:
         while True:
             validated = wait_in_turn(waiting.wait(self.record_validator))
             if self.leader(key, index) is not partition:
-                # The topic was deleted meanwhile, and perhaps created again with other configs. The leadership may have
-                # moved, too.
+                # The topic was deleted meanwhile, and perhaps created again, or the leadership has moved.
                 raise KafkaError(self.missing_error(key, index))
             try:
                 return append(now_ms=self.clock.now_ms(), validated=validated)

@@ -94,8 +94,7 @@ class Simulation:
         if coordination or brokers > 1:
             self.coordination = SimCoordination(self.sim_loop, Random(f"{seed}/coordination"))
             self.coordination.trace = self._trace
-        # The brokers of runs with security, and since when they are out of date.
-        self._out_of_date: dict[int, Operation | None] = {}
+        self._out_of_date: dict[int, Operation | None] = {}  # of runs with security: since when
         self.machines = [self._machine(number, brokers, configs) for number in range(1, brokers + 1)]
         self.supervisors = {
             machine.name: BrokerSupervisor(machine, self.history, self.random, replicated=brokers > 1)

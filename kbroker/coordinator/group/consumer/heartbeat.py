@@ -288,7 +288,9 @@ class MemberHeartbeat:
 
     def _subscribed_topics(self, updated: ConsumerGroupMember) -> set[str]:
         existing = self._existing_members()
-        unused = [regex for regex in unused_regexes(self._group, existing) if regex != updated.subscribed_regex]
+        unused: list[str] = []
+        if self._group.regexes.members:
+            unused = [regex for regex in unused_regexes(self._group, existing) if regex != updated.subscribed_regex]
         return self._group.subscribed_topics_with(existing, (updated,), unused)
 
     def _target(self, updated: ConsumerGroupMember, group_epoch: int, assignor: str) -> Target:

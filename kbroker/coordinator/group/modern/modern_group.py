@@ -88,10 +88,10 @@ class ModernGroup(Group, Generic[M, T]):
         old = self.members.get(member.member_id)
         self.members[member.member_id] = member
         if old is None or old.subscribed_names != member.subscribed_names:
+            self._name_subscribers.update(member.subscribed_names)
             if old is not None:
                 self._name_subscribers.subtract(old.subscribed_names)
-            self._name_subscribers.update(member.subscribed_names)
-            self._name_subscribers = +self._name_subscribers
+                self._name_subscribers = +self._name_subscribers
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
 
@@ -162,12 +162,9 @@ class ModernGroup(Group, Generic[M, T]):
 
     def subscribed_topics_with(self, removed: Iterable[M], added: Iterable[M]) -> set[str]:
         """Return `subscribed_topics` as they are after members have left and joined."""
-        subscribers = Counter(self._name_subscribers)
-        for member in removed:
-            subscribers.subtract(member.subscribed_names)
-        for member in added:
-            subscribers.update(member.subscribed_names)
-        return {name for name, count in subscribers.items() if count > 0}
+        gone = Counter(name for member in removed for name in member.subscribed_names)
+        names = {name for name, count in self._name_subscribers.items() if count > gone.get(name, 0)}
+        return names.union(*(member.subscribed_names for member in added))
 
     # The interface of groups.
 

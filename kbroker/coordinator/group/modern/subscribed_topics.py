@@ -7,13 +7,15 @@ computeGroupHash).
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from struct import Struct, pack
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kbroker.coordinator.group.topics import GroupTopic
 from kbroker.coordinator.xxh3 import xxh3_64
 from kbroker.runtime.turns import paced
 
-# Sets of names whose ids are remembered. Most members of a group have the same subscription.
+T = TypeVar("T")
+
+# Sets of names whose ids and hashes are remembered. Most members of a group have the same subscription.
 MAX_REMEMBERED = 256
 _MAGIC = b"\0"
 _INT = Struct("<i").pack
@@ -33,26 +35,26 @@ class SubscribedTopics:
         self._find = find
         self._topics: dict[str, KnownTopic] = {}
         self._ids: dict[frozenset[str], frozenset[bytes]] = {}
+        self._hashes: dict[frozenset[str], int] = {}
 
     def forget(self) -> None:
         """Compute everything again: topics have changed."""
         # Computations pause: one that has begun before stores its result where nobody finds it.
-        self._topics, self._ids = {}, {}
+        self._topics, self._ids, self._hashes = {}, {}, {}
 
     def hash(self, names: Iterable[str]) -> int:
         """Return the hash of the topics that exist, which changes with any of them."""
-        return group_hash({name: topic.hash for name, topic in self.existing(names)})
+
+        def compute(names: frozenset[str]) -> int:
+            return group_hash({name: topic.hash for name, topic in self.existing(names)})
+
+        return _remembered(self._hashes, frozenset(names), compute)
 
     def ids(self, names: frozenset[str]) -> frozenset[bytes]:
         """Return the ids of the topics that exist."""
-        known = self._ids
-        ids = known.get(names)
-        if ids is None:
-            ids = frozenset(topic.topic_id for _, topic in self.existing(names))
-            if len(known) >= MAX_REMEMBERED:
-                known.clear()
-            known[names] = ids
-        return ids
+        return _remembered(
+            self._ids, names, lambda names: frozenset(topic.topic_id for _, topic in self.existing(names))
+        )
 
     def partition_counts(self, names: Iterable[str]) -> Mapping[bytes, int]:
         """Return the number of partitions of the topics that exist, by topic id, in the order of their names."""
@@ -70,6 +72,16 @@ class SubscribedTopics:
                 topic_id, partition_count, racks = found
                 topic = known[name] = KnownTopic(topic_id, partition_count, topic_hash(topic_id, name, racks))
             yield name, topic
+
+
+def _remembered(known: dict[frozenset[str], T], names: frozenset[str], compute: Callable[[frozenset[str]], T]) -> T:
+    found = known.get(names)
+    if found is None:
+        found = compute(names)
+        if len(known) >= MAX_REMEMBERED:
+            known.clear()
+        known[names] = found
+    return found
 
 
 def topic_hash(topic_id: bytes, name: str, racks: Sequence[Iterable[str]]) -> int:

@@ -72,7 +72,7 @@ class InProcessBroker(Kafka):
             "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
             "log.dirs": os.path.join(self._directory, "data"),
         }
-        self._thread = BrokerThread(configs, self.movable_clock, self.disk, self.log)
+        self._thread = BrokerThread(configs, self.movable_clock, self.disk, self.request_log)
         self._port = int(self._thread.bootstrap.rpartition(":")[2])
 
     def stop(self) -> None:

@@ -158,7 +158,7 @@ class InProcessCluster(Kafka):
             "log.dirs": os.path.join(self._directory, f"broker-{broker_id}"),
         }
         thread = self._threads[broker_id] = BrokerThread(
-            configs, self.movable_clock, self.disks[broker_id], self.log, lambda: store.open_session(broker_id)
+            configs, self.movable_clock, self.disks[broker_id], self.request_log, lambda: store.open_session(broker_id)
         )
         self._ports[broker_id] = int(thread.bootstrap.rpartition(":")[2])
 

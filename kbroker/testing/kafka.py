@@ -92,7 +92,7 @@ class Kafka:
         """`configs`: broker configs, besides SETTINGS. `directory`: keeps the data; by default it is temporary."""
         self.movable_clock = MovableClock()
         self.clock = BrokerClock(self)
-        self.log = RequestLog()
+        self.request_log = RequestLog()
         # The beginning of the names of topics; the fixture sets it to the name of the test.
         self.topic_prefix = "topic"
         self._configs = {**SETTINGS, **{name: _config_text(value) for name, value in (configs or {}).items()}}
@@ -253,12 +253,12 @@ class Kafka:
             raise ValueError(f"there is no error code {error!r}; the names are those of Kafka: NOT_LEADER_OR_FOLLOWER")
         code = None if error is None else ErrorCode[error]
         fault = Fault(api_named(api), code, delay_ms, drop, after, topic, group, client_id, count)
-        self.log.faults.append(fault)
+        self.request_log.faults.append(fault)
         try:
             yield fault
         finally:
-            if fault in self.log.faults:
-                self.log.faults.remove(fault)
+            if fault in self.request_log.faults:
+                self.request_log.faults.remove(fault)
 
     def requests(
         self,
@@ -272,7 +272,7 @@ class Kafka:
         title = None if api is None else api_title(api_named(api))
         return [
             request
-            for request in list(self.log.requests)
+            for request in list(self.request_log.requests)
             if (title is None or request.api == title)
             and (topic is None or topic in request.topics)
             and (group is None or group in request.groups)

@@ -45,10 +45,10 @@ def kafka(_kafka_broker: Broker, request: pytest.FixtureRequest) -> Iterator[Bro
     broker.topic_prefix = _prefix(request.node.name)
     checks = request.config.getoption("kafka_leftovers") or request.config.getini(LEFTOVERS)
     before = set(_topics(broker)) if checks else set()
-    broker.log.clear()
+    broker.request_log.clear()
     yield broker
     left = _leftovers(broker, before) if checks else []
-    broker.log.clear()
+    broker.request_log.clear()
     broker.disk.free()
     if broker.clock.is_moved:
         broker.renew()
@@ -90,7 +90,7 @@ def _leftovers(broker: Broker, before: set[str]) -> list[str]:
     from kbroker.client.group_descriptions import describe_group
     from kbroker.client.groups import list_groups
 
-    left = [f"the fault {fault}" for fault in broker.log.faults]
+    left = [f"the fault {fault}" for fault in broker.request_log.faults]
     if not broker.is_running:
         return [*left, "a stopped broker"]
     left += [f"the topic {name}" for name in sorted(set(_topics(broker)) - before)]

@@ -76,11 +76,13 @@ def end_offset(client: RawClient, topic: str, partition: int) -> int:
     return part.high_watermark
 
 
-def create_topic(bootstrap: str, name: str, partitions: int = 1, **configs: object) -> None:
-    """Create a topic; config names have underscores for dots."""
+def create_topic(
+    bootstrap: str, name: str, partitions: int = 1, error: ErrorCode = ErrorCode.NONE, **configs: object
+) -> None:
+    """Create a topic; config names have underscores for dots. `error`: the code of the response."""
     rows = [CreatableTopicConfig(name=key.replace("_", "."), value=str(value)) for key, value in configs.items()]
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=rows)
     with RawClient(bootstrap, "setup") as client:
         request = CreateTopicsRequest(topics=[topic], timeout_ms=20_000)
         response = client.request(request, CREATE_TOPICS_VERSION, CreateTopicsResponse)
-    assert response.topics[0].error_code == 0, response
+    assert response.topics[0].error_code == error, response

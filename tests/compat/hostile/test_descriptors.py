@@ -72,7 +72,7 @@ def test_more_logs_than_file_descriptors(tmp_path: Path) -> None:
     limit, partitions = 150, 80
     with small_broker(tmp_path, limit) as broker, RawClient(broker.bootstrap, "before") as client:
         create_topic(broker.bootstrap, "first", partitions)
-        create_topic(broker.bootstrap, "second", partitions, retention_ms=-1)
+        create_topic(broker.bootstrap, "second", partitions, ErrorCode.KAFKA_STORAGE_ERROR, retention_ms=-1)
         served = [partition for partition in range(partitions) if produce_record(client, "second", partition) == 0]
         assert 0 < len(served) < partitions
         missing = next(partition for partition in range(partitions) if partition not in served)

@@ -5,6 +5,7 @@ from random import Random
 
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.records.formats import record_from_json, record_from_line, to_json
+from kbroker.client.consumer import CREATE_TIME, ConsumedRecord
 from kbroker.config.broker.broker_config import BrokerConfig
 from kbroker.config.definitions.broker import BROKER_CONFIGS
 from kbroker.config.sources.files import parse_config_file
@@ -101,21 +102,13 @@ def _json_line(rng: Random) -> Case:
 
     def run(data: bytes) -> None:
         record = record_from_json(data)
-        assert record.size() >= 0
-        line = to_json(_Consumed(record.key, record.value, record.headers, record.timestamp))
+        timestamp = -1 if record.timestamp is None else record.timestamp
+        consumed = ConsumedRecord("t", 0, 0, timestamp, CREATE_TIME, record.key, record.value, tuple(record.headers))
+        line = to_json(consumed)
         reparsed = record_from_json(line)
         assert (reparsed.key, reparsed.value, reparsed.headers) == (record.key, record.value, record.headers)
 
     return Case(data, run, text_spots(data))
-
-
-class _Consumed:
-    """A record as KafkaConsumer returns it."""
-
-    topic, partition, offset, timestamp_type = "t", 0, 0, 0
-
-    def __init__(self, key: bytes | None, value: bytes | None, headers: object, timestamp: int | None) -> None:
-        self.key, self.value, self.headers, self.timestamp = key, value, headers, timestamp
 
 
 def _line(rng: Random) -> Case:

@@ -34,7 +34,7 @@ def broker() -> Iterator[Broker]:
 @pytest.fixture
 def kafka(broker: Broker) -> Iterator[Broker]:
     yield broker
-    broker.log.clear()
+    broker.request_log.clear()
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_repeated_requests_are_all_recorded_although_brokers_cache_their_respons
 def test_a_fault_that_could_hit_nothing_is_refused(kafka: Broker, arguments: dict[str, object], message: str):
     with pytest.raises(ValueError, match=message), kafka.fault(**arguments):  # type: ignore[arg-type]
         pass
-    assert kafka.log.faults == []
+    assert kafka.request_log.faults == []
 
 
 def test_requests_that_are_handled_in_turns_are_hit_too(kafka: Broker, app: BrokerConnection):

@@ -12,7 +12,7 @@ seen = set()
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_each_test_has_its_own(kafka, number):
-    assert kafka.log.faults == [] and kafka.requests() == []
+    assert kafka.request_log.faults == [] and kafka.requests() == []
     topic = kafka.topic()
     assert topic.startswith(f"test_each_test_has_its_own-{number}") and topic not in seen
     seen.add(topic)

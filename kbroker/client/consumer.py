@@ -3,13 +3,13 @@
 from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import partial
-from time import monotonic, sleep
 from typing import NamedTuple
 
 from kbroker.client.admin import EARLIEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.connection import BrokerConnection
 from kbroker.client.requests import BrokerError, by_topic, check, partition_text
+from kbroker.client.retries import Retries
 from kbroker.common import TopicPartition
 from protocol.errors import ErrorCode, MalformedError, known_error
 from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
@@ -20,7 +20,7 @@ MAX_BYTES, MAX_PARTITION_BYTES = 32 << 20, 4 << 20
 # A poll waits for one leader after the other.
 WAIT_MS, WAIT_MS_OF_SEVERAL = 500, 100
 # Partitions that cannot be read are tried again for this time.
-RETRY_FOR_S, RETRY_EVERY_S = 30.0, 0.1
+RETRY_FOR_S = 30.0
 MAGIC = 2
 
 CREATE_TIME, LOG_APPEND_TIME = 0, 1
@@ -124,7 +124,8 @@ class PartitionConsumer:
         self._cluster = cluster
         self._isolation_level = isolation_level
         self._fetched: deque[_FetchedPartition] = deque()
-        self._failing_since: float | None = None
+        # While partitions cannot be read.
+        self._retries: Retries | None = None
 
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read these partitions instead, from these offsets on."""
@@ -223,13 +224,12 @@ class PartitionConsumer:
     def _note(self, failure: BrokerError | OSError | None) -> None:
         """Raise a failure that is final, or lasts; before the next poll, look the leaders up again."""
         if failure is None:
-            self._failing_since = None
+            self._retries = None
             return
-        self._failing_since = self._failing_since or monotonic()
+        self._retries = self._retries or Retries(self._cluster.on_wait, RETRY_FOR_S)
         is_final = isinstance(failure, BrokerError) and not failure.code.retriable
-        if is_final or monotonic() - self._failing_since > RETRY_FOR_S:
+        if is_final or not self._retries.again(failure):
             raise failure
         if isinstance(failure, OSError):
             self._cluster.reset()
         self._cluster.forget_topics()
-        sleep(RETRY_EVERY_S)

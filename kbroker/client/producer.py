@@ -6,12 +6,13 @@ producer. One round of requests is in flight while the batches of the next one a
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from time import monotonic, sleep, time
+from time import time
 from typing import NamedTuple
 
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.connection import BrokerConnection, BrokerUnreachable
 from kbroker.client.requests import TRANSACTION, BrokerError, check
+from kbroker.client.retries import Retries
 from kbroker.common import TopicPartition
 from protocol.errors import ErrorCode, known_error
 from protocol.messages.k00_produce import (
@@ -28,9 +29,8 @@ from protocol.records.compression import NONE
 
 ACKS_ALL = -1
 REQUEST_TIMEOUT_MS = 30_000
-# A batch is sent again for this time; after the shorter one, the caller learns what it waits for.
-DELIVERY_FOR_S, RETRY_EVERY_S = 30.0, 0.1
-SILENT_FOR_S = 1.5
+# A batch is sent again for this time.
+DELIVERY_FOR_S = 30.0
 NEW_TOPIC_FOR_S, UNKNOWN_TOPIC_FOR_S = 10.0, 1.5
 BATCH_BYTES = 256 << 10
 # What a record has beside key, value and headers in a batch, at most, if these are short.
@@ -88,12 +88,9 @@ class BlockingProducer:
         acks: int = ACKS_ALL,
         codec: int = NONE,
         transactional_id: str | None = None,
-        on_wait: Callable[[str], None] = lambda reason: None,
         on_topic: Callable[[str, int], None] = lambda topic, partitions: None,
     ) -> None:
-        """`on_wait` is called with the reason when a batch is sent again for a second or two, once for each batch;
-        `on_topic` with a topic that was created, and its number of partitions.
-        """
+        """`on_topic` is called with a topic that was created, and its number of partitions."""
         self.acknowledged = 0
         self.count = 0
         # Of an idempotent producer; needed for the first batch.
@@ -101,7 +98,7 @@ class BlockingProducer:
         self._cluster = cluster
         self._acks, self._codec = acks, codec
         self._transactional_id = transactional_id
-        self._on_wait, self._on_topic = on_wait, on_topic
+        self._on_topic = on_topic
         self._batches: dict[TopicPartition, _Batch] = {}
         self._sticky: dict[str, TopicPartition] = {}
         self._partition_counts: dict[str, int] = {}
@@ -116,7 +113,7 @@ class BlockingProducer:
         request = InitProducerIdRequest(
             transactional_id=self._transactional_id, transaction_timeout_ms=transaction_timeout_ms
         )
-        deadline = monotonic() + DELIVERY_FOR_S
+        retries = Retries(self._cluster.on_wait, DELIVERY_FOR_S)
         while True:
             if self._transactional_id is None:
                 response = self._cluster.request(request, InitProducerIdResponse)
@@ -125,9 +122,9 @@ class BlockingProducer:
                     self._transactional_id, request, InitProducerIdResponse, lambda found: found.error_code, TRANSACTION
                 )
             # A broker that has just started gets its producer ids from the controller.
-            if not known_error(response.error_code).retriable or monotonic() > deadline:
+            code = known_error(response.error_code)
+            if not code.retriable or not retries.again(f"no producer id: {code.name}"):
                 break
-            sleep(RETRY_EVERY_S)
         subject = "produce" if self._transactional_id is None else f"transactional id {self._transactional_id}"
         check(response.error_code, subject)
         self._producer_id = ProducerId(response.producer_id, response.producer_epoch)
@@ -221,23 +218,22 @@ class BlockingProducer:
         return count
 
     def _find_topic(self, topic: str) -> int:
-        deadline, is_new = monotonic() + NEW_TOPIC_FOR_S, False
+        retries, is_new = Retries(self._cluster.on_wait, NEW_TOPIC_FOR_S), False
         while True:
             try:
                 count = len(self._cluster.topic(topic).leaders)
             except BrokerError as error:
-                if not error.code.retriable or monotonic() > deadline:
-                    raise
                 if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not is_new:
                     is_new = True
                     if not self._cluster.create_by_metadata(topic):
                         # Kafka has the same error while it creates the topic, and if it creates none.
-                        deadline = monotonic() + UNKNOWN_TOPIC_FOR_S
+                        retries.for_s = UNKNOWN_TOPIC_FOR_S
+                if not error.code.retriable or not retries.again(error):
+                    raise
             else:
                 if is_new:
                     self._on_topic(topic, count)
                 return count
-            sleep(RETRY_EVERY_S)
 
     # Delivery.
 
@@ -345,8 +341,7 @@ class BlockingProducer:
 
     def _deliver(self, failed: list[Failed]) -> None:
         """Send batches again until they are acknowledged. Raises DeliveryError at the deadline."""
-        started = monotonic()
-        has_waited = False
+        retries = Retries(self._cluster.on_wait, DELIVERY_FOR_S)
         while failed:
             again: list[_Batch] = []
             for batch, error in failed:
@@ -357,15 +352,10 @@ class BlockingProducer:
             if not again:
                 return
             batch, error = failed[0]
-            waited_s = monotonic() - started
-            if waited_s > DELIVERY_FOR_S:
+            if not retries.again(error):
                 if isinstance(error, BrokerError):
                     raise DeliveryError(batch.numbers[0], error.code, error.message)
                 raise BrokerUnreachable(str(error))
-            if waited_s > SILENT_FOR_S and not has_waited:
-                has_waited = True
-                self._on_wait(str(error))
-            sleep(RETRY_EVERY_S)
             if any(isinstance(error, OSError) for _, error in failed):
                 self._cluster.reset()
             self._cluster.forget_topics()

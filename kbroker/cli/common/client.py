@@ -1,7 +1,6 @@
 """Access of the commands to brokers. The errors of clients leave this module as CliError."""
 
 import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from errno import ECONNREFUSED
@@ -21,8 +20,6 @@ from protocol.schema.message import Message
 M = TypeVar("M", bound=Message)
 
 CLIENT_ID = "kbroker-cli"
-# A command says what it waits for after this time.
-SILENT_FOR_S = 1.5
 # What kbroker.client raises.
 CLIENT_ERRORS = (BrokerUnreachable, BrokerError, UnknownBroker, UnsupportedVersionError, MalformedError)
 
@@ -36,28 +33,27 @@ def parse_bootstrap(bootstrap: str) -> list[Address]:
 
 
 @contextmanager
-def _reachable(bootstrap: str) -> Iterator[None]:
-    """Say what the command waits for, and what to do if no broker can be reached."""
-    note = threading.Timer(SILENT_FOR_S, print_note, [f"waiting for {bootstrap} to respond"])
-    note.daemon = True
-    note.start()
+def _reachable() -> Iterator[None]:
+    """Say what to do if no broker can be reached."""
     try:
         yield
     except BrokerUnreachable as error:
         hint = " (start a broker with: kbroker start)" if os.strerror(ECONNREFUSED) in str(error) else ""
         raise CliError(f"{error}{hint}") from None
-    finally:
-        note.cancel()
 
 
 @contextmanager
 def admin_client(bootstrap: str, max_versions: Mapping[int, int] = MAX_VERSIONS) -> Iterator[ClusterClient]:
     """Connect to a cluster. Raises CliError if no bootstrap broker can be reached, and for the client's errors."""
     with ClusterClient(
-        parse_bootstrap(bootstrap), client_id=CLIENT_ID, security=current_security(), max_versions=max_versions
+        parse_bootstrap(bootstrap),
+        client_id=CLIENT_ID,
+        security=current_security(),
+        max_versions=max_versions,
+        on_wait=lambda reason: print_note(f"waiting: {reason}"),
     ) as cluster:
         try:
-            with _reachable(bootstrap):
+            with _reachable():
                 cluster.any_broker()
             yield cluster
         except CLIENT_ERRORS as error:

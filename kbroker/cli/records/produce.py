@@ -73,7 +73,7 @@ def produce(
         else _read_lines(_open(file), interactive=file is None and os.isatty(STDIN))
     )
     with admin_client(bootstrap) as cluster:
-        producer = BlockingProducer(cluster, acks=acks_number, codec=codec, on_wait=_note_wait, on_topic=_note_topic)
+        producer = BlockingProducer(cluster, acks=acks_number, codec=codec, on_topic=_note_topic)
         with _delivery_errors(producer):
             for some in lines:
                 if not some:
@@ -116,10 +116,6 @@ def _delivery_errors(producer: BlockingProducer) -> Iterator[None]:
         if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise CliError(f"{error.subject} does not exist") from None
         raise
-
-
-def _note_wait(reason: str) -> None:
-    print_note(f"waiting: {reason}")
 
 
 def _note_topic(topic: str, partitions: int) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kbroker.client import consumer as consumer_module
+from kbroker.client import retries
 from kbroker.client.admin import READ_COMMITTED
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import LOG_APPEND_TIME, PartitionConsumer
@@ -44,7 +45,7 @@ Start = Callable[..., tuple[PartitionConsumer, list[FetchRequest]]]
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Return a consumer of TP from offset 0, whose broker responds to each fetch with the next partition data."""
-    monkeypatch.setattr(consumer_module, "RETRY_EVERY_S", 0.0)
+    monkeypatch.setattr(retries, "RETRY_EVERY_S", 0.0)
     opened: list[Any] = []
 
     def open_consumer(*responses: PartitionData, **settings: Any) -> tuple[PartitionConsumer, list[FetchRequest]]:

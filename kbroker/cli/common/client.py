@@ -1,6 +1,8 @@
 """Access of the commands to brokers. The errors of clients leave this module as CliError."""
 
+import difflib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from errno import ECONNREFUSED
@@ -20,6 +22,8 @@ from protocol.schema.message import Message
 M = TypeVar("M", bound=Message)
 
 CLIENT_ID = "kbroker-cli"
+# A message of Kafka's brokers and of kbroker's. Those about broker configs have a suggestion of kbroker.
+_UNKNOWN_CONFIG = re.compile(r"Unknown (?P<kind>topic|group) config name: (?P<name>\S+)")
 # What kbroker.client raises.
 CLIENT_ERRORS = (BrokerUnreachable, BrokerError, UnknownBroker, UnsupportedVersionError, MalformedError)
 
@@ -70,8 +74,21 @@ def client_error_text(error: Exception) -> str:
 
 
 def error_code_text(code: int, message: str | None = None) -> str:
-    """Return the broker's error message, or the meaning of its code, followed by the code's name."""
+    """Return the broker's error message, or the meaning of its code, followed by the code's name.
+
+    An unknown config has a suggestion.
+    """
     name = error_name(code)
+    if unknown := _UNKNOWN_CONFIG.fullmatch(message or ""):
+        # Only now, because definitions of configs take long.
+        from kbroker.config.definitions.group import GROUP_CONFIGS
+        from kbroker.config.definitions.topic import TOPIC_CONFIGS
+
+        known = TOPIC_CONFIGS if unknown["kind"] == "topic" else GROUP_CONFIGS
+        # A broker config such as log.retention.ms, or a similar name.
+        near = [name for name in known if unknown["name"].endswith(f".{name}")]
+        near = near or difflib.get_close_matches(unknown["name"], known, 1, 0.5)
+        message = f"{message} (did you mean {near[0]}?)" if near else message
     return f"{message.rstrip('.')} ({name})" if message else name.replace("_", " ").capitalize() + f" ({name})"
 
 

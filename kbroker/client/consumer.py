@@ -1,7 +1,7 @@
 """Reads records of partitions from their leaders, from given offsets on."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -43,11 +43,23 @@ class ConsumedRecord(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
+# Whether a record is wanted.
+RecordFilter = Callable[[ConsumedRecord], bool]
+
+
 class _FetchedPartition:
     """The records of a partition in one response. They are decoded batch by batch when they are taken."""
 
-    def __init__(self, partition: TopicPartition, offset: int, data: PartitionData, is_committed: bool) -> None:
+    def __init__(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        data: PartitionData,
+        is_committed: bool,
+        selects: RecordFilter | None,
+    ) -> None:
         self.partition = partition
+        self._selects = selects
         self._batches = self._decode(offset, data, is_committed)
         self._records: list[ConsumedRecord] = []
         # Behind all batches that were decoded.
@@ -60,6 +72,8 @@ class _FetchedPartition:
             if found is None:
                 return None
             self._records, self._next_offset = found
+            if self._selects is not None:
+                self._records = list(filter(self._selects, self._records))
         taken, self._records = self._records[:max_records], self._records[max_records:]
         return taken, self._records[0].offset if self._records else self._next_offset
 
@@ -119,7 +133,10 @@ class PartitionConsumer:
         positions: Mapping[TopicPartition, int],
         *,
         isolation_level: int = READ_UNCOMMITTED,
+        selects: RecordFilter | None = None,
     ) -> None:
+        """`selects`: which records `poll` returns, by default all. Positions pass the others."""
+        self._selects = selects
         self.positions = dict(positions)
         self._cluster = cluster
         self._isolation_level = isolation_level
@@ -215,7 +232,8 @@ class PartitionConsumer:
                     failure = BrokerError(code, partition_text(partition))
                 elif row.records:
                     is_committed = self._isolation_level == READ_COMMITTED
-                    self._fetched.append(_FetchedPartition(partition, self.positions[partition], row, is_committed))
+                    position = self.positions[partition]
+                    self._fetched.append(_FetchedPartition(partition, position, row, is_committed, self._selects))
                     # The next response begins with the partitions of which this one has nothing.
                     self.positions[partition] = self.positions.pop(partition)
         if failure is not None:

@@ -115,6 +115,18 @@ def test_after_a_deletion_it_reads_from_the_log_start(start: Start) -> None:
     assert [record.offset for record in consumer.poll(10)] == [7]
 
 
+def test_records_that_are_not_selected_are_passed(start: Start) -> None:
+    first, second = batch(0, b"x1", b"2", b"x3", b"4"), batch(4, b"5")
+    consumer, _ = start(
+        PartitionData(records=first + second), selects=lambda record: (record.value or b"").startswith(b"x")
+    )
+    assert [record.offset for record in consumer.poll(1)] == [0]
+    # Up to the next one that is selected.
+    assert consumer.positions == {TP: 2}
+    assert [record.offset for record in consumer.poll(5)] == [2]
+    assert consumer.positions == {TP: 5}
+
+
 def test_a_leader_that_moves_is_asked_again_until_the_deadline(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     moved = PartitionData(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     consumer, _ = start(moved, PartitionData(records=batch(0, b"a")), moved)

@@ -3,9 +3,10 @@
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from errno import ECONNREFUSED
+from time import monotonic
 from typing import TypeVar
 
 from kbroker.cli.common.errors import CliError, exception_text, usage_error
@@ -22,6 +23,7 @@ from protocol.schema.message import Message
 M = TypeVar("M", bound=Message)
 
 CLIENT_ID = "kbroker-cli"
+REPEAT_NOTE_S = 20.0
 # A message of Kafka's brokers and of kbroker's. Those about broker configs have a suggestion of kbroker.
 _UNKNOWN_CONFIG = re.compile(r"Unknown (?P<kind>topic|group) config name: (?P<name>\S+)")
 # What kbroker.client raises.
@@ -34,6 +36,19 @@ def parse_bootstrap(bootstrap: str) -> list[Address]:
     if not servers:
         raise usage_error("--bootstrap is empty")
     return [parse_host_port(server, "--bootstrap") for server in servers]
+
+
+def _wait_notes() -> Callable[[str], None]:
+    """Return what prints the reason of a wait, the same one a few times a minute at most."""
+    printed: dict[str, float] = {}
+
+    def note(reason: str) -> None:
+        now_s = monotonic()
+        if now_s - printed.get(reason, float("-inf")) > REPEAT_NOTE_S:
+            printed[reason] = now_s
+            print_note(f"waiting: {reason}")
+
+    return note
 
 
 @contextmanager
@@ -54,7 +69,7 @@ def admin_client(bootstrap: str, max_versions: Mapping[int, int] = MAX_VERSIONS)
         client_id=CLIENT_ID,
         security=current_security(),
         max_versions=max_versions,
-        on_wait=lambda reason: print_note(f"waiting: {reason}"),
+        on_wait=_wait_notes(),
     ) as cluster:
         try:
             with _reachable():

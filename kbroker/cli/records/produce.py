@@ -114,7 +114,7 @@ def _delivery_errors(producer: BlockingProducer) -> Iterator[None]:
         raise CliError(f"{client_error_text(error)} ({acknowledged} acknowledged)") from None
     except BrokerError as error:
         if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise CliError(f"{error.subject} does not exist") from None
+            raise CliError(f"{error.subject} does not exist (create it with: kbroker topics create)") from None
         raise
 
 

@@ -6,7 +6,7 @@ producer. One round of requests is in flight while the batches of the next one a
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from time import time
+from time import monotonic, time
 from typing import NamedTuple
 
 from kbroker.client.cluster import ClusterClient
@@ -64,10 +64,11 @@ class ProducerId(NamedTuple):
 class _Batch:
     """Records for one partition."""
 
-    __slots__ = ("encoded", "numbers", "partition", "records", "size")
+    __slots__ = ("began_s", "encoded", "numbers", "partition", "records", "size")
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
+        self.began_s = monotonic()
         self.records: list[NewRecord] = []
         # The positions of the records among those of the producer, from 1.
         self.numbers: list[int] = []
@@ -88,9 +89,13 @@ class BlockingProducer:
         acks: int = ACKS_ALL,
         codec: int = NONE,
         transactional_id: str | None = None,
+        batch_bytes: int | None = None,
         on_topic: Callable[[str, int], None] = lambda topic, partitions: None,
+        on_acknowledged: Callable[[int, float], None] = lambda records, seconds: None,
     ) -> None:
-        """`on_topic` is called with a topic that was created, and its number of partitions."""
+        """`on_topic` is called with a topic that was created, and its number of partitions; `on_acknowledged` for each
+        batch with its number of records and the seconds since its first one was added.
+        """
         self.acknowledged = 0
         self.count = 0
         # Of an idempotent producer; needed for the first batch.
@@ -98,7 +103,8 @@ class BlockingProducer:
         self._cluster = cluster
         self._acks, self._codec = acks, codec
         self._transactional_id = transactional_id
-        self._on_topic = on_topic
+        self._batch_bytes = BATCH_BYTES if batch_bytes is None else batch_bytes
+        self._on_topic, self._on_acknowledged = on_topic, on_acknowledged
         self._batches: dict[TopicPartition, _Batch] = {}
         self._sticky: dict[str, TopicPartition] = {}
         self._partition_counts: dict[str, int] = {}
@@ -161,7 +167,7 @@ class BlockingProducer:
         batch.size += len(key or b"") + len(value or b"") + RECORD_OVERHEAD_BYTES
         if headers:
             batch.size += sum(len(name) + len(content or b"") for name, content in names)
-        if batch.size >= BATCH_BYTES:
+        if batch.size >= self._batch_bytes:
             self._on_full(batch)
 
     def add_values(self, topic: str, values: Sequence[bytes]) -> None:
@@ -171,14 +177,14 @@ class BlockingProducer:
         while pos < len(values):
             batch = self._batch(self._target(topic, None, None))
             # As many as fit if all have the size of the first.
-            fitting = (BATCH_BYTES - batch.size) // (len(values[pos]) + RECORD_OVERHEAD_BYTES)
+            fitting = (self._batch_bytes - batch.size) // (len(values[pos]) + RECORD_OVERHEAD_BYTES)
             some = values[pos : pos + min(max(fitting, 1), MAX_VALUES)]
             batch.records += [(timestamp, None, value, ()) for value in some]
             batch.numbers += range(self.count + 1, self.count + 1 + len(some))
             batch.size += sum(map(len, some)) + len(some) * RECORD_OVERHEAD_BYTES
             self.count += len(some)
             pos += len(some)
-            if batch.size >= BATCH_BYTES:
+            if batch.size >= self._batch_bytes:
                 self._on_full(batch)
 
     def _batch(self, target: TopicPartition) -> _Batch:
@@ -303,7 +309,8 @@ class BlockingProducer:
                 failed += [(batch, error) for batch in led]
                 continue
             if self._acks == 0:
-                self.acknowledged += sum(len(batch.records) for batch in led)
+                for batch in led:
+                    self._acknowledge(batch)
             else:
                 self._in_flight.append((leader, led))
         return failed
@@ -329,7 +336,7 @@ class BlockingProducer:
                 row = rows.get(batch.partition)
                 code = known_error(row.error_code if row is not None else ErrorCode.UNKNOWN_SERVER_ERROR)
                 if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-                    self.acknowledged += len(batch.records)
+                    self._acknowledge(batch)
                 elif code.retriable or (code in _TOO_LARGE and len(batch.records) > 1):
                     failed.append((batch, BrokerError(code, str(batch.partition), row.error_message if row else None)))
                 else:
@@ -338,6 +345,10 @@ class BlockingProducer:
         if fatal is not None:
             raise fatal
         return failed
+
+    def _acknowledge(self, batch: _Batch) -> None:
+        self.acknowledged += len(batch.records)
+        self._on_acknowledged(len(batch.records), monotonic() - batch.began_s)
 
     def _deliver(self, failed: list[Failed]) -> None:
         """Send batches again until they are acknowledged. Raises DeliveryError at the deadline."""

@@ -66,7 +66,7 @@ def produce(
     parse = record_from_json if as_json else partial(record_from_line, separator=separator)
     # Values that need no record of their own.
     is_plain = not as_json and separator is None and key is None and not headers and partition is None
-    acks_number, codec = _parse_acks(acks), _parse_codec(compression)
+    acks_number, codec = parse_acks(acks), parse_codec(compression)
     lines = (
         iter([[value.encode(errors="surrogateescape") for value in values]])
         if values
@@ -122,13 +122,13 @@ def _note_topic(topic: str, partitions: int) -> None:
     print_note(f"created topic {topic} with {count_text(partitions, 'partition')}")
 
 
-def _parse_acks(text: str) -> int:
+def parse_acks(text: str) -> int:
     if text not in _ACKS:
         raise usage_error(f"--acks must be 0, 1 or all, not {text!r}")
     return _ACKS[text]
 
 
-def _parse_codec(text: str | None) -> int:
+def parse_codec(text: str | None) -> int:
     if text in (None, "none"):
         return NONE
     if text not in CODEC_NAMES[1:]:

@@ -81,8 +81,10 @@ class Measurement:
 
 
 def print_report(action: str, topic: str, measured: Measurement, as_json: bool) -> None:
-    """Print what was measured, with the rate over time as bars."""
+    """Print what was measured, with the rate over time as bars. Without any records prints nothing."""
     records, size, seconds = measured.records, measured.bytes, measured.seconds
+    if not records:
+        return
     latency_ms, chart = measured.latency_ms(), measured.chart()
     if as_json:
         print_json({
@@ -95,7 +97,7 @@ def print_report(action: str, topic: str, measured: Measurement, as_json: bool) 
     print(f"{records / seconds:.0f} records/s, {size / seconds / 1e6:.1f} MB/s")
     if latency_ms is not None:
         print("latency: " + ", ".join(f"{name} {ms:g} ms" for name, ms in latency_ms.items()))
-    highest = max(row["records_per_second"] for row in chart) or 1
+    highest = max(row["records_per_second"] for row in chart)
     for row in chart:
         bar = "█" * round(BAR_WIDTH * row["records_per_second"] / highest)
         print(f"{row['from_ms'] / 1000:7.1f} s  {bar:<{BAR_WIDTH}}  {row['records_per_second']}/s")

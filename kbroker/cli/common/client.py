@@ -104,6 +104,8 @@ def error_code_text(code: int, message: str | None = None) -> str:
         near = [name for name in known if unknown["name"].endswith(f".{name}")]
         near = near or difflib.get_close_matches(unknown["name"], known, 1, 0.5)
         message = f"{message} (did you mean {near[0]}?)" if near else message
+    elif code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+        message = message or "the name of a topic has 1 to 249 letters, digits, '.', '_' and '-'"
     return f"{message.rstrip('.')} ({name})" if message else name.replace("_", " ").capitalize() + f" ({name})"
 
 

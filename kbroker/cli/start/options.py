@@ -7,6 +7,7 @@ This module is loaded before the first accepted connection: it imports only what
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from errno import EADDRINUSE
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -228,7 +229,8 @@ def print_ready(bootstrap: str) -> None:
 
 def failure_text(error: Exception) -> str:
     if not isinstance(error, ConfigError):
-        return f"the broker cannot run: {exception_text(error)}"
+        hint = " (see --listen HOST:PORT)" if isinstance(error, OSError) and error.errno == EADDRINUSE else ""
+        return f"the broker cannot run: {exception_text(error)}{hint}"
     if "inter.broker.listener.name" in str(error) or "advertised.listeners" not in str(error):
         return str(error)
     return f"{error} (see --advertise HOST:PORT)"

@@ -12,6 +12,7 @@ from kbroker.cli import bench, main
 from kbroker.cli.bench import Measurement
 from kbroker.client.admin import describe_topics
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.producer import BlockingProducer
 from kbroker.testing import Broker
 
 
@@ -40,9 +41,20 @@ def test_the_chart_has_few_rows_of_the_whole_time(clock: list[float]) -> None:
     assert [row["records_per_second"] for row in rows] == [100, 100, 100, 100, 300, 300, 300, 343]
 
 
-def test_an_empty_measurement_can_be_reported(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    bench.print_report("consumed", "t", Measurement(), False)
-    assert capsys.readouterr().out.startswith("consumed 0 records (0 bytes) in 0.00 s\n0 records/s, 0.0 MB/s\n")
+def test_the_report_has_bars(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    measured = Measurement()
+    bench.print_report("consumed", "t", measured, False)
+    assert capsys.readouterr().out == ""
+    for clock[0], records in ((0.05, 100), (0.15, 50), (0.2, 0)):
+        measured.add(records, records * 1000, 0.0123)
+    bench.print_report("consumed", "t", measured, False)
+    assert capsys.readouterr().out.splitlines() == [
+        "consumed 150 records (146.5 KiB) in 0.20 s",
+        "750 records/s, 0.8 MB/s",
+        "latency: p50 12.3 ms, p95 12.3 ms, p99 12.3 ms, max 12.3 ms",
+        f"    0.0 s  {'█' * 40}  1000/s",
+        f"    0.1 s  {'█' * 20}{' ' * 20}  500/s",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -94,13 +106,15 @@ def test_an_existing_topic_keeps_the_records(kafka: Broker, capfd: pytest.Captur
 def test_an_interrupt_deletes_the_topic(
     kafka: Broker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*args: object) -> None:
-        assert len(topics(kafka)) == 1
+    def interrupt(producer: BlockingProducer, topic: str, *args: object) -> None:
+        producer.add_values(topic, [b"v"])
+        producer.flush()
+        assert topics(kafka) == [topic]
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(bench, "_produce", interrupt)
     assert main(["bench", "produce", "-b", kafka.bootstrap]) == 130
-    assert capfd.readouterr().out.startswith("produced 0 records")
+    assert capfd.readouterr().out.startswith("produced 1 record ")
     assert topics(kafka) == []
 
 

@@ -81,11 +81,11 @@ class Measurement:
 
 
 def print_report(action: str, topic: str, measured: Measurement, as_json: bool) -> None:
-    """Print what was measured, with the rate over time as bars. Without any records prints nothing."""
+    """Print what was measured, if there is anything, with the rate over time as bars."""
     records, size, seconds = measured.records, measured.bytes, measured.seconds
+    latency_ms, chart = measured.latency_ms(), measured.chart()
     if not records:
         return
-    latency_ms, chart = measured.latency_ms(), measured.chart()
     if as_json:
         print_json({
             "action": action, "topic": topic, "records": records, "bytes": size, "seconds": round(seconds, 3),

@@ -113,7 +113,7 @@ def alter(
 
     Example: kbroker topics alter orders --replication-factor 3 --throttle 50MiB
 
-    Example: kbroker topics alter orders --partitions 12 --set retention.ms=86400000 --unset segment.ms
+    Example: kbroker topics alter orders --partitions 12 --set retention.ms=7d --unset segment.ms
     """
     changes = parse_config_changes(set_ or [], unset or [], append or [], subtract or [])
     others = bool(changes) or partitions is not None
@@ -186,7 +186,7 @@ def create(
 ) -> None:
     """Create topics.
 
-    Example: kbroker topics create orders --partitions 6 --config retention.ms=86400000
+    Example: kbroker topics create orders --partitions 6 --config retention.ms=7d
     """
     view_configs = {"kbroker.view.of": view_of, "kbroker.view.filter": view_filter}
     configs = parse_configs(config or []) | {name: text for name, text in view_configs.items() if text is not None}

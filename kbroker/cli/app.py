@@ -14,7 +14,7 @@ import typer
 
 from kbroker.cli.commands import COMMANDS, HELP
 from kbroker.cli.common.completion import rejoin_words
-from kbroker.cli.common.errors import CliError, exception_text, print_error, usage_error
+from kbroker.cli.common.errors import CliError, exception_text, print_error, usage_error, use_json_errors
 from kbroker.cli.common.help import HelpCommand, HelpGroup
 
 INTERRUPTED = 130
@@ -85,6 +85,8 @@ for _name, _source in COMMANDS.items():
 def run(args: list[str]) -> int:
     """Run one command line; returns the exit status."""
     rejoin_words(os.environ)
+    # That of `produce` is the format of its input.
+    use_json_errors("--json" in args and args[:1] != ["produce"])
     # Commands make many tuples and few cycles: with Python's threshold, collections take a sixth of `consume`.
     gc.set_threshold(GC_THRESHOLD)
     try:
@@ -109,7 +111,7 @@ def _run(args: list[str]) -> int:
         status = app(args, prog_name="kbroker", standalone_mode=False)
         return status if isinstance(status, int) else 0
     except CliError as error:
-        print_error(str(error))
+        print_error(error)
         return error.status
     except typer.TyperException as error:
         return _print_usage_error(error)
@@ -136,5 +138,5 @@ def _print_usage_error(error: typer.TyperException) -> int:
     else:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "kbroker"
-        print_error(f"{error.format_message()} (see {path} --help)")
+        print_error(usage_error(error.format_message(), hint=f"see {path} --help"))
     return error.exit_code

@@ -11,7 +11,7 @@ from kbroker.cli.common.client import CLIENT_ERRORS, admin_client, error_code_te
 from kbroker.cli.common.completion import complete_topics
 from kbroker.cli.common.errors import CliError, print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
-from kbroker.cli.common.output import Cell, confirm, paginated, print_json, print_note, print_rows, print_table
+from kbroker.cli.common.output import Cell, confirm, print_json, print_note, print_rows, print_table, watchable
 from kbroker.cli.common.values import INT32, INT64, count_text, format_duration, format_timestamp, if_known
 from kbroker.cli.records.formats import bytes_to_json, printable
 from kbroker.client.admin import chunks, topic_configs
@@ -163,7 +163,7 @@ Key = Annotated[str | None, option("--key -k KEY", "Only records with this key."
 
 
 @app.command("list")
-@paginated
+@watchable
 def list_records(
     topic: Topic,
     partition: Partition = None,
@@ -213,7 +213,7 @@ def _row(pending: WaitingRecord, now_ms: int, payload: bool) -> list[Cell]:
 
 
 @app.command("count")
-@paginated
+@watchable
 def count(
     topic: Topic, partition: Partition = None, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
 ) -> None:

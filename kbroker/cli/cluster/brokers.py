@@ -41,7 +41,7 @@ from kbroker.cli.common.options import (
     argument,
     option,
 )
-from kbroker.cli.common.output import confirm, paginated, print_json, print_note, print_table
+from kbroker.cli.common.output import confirm, print_json, print_note, print_table, watchable
 from kbroker.cli.common.partitions import cancel_reassignments, reassignments_if_known
 from kbroker.cli.common.values import INT32, count_text, format_size
 from kbroker.client.admin import chunks
@@ -263,7 +263,7 @@ COLUMNS = ("broker", "address", "rack", "state", "cordoned", "leads", "replicas"
 
 
 @app.command("list")
-@paginated
+@watchable
 def list_brokers(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """List brokers with their replicas and disk use.
 

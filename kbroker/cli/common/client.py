@@ -44,8 +44,8 @@ def _reachable(bootstrap: str) -> Iterator[None]:
     try:
         yield
     except BrokerUnreachable as error:
-        hint = " (start a broker with: kbroker start)" if os.strerror(ECONNREFUSED) in str(error) else ""
-        raise CliError(f"{error}{hint}") from None
+        hint = "start a broker with: kbroker start" if os.strerror(ECONNREFUSED) in str(error) else None
+        raise CliError(str(error), hint=hint) from None
     finally:
         note.cancel()
 
@@ -85,11 +85,11 @@ def raise_error(code: int, message: str | None = None, subject: str = "") -> Non
         raise CliError(subject + error_code_text(code, message))
 
 
-def topic_error_text(topic: str, code: int, message: str | None = None) -> str:
-    """Return the text of an error about a topic."""
+def topic_error(topic: str, code: int, message: str | None = None) -> CliError:
+    """Return the error for a code about a topic."""
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return f"topic {topic} does not exist"
-    return f"topic {topic}: {error_code_text(code, message)}"
+        return CliError(f"topic {topic} does not exist", code=error_name(code))
+    return CliError(f"topic {topic}: {error_code_text(code, message)}")
 
 
 def request_if_known(client: ClusterClient, request: Message, response_type: type[M]) -> M | None:
@@ -109,7 +109,7 @@ def partition_leaders(client: ClusterClient, topics: Sequence[str] | None) -> di
     leaders: dict[Partition, int] = {}
     for topic in describe_topics(client, topics):
         if topic.error_code:
-            raise CliError(topic_error_text(topic.name, topic.error_code))
+            raise topic_error(topic.name, topic.error_code)
         leaders.update({(topic.name, row.partition_index): row.leader_id for row in topic.partitions})
     return leaders
 

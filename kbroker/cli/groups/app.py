@@ -9,7 +9,16 @@ from kbroker.cli.common.client import admin_client, error_code_text
 from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.errors import CliError, print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
-from kbroker.cli.common.output import Cell, confirm, paginated, print_heading, print_json, print_rows, print_table
+from kbroker.cli.common.output import (
+    Cell,
+    confirm,
+    paginated,
+    print_heading,
+    print_json,
+    print_rows,
+    print_table,
+    watchable,
+)
 from kbroker.cli.common.values import count_text, parse_topic_partitions
 from kbroker.cli.groups.reset_offsets import reset_offsets
 from kbroker.client import groups as group_requests
@@ -31,7 +40,7 @@ Groups = Annotated[list[str], argument("GROUP...", complete=complete_groups)]
 
 
 @app.command("list")
-@paginated
+@watchable
 def list_groups(
     state: Annotated[list[str] | None, option("--state STATE", "List groups in this state only; repeatable.")] = None,
     kind: Annotated[list[str] | None, option("--type TYPE", "List groups of this type only; repeatable.")] = None,
@@ -65,7 +74,7 @@ def _choices(name: str, values: Sequence[str] | None, allowed: Sequence[str]) ->
 
 
 @app.command("describe")
-@paginated
+@watchable
 def describe(
     groups: Groups,
     members: Annotated[bool, option("--members", "Show members instead of offsets.")] = False,

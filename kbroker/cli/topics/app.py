@@ -5,12 +5,12 @@ from typing import Annotated, NamedTuple, TypeVar
 
 import typer
 
-from kbroker.cli.common.client import admin_client, topic_error_text
+from kbroker.cli.common.client import admin_client, topic_error
 from kbroker.cli.common.completion import complete_topic_config_names, complete_topic_configs, complete_topics
 from kbroker.cli.common.deletion import DeletionOptions, DryRun
 from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, PlanOptions, Yes, argument, option
-from kbroker.cli.common.output import Cell, ProgressBar, confirm, paginated, print_json, print_table
+from kbroker.cli.common.output import Cell, ProgressBar, confirm, print_json, print_table, watchable
 from kbroker.cli.common.values import INT16, INT32, count_text, parse_assignments, parse_config_changes
 from kbroker.cli.configs.requests import Resource, alter_configs
 from kbroker.cli.topics.describe import describe, remove_partitions, topic_summary, view_sources
@@ -40,7 +40,7 @@ def print_results(
         if not result.error_code:
             print(f"{result.name}: {success_text(result)}")
         elif result.error_code not in ignored:
-            print_error(topic_error_text(result.name, result.error_code, result.error_message))
+            print_error(topic_error(result.name, result.error_code, result.error_message))
             failed = True
     if failed:
         raise typer.Exit(1)
@@ -217,7 +217,7 @@ def _in_chunks(description: str, topics: Sequence[str], send: Callable[[Sequence
 
 
 @app.command("list")
-@paginated
+@watchable
 def list_topics(
     internal: Annotated[bool, option("--internal", "Include internal topics.")] = False,
     as_json: AsJson = False,

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from kbroker.cli.common.client import admin_client, request_if_known, topic_error_text
+from kbroker.cli.common.client import admin_client, request_if_known, topic_error
 from kbroker.cli.common.completion import complete_topics
 from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, argument, option
-from kbroker.cli.common.output import Cell, paginated, print_heading, print_json, print_table
+from kbroker.cli.common.output import Cell, print_heading, print_json, print_table, watchable
 from kbroker.cli.common.partitions import (
     CONDITIONS,
     NO_REASSIGNMENT,
@@ -71,7 +71,7 @@ def _filter(name: str, text: str) -> Any:
     return typer.Option(f"--{name}", help=text)
 
 
-@paginated
+@watchable
 def describe(
     topics: OptionalTopics = None,
     under_replicated: Annotated[
@@ -111,7 +111,7 @@ def describe(
         results = describe_topics(client, topics or None)
         missing = [topic for topic in results if topic.error_code]
         for topic in missing:
-            print_error(topic_error_text(topic.name, topic.error_code))
+            print_error(topic_error(topic.name, topic.error_code))
         found = [topic for topic in results if not topic.error_code]
         moving = reassignments_if_known(client)
         if chosen:

@@ -9,7 +9,7 @@ from kbroker.cli.common.client import admin_client, error_code_text, partition_l
 from kbroker.cli.common.completion import complete_topics, complete_transactional_ids
 from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, argument, option
-from kbroker.cli.common.output import paginated, print_rows
+from kbroker.cli.common.output import print_rows, watchable
 from kbroker.cli.common.values import (
     INT32,
     INT64,
@@ -38,7 +38,7 @@ app = typer.Typer()
 
 
 @app.command("list")
-@paginated
+@watchable
 def list_(
     state: Annotated[
         list[str] | None, option("--state STATE", "List transactions in this state only; repeatable.")
@@ -77,7 +77,7 @@ def parse_state(text: str) -> str:
 
 
 @app.command("describe")
-@paginated
+@watchable
 def describe(
     transactional_ids: Annotated[list[str], argument("TRANSACTIONAL_ID...", complete=complete_transactional_ids)],
     as_json: AsJson = False,
@@ -134,7 +134,7 @@ PRODUCER_COLUMNS = (
 
 
 @app.command("producers")
-@paginated
+@watchable
 def producers(
     topics: Annotated[list[str], argument("TOPIC[:PARTITION,...]...", complete=complete_topics)],
     broker: Annotated[
@@ -156,6 +156,6 @@ def _producer_row(row: PartitionProducer) -> list[Any]:
     return [*row[:5], if_known(format_timestamp, row.last_timestamp), *row[6:]]
 
 
-app.command("find-hanging")(paginated(find_hanging))
+app.command("find-hanging")(watchable(find_hanging))
 app.command("abort")(abort)
 app.command("terminate")(terminate)

@@ -21,10 +21,9 @@ from kbroker.cli.common.output import (
 )
 from kbroker.cli.common.values import count_text, parse_topic_partitions
 from kbroker.cli.groups.reset_offsets import reset_offsets
-from kbroker.client import groups as group_requests
-from kbroker.client.admin import LATEST, describe_topics, list_offsets
+from kbroker.client.admin import latest_offsets
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.group_descriptions import SHARE, GroupDescription, GroupMember, describe_group
+from kbroker.client.group_descriptions import SHARE, GroupDescription, GroupMember, describe_group, group_overviews
 from kbroker.client.groups import committed_offsets, delete_group, delete_offsets, delete_share_offsets, share_offsets
 from kbroker.common import TopicPartition
 
@@ -47,22 +46,30 @@ def list_groups(
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """List groups with their states."""
+    """List groups with their members and their lag, those that lag most first.
+
+    LAG is the number of records after the committed offsets of a group, of a share group after its start offsets.
+
+    Example: kbroker groups list --watch
+    """
     states = _choices("--state", state, STATES)
     types = _choices("--type", kind, TYPES)
     with admin_client(bootstrap) as client:
-        groups = group_requests.list_groups(client)
+        overviews = group_overviews(client)
     rows = [
         {
             "group": group.group_id,
-            "state": group.group_state or None,
-            "type": group.group_type or None,
-            "protocol": group.protocol_type or None,
+            "type": group.type,
+            "state": group.state,
+            "protocol": group.protocol,
+            "member_count": group.members,
+            "lag": group.lag,
         }
-        for group in sorted(groups, key=lambda group: group.group_id)
-        if (not states or group.group_state.lower() in states) and (not types or group.group_type.lower() in types)
+        for group in sorted(overviews, key=lambda group: (group.lag is None, -(group.lag or 0), group.group_id))
+        if (not states or (group.state or "").lower() in states) and (not types or group.type in types)
     ]
-    print_rows(as_json, rows, ("group", "state", "type", "protocol"), [list(row.values()) for row in rows])
+    columns = ("group", "type", "state", "protocol", "members", "lag")
+    print_rows(as_json, rows, columns, [list(row.values()) for row in rows])
 
 
 def _choices(name: str, values: Sequence[str] | None, allowed: Sequence[str]) -> set[str]:
@@ -126,29 +133,17 @@ def _offset_rows(client: ClusterClient, group: GroupDescription) -> list[dict[st
         for topic, indexes in member.assignment.items()
         for index in indexes
     }
-    return lag_table(committed, _log_end_offsets(client, set(committed) | set(owners)), owners)
+    return lag_table(committed, latest_offsets(client, set(committed) | set(owners)), owners)
 
 
 def _share_offset_rows(client: ClusterClient, group: GroupDescription) -> list[dict[str, Any]]:
     """Return one row per partition with a start offset. Several members may have a partition: the rows name none."""
     offsets = share_offsets(client, group.group_id)
-    log_ends = _log_end_offsets(client, set(offsets))
+    log_ends = latest_offsets(client, set(offsets))
     return [
         {"topic": tp.topic, "partition": tp.partition, "start": start, "end": log_ends.get(tp), "lag": lag}
         for tp, (start, lag) in sorted(offsets.items())
     ]
-
-
-def _log_end_offsets(client: ClusterClient, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return log end offsets by partition, without deleted topics and partitions that have no leader."""
-    topics = sorted({topic for topic, _ in partitions})
-    timestamps = {
-        partition: LATEST
-        for topic in (describe_topics(client, topics) if topics else [])
-        for row in topic.partitions
-        if row.leader_id >= 0 and (partition := TopicPartition(topic.name, row.partition_index)) in partitions
-    }
-    return list_offsets(client, timestamps)
 
 
 def lag_table(

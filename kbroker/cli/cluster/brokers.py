@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from kbroker.cli.cluster.cluster_state import (
-    LogDirs,
     broker_rows,
     print_healing,
     read_cluster,
@@ -46,6 +45,7 @@ from kbroker.cli.common.partitions import cancel_reassignments, reassignments_if
 from kbroker.cli.common.values import INT32, count_text, format_size
 from kbroker.client.admin import chunks
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.log_dirs import LogDirs
 from kbroker.client.requests import Partition
 from kbroker.metadata.reassignments.placement.balance import balance as balanced
 from kbroker.metadata.reassignments.placement.drain import drain as drained

@@ -106,9 +106,9 @@ def _lag(leader_end: int | None, end: int | None) -> int | None:
     return None if leader_end is None or end is None else max(leader_end - end, 0)
 
 
-def lag_text(lag: ReplicaLag, replicas: Sequence[int]) -> str:
-    """Return the lag of each replica in the order of `replicas`: "0,0,12"."""
-    return ",".join(UNKNOWN_LAG if lag[broker] is None else str(lag[broker]) for broker in replicas)
+def lag_text(lags: Iterable[int | None]) -> str:
+    """Return the lags of replicas: "0,0,12"."""
+    return ",".join(UNKNOWN_LAG if lag is None else str(lag) for lag in lags)
 
 
 # The reassignments in progress: which replicas partitions gain and lose (KIP-455).

@@ -9,17 +9,16 @@ from kbroker.cli.cluster import cluster_state
 from kbroker.cli.cluster.app import cluster_summary, lag_by_broker
 from kbroker.cli.cluster.brokers import broker_summaries
 from kbroker.cli.cluster.cluster_state import (
-    LogDirs,
     healing_json,
     healing_text,
     layout_of,
-    log_dirs,
     measure_write_rates,
     read_healing,
     retired_replicas,
 )
 from kbroker.cli.common.partitions import PartitionHealth, ReplicaChanges
 from kbroker.client.admin import EARLIEST, LATEST, MetadataTopic
+from kbroker.client.log_dirs import LogDirs, log_dirs
 from kbroker.client.requests import Partition
 from kbroker.metadata.reassignments.healing_states import HealingState
 from kbroker.metadata.reassignments.placement.cluster_layout import ClusterBroker, PlacedPartition, cluster_layout

@@ -298,7 +298,7 @@ def broker_summaries(
             **row,
             "cordoned": found.is_cordoned if found else None,
             "leads": leads[broker_id],
-            "replicas": replicas[broker_id],
+            "replica_count": replicas[broker_id],
             "out_of_sync": out_of_sync[broker_id],
             "size_bytes": found.size_bytes if found else None,
             "free_bytes": found.free_bytes if found else None,

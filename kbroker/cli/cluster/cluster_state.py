@@ -6,8 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kbroker.cli.common.client import request_if_known
-from kbroker.cli.common.output import print_note
-from kbroker.cli.common.partitions import ReplicaChanges, reassignments
+from kbroker.cli.common.output import Cell, print_heading, print_note
+from kbroker.cli.common.partitions import (
+    CONDITIONS,
+    NO_REASSIGNMENT,
+    PartitionHealth,
+    ReplicaChanges,
+    min_isr_by_topic,
+    partition_health,
+    reassignments,
+    reassignments_if_known,
+)
 from kbroker.cli.common.values import count_text, format_duration
 from kbroker.client.admin import EARLIEST, LATEST, MetadataTopic, describe_cluster, describe_topics, offsets_at_brokers
 from kbroker.client.cluster import ClusterClient
@@ -47,6 +56,46 @@ def broker_state(broker: DescribeClusterBroker | None, controller_id: int) -> st
 def read_cluster(client: ClusterClient) -> tuple[DescribeClusterResponse, list[MetadataTopic]]:
     """Return the brokers, and the topics that have no error."""
     return describe_cluster(client), [topic for topic in describe_topics(client) if not topic.error_code]
+
+
+def read_health(client: ClusterClient, topics: Sequence[MetadataTopic]) -> list[PartitionHealth]:
+    """Return the health of all partitions of the topics."""
+    min_isr = min_isr_by_topic(client, [topic.name for topic in topics])
+    moving = reassignments_if_known(client)
+    return [
+        partition_health(
+            row, min_isr[topic.name], moving.get((topic.name, row.partition_index), NO_REASSIGNMENT).adding
+        )
+        for topic in topics
+        for row in topic.partitions
+    ]
+
+
+def cluster_summary(
+    cluster: DescribeClusterResponse, topics: int, partitions: Sequence[PartitionHealth]
+) -> dict[str, Any]:
+    """Return the JSON of a cluster without its brokers. `controller` is null while there is none."""
+    return {
+        "cluster_id": cluster.cluster_id,
+        "controller": cluster.controller_id if cluster.controller_id >= 0 else None,
+        "running_brokers": sum(not broker.is_fenced for broker in cluster.brokers),
+        "topic_count": topics,
+        "partition_count": len(partitions),
+        "conditions": {name.replace("-", "_"): sum(map(is_met, partitions)) for name, is_met in CONDITIONS.items()},
+    }
+
+
+def print_cluster(summary: Mapping[str, Any]) -> None:
+    """Print the heading of a cluster."""
+    counts = ("running_brokers", "broker"), ("topic_count", "topic"), ("partition_count", "partition")
+    print_heading(
+        f"cluster {summary['cluster_id']}", "  ".join(count_text(summary[name], noun) for name, noun in counts)
+    )
+
+
+def condition_rows(summary: Mapping[str, Any]) -> list[list[Cell]]:
+    """Return the names of the conditions as options of `topics describe`, and the numbers of their partitions."""
+    return [[name, summary["conditions"][name.replace("-", "_")]] for name in CONDITIONS]
 
 
 def broker_rows(cluster: DescribeClusterResponse, replicas: Iterable[int]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -123,9 +172,9 @@ _GIVEN_BACK = {
 def read_healing(client: ClusterClient, brokers: Sequence[Mapping[str, Any]]) -> list[DescribedHealing]:
     """Return what self-healing does if a broker is away or has no replicas; [] of brokers of Apache Kafka.
 
-    `brokers`: with state and replicas.
+    `brokers`: with state and replica_count.
     """
-    if not any(broker["state"] in ABSENT or not broker["replicas"] for broker in brokers):
+    if not any(broker["state"] in ABSENT or not broker["replica_count"] for broker in brokers):
         return []
     request = DescribeReassignmentPlanRequest(include_moves=False)
     response = request_if_known(client, request, DescribeReassignmentPlanResponse)
@@ -156,7 +205,7 @@ def healing_json(broker: DescribedHealing) -> dict[str, Any]:
         "broker": broker.broker_id,
         "is_away": broker.is_away,
         "state": broker.state,
-        "replicas": broker.replicas,
+        "replica_count": broker.replicas,
         "since_ms": broker.since_ms if broker.since_ms >= 0 else None,
         "remaining_ms": broker.remaining_ms,
     }

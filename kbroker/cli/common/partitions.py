@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kbroker.cli.common.client import CLIENT_ERRORS, error_code_text, raise_error
 from kbroker.cli.common.errors import CliError
@@ -69,6 +69,21 @@ def min_isr_by_topic(client: ClusterClient, topics: Sequence[str]) -> dict[str, 
 def partition_health(partition: MetadataResponsePartition, min_isr: int, adding: Sequence[int] = ()) -> PartitionHealth:
     """Return the health of a partition of a Metadata response."""
     return PartitionHealth(partition.leader_id, partition.replica_nodes, partition.isr_nodes, min_isr, adding)
+
+
+def partition_rows(partitions: Mapping[str, Iterable[int]]) -> list[dict[str, Any]]:
+    """Return the JSON of partitions of several topics, in order."""
+    return [
+        {"topic": topic, "partition": index}
+        for topic, indexes in sorted(partitions.items())
+        for index in sorted(indexes)
+    ]
+
+
+def partitions_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the same as text: "t:0,1 u:2"."""
+    grouped = by_topic((row["topic"], row["partition"]) for row in rows)
+    return " ".join(f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in grouped.items())
 
 
 # The lag of replicas: the records that their leader has and they do not. Each broker reports the log end offsets of its

@@ -19,6 +19,7 @@ from kbroker.cli.common.output import (
     print_table,
     watchable,
 )
+from kbroker.cli.common.partitions import partition_rows, partitions_text
 from kbroker.cli.common.values import count_text, parse_topic_partitions
 from kbroker.cli.groups.reset_offsets import reset_offsets
 from kbroker.client.admin import latest_offsets
@@ -120,8 +121,18 @@ def _description(client: ClusterClient, group_id: str) -> dict[str, Any]:
         "epoch": group.epoch,
         "assignment_epoch": group.assignment_epoch,
         "offsets": _share_offset_rows(client, group) if group.type == SHARE else _offset_rows(client, group),
-        "members": [member._asdict() for member in group.members],
+        "members": [_member_json(member) for member in group.members],
         "error": None,
+    }
+
+
+def _member_json(member: GroupMember) -> dict[str, Any]:
+    fields = member._asdict()
+    assignment, target = fields.pop("assignment"), fields.pop("target")
+    return {
+        **fields,
+        "partitions": partition_rows(assignment),
+        "target_partitions": None if target is None else partition_rows(target),
     }
 
 
@@ -141,7 +152,13 @@ def _share_offset_rows(client: ClusterClient, group: GroupDescription) -> list[d
     offsets = share_offsets(client, group.group_id)
     log_ends = latest_offsets(client, set(offsets))
     return [
-        {"topic": tp.topic, "partition": tp.partition, "start": start, "end": log_ends.get(tp), "lag": lag}
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "start_offset": start,
+            "latest_offset": log_ends.get(tp),
+            "lag": lag,
+        }
         for tp, (start, lag) in sorted(offsets.items())
     ]
 
@@ -158,8 +175,8 @@ def lag_table(
         row = {
             "topic": tp[0],
             "partition": tp[1],
-            "committed": offset,
-            "end": end,
+            "committed_offset": offset,
+            "latest_offset": end,
             "lag": None if offset is None or end is None else max(0, end - offset),
         }
         rows.append(row | {name: getattr(owner, name, None) for name in ("member_id", "client_id", "host")})
@@ -179,11 +196,11 @@ def _print_description(group: Mapping[str, Any], members: bool) -> None:
         print_table(*_member_table(group["members"]))
         return
     if group["type"] == SHARE:
-        names: Sequence[str] = ("topic", "partition", "start", "end", "lag")
+        names: Sequence[str] = ("topic", "partition", "start_offset", "latest_offset", "lag")
     else:
-        names = ("topic", "partition", "committed", "end", "lag", "client_id", "host")
+        names = ("topic", "partition", "committed_offset", "latest_offset", "lag", "client_id", "host")
     rows = [[row[name] for name in names] for row in group["offsets"]]
-    print_table([name.removesuffix("_id") for name in names], rows)
+    print_table([name.removesuffix("_id").removesuffix("_offset") for name in names], rows)
 
 
 def _member_table(members: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Cell]]]:
@@ -192,14 +209,16 @@ def _member_table(members: Sequence[Mapping[str, Any]]) -> tuple[list[str], list
     columns |= {"epoch": "epoch"} if any(member["epoch"] is not None for member in members) else {}
     columns |= {"classic": "is_classic"} if len({member["is_classic"] for member in members}) > 1 else {}
     columns |= {"tasks": "tasks"} if any(member["tasks"] is not None for member in members) else {}
-    columns |= {"partitions": "assignment"}
-    columns |= {"target": "target"} if any(member["target"] is not None for member in members) else {}
+    columns |= {"partitions": "partitions"}
+    columns |= {"target": "target_partitions"} if any(member["target_partitions"] for member in members) else {}
     rows = [[_member_cell(member[name]) for name in columns.values()] for member in members]
     return list(columns), rows
 
 
 def _member_cell(value: Any) -> Cell:
-    """Return partitions by topic as "t:0,1 u:2", and tasks by role as "active:0_0,0_1"."""
+    """Return partitions as "t:0,1 u:2", and tasks by role as "active:0_0,0_1"."""
+    if isinstance(value, list):
+        return partitions_text(value)
     if isinstance(value, Mapping):
         return " ".join(f"{name}:{','.join(map(str, items))}" for name, items in value.items() if items)
     if isinstance(value, bool):

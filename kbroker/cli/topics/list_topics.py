@@ -52,7 +52,7 @@ def list_topics(
         [
             *(topic[name] for name in ("topic", "partition_count", "replication_factor")),
             if_known(format_size, topic["size_bytes"]),
-            topic["record_count"],
+            topic["records"],
             if_known(format_timestamp, topic["last_write_ms"]),
             *(topic.get(name) for name in view_of),
         ]
@@ -87,7 +87,7 @@ def topic_figures(client: ClusterClient, topics: Sequence[MetadataTopic]) -> dic
         last_write_ms = _reduce(max, newest, partitions)
         figures[topic.name] = {
             "size_bytes": _reduce(sum, sizes, partitions),
-            "record_count": _reduce(sum, counts, partitions),
+            "records": _reduce(sum, counts, partitions),
             "last_write_ms": None if last_write_ms == NO_TIMESTAMP else last_write_ms,
         }
     return figures

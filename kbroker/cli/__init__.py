@@ -12,6 +12,8 @@ from collections.abc import Sequence
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted."""
     args = list(sys.argv[1:] if argv is None else argv)
+    if args[:1] == ["help"]:
+        args = [*args[1:], "--help"]
     if args[:1] == ["start"]:
         from kbroker.cli.start.options import parse_options
 

@@ -19,6 +19,8 @@ from kbroker.cli.common.help import HelpCommand, HelpGroup
 
 INTERRUPTED = 130
 GC_THRESHOLD = 50_000
+# What typer prints for values that are no numbers.
+TYPE_ERRORS = {"is not a valid int range": "is not a whole number", "is not a valid float range": "is not a number"}
 
 
 def load_command(name: str) -> Any:
@@ -138,5 +140,8 @@ def _print_usage_error(error: typer.TyperException) -> int:
     else:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "kbroker"
-        print_error(usage_error(error.format_message(), hint=f"see {path} --help"))
+        message = error.format_message()
+        for text, better in TYPE_ERRORS.items():
+            message = message.replace(text, better)
+        print_error(usage_error(message, hint=f"see {path} --help"))
     return error.exit_code

@@ -38,6 +38,9 @@ by `python -m kbroker.cli.reference`.
 - `--watch` shows the same again every 2 seconds, `--watch 10` every 10: a screen in a terminal, in a pipe one block
   after another, with `--json` one line each time.
 - A command that waits for a broker says so after 1.5 seconds.
+- `DURATION` is `90s`, `1h30m` or ISO 8601 (`P1DT2H`). `TIME` is ISO 8601 (default UTC), milliseconds since the epoch,
+  or a duration ago.
+- Shell completion, also of topics, groups and configs: `kbroker --install-completion`.
 
 | exit status | |
 |---|---|
@@ -45,10 +48,6 @@ by `python -m kbroker.cli.reference`.
 | 1 | failure: of a broker, of the network, of a check; what was printed before it is valid |
 | 2 | wrong usage: nothing was done |
 | 130 | interrupted with Ctrl-C |
-
-- `DURATION` is `90s`, `1h30m` or ISO 8601 (`P1DT2H`). `TIME` is ISO 8601 (default UTC), milliseconds since the epoch,
-  or a duration ago.
-- Shell completion, also of topics, groups and configs: `kbroker --install-completion`.
 """
 _END = "Read on: [guide.md](guide.md) for the commands by task, [troubleshooting.md](troubleshooting.md).\n"
 # The same for every command.

@@ -4,7 +4,6 @@ A command's module is imported only when that command runs or completes: importi
 commands run. Until then the command is represented by a placeholder with its help.
 """
 
-import gc
 import importlib
 import os
 import sys
@@ -18,7 +17,6 @@ from kbroker.cli.common.errors import CliError, exception_text, print_error, usa
 from kbroker.cli.common.help import HelpCommand, HelpGroup
 
 INTERRUPTED = 130
-GC_THRESHOLD = 50_000
 # What typer prints for values that are no numbers.
 TYPE_ERRORS = {"is not a valid int range": "is not a whole number", "is not a valid float range": "is not a number"}
 
@@ -89,8 +87,6 @@ def run(args: list[str]) -> int:
     rejoin_words(os.environ)
     # That of `produce` is the format of its input.
     use_json_errors("--json" in args and args[:1] != ["produce"])
-    # Commands make many tuples and few cycles: with Python's threshold, collections take a sixth of `consume`.
-    gc.set_threshold(GC_THRESHOLD)
     try:
         status = _run(args)
         sys.stdout.flush()

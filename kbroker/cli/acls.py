@@ -83,6 +83,10 @@ class RuleOptions(NamedTuple):
     consumer: Annotated[bool, option("--consumer", "The operations of a consumer.")] = False
 
     def principals(self) -> list[tuple[PermissionType, str]]:
+        """Raises CliError for one without a type."""
+        for each in (*(self.allow or ()), *(self.deny or ())):
+            if ":" not in each:
+                raise usage_error(f"a principal has a type and a name, such as User:{each}, not {each!r}")
         return [
             *((PermissionType.ALLOW, each) for each in self.allow or ()),
             *((PermissionType.DENY, each) for each in self.deny or ()),

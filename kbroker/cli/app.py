@@ -4,7 +4,6 @@ A command's module is imported only when that command runs or completes: importi
 commands run. Until then the command is represented by a placeholder with its help.
 """
 
-import gc
 import importlib
 import os
 import sys
@@ -14,11 +13,12 @@ import typer
 
 from kbroker.cli.commands import COMMANDS, HELP
 from kbroker.cli.common.completion import rejoin_words
-from kbroker.cli.common.errors import CliError, exception_text, print_error, usage_error
+from kbroker.cli.common.errors import CliError, exception_text, print_error, usage_error, use_json_errors
 from kbroker.cli.common.help import HelpCommand, HelpGroup
 
 INTERRUPTED = 130
-GC_THRESHOLD = 50_000
+# What typer prints for values that are no numbers.
+TYPE_ERRORS = {"is not a valid int range": "is not a whole number", "is not a valid float range": "is not a number"}
 
 
 def load_command(name: str) -> Any:
@@ -85,8 +85,8 @@ for _name, _source in COMMANDS.items():
 def run(args: list[str]) -> int:
     """Run one command line; returns the exit status."""
     rejoin_words(os.environ)
-    # Commands make many tuples and few cycles: with Python's threshold, collections take a sixth of `consume`.
-    gc.set_threshold(GC_THRESHOLD)
+    # That of `produce` is the format of its input.
+    use_json_errors("--json" in args and args[:1] != ["produce"])
     try:
         status = _run(args)
         sys.stdout.flush()
@@ -109,7 +109,7 @@ def _run(args: list[str]) -> int:
         status = app(args, prog_name="kbroker", standalone_mode=False)
         return status if isinstance(status, int) else 0
     except CliError as error:
-        print_error(str(error))
+        print_error(error)
         return error.status
     except typer.TyperException as error:
         return _print_usage_error(error)
@@ -136,5 +136,8 @@ def _print_usage_error(error: typer.TyperException) -> int:
     else:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "kbroker"
-        print_error(f"{error.format_message()} (see {path} --help)")
+        message = error.format_message()
+        for text, better in TYPE_ERRORS.items():
+            message = message.replace(text, better)
+        print_error(usage_error(message, hint=f"see {path} --help"))
     return error.exit_code

@@ -4,7 +4,10 @@ from typing import NamedTuple
 
 from kbroker.cli.common.help_text import CommandHelp, HelpRow, help_text
 
-HELP = "Run a broker that speaks the Kafka protocol, and work with any Kafka broker."
+HELP = """\
+Run a broker that speaks the Kafka protocol, and work with any Kafka broker.
+
+The exit status is 0 for success, 1 for a failure, 2 for wrong usage, 130 after Ctrl-C."""
 
 
 class CommandSource(NamedTuple):
@@ -62,4 +65,4 @@ _OPTIONS = [
 def root_help() -> str:
     """Return the text of `kbroker --help`. Loading typer would take longer than the rest."""
     commands = [HelpRow(name, source.help) for name, source in COMMANDS.items()]
-    return help_text(CommandHelp("kbroker [OPTIONS] COMMAND", [HELP], [], [], _OPTIONS, commands))
+    return help_text(CommandHelp("kbroker [OPTIONS] COMMAND", HELP.split("\n\n"), [], [], _OPTIONS, commands))

@@ -11,13 +11,14 @@ from kbroker.cli.common.client import CLIENT_ERRORS, admin_client, error_code_te
 from kbroker.cli.common.completion import complete_topics
 from kbroker.cli.common.errors import CliError, print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
-from kbroker.cli.common.output import Cell, confirm, paginated, print_json, print_note, print_rows, print_table
+from kbroker.cli.common.output import Cell, confirm, print_json, print_note, print_rows, print_table, watchable
 from kbroker.cli.common.values import INT32, INT64, count_text, format_duration, format_timestamp, if_known
 from kbroker.cli.records.formats import bytes_to_json, printable
 from kbroker.client.admin import chunks, topic_configs
 from kbroker.client.cluster import ClusterClient, UnknownBroker
 from kbroker.client.connection import BrokerUnreachable
 from kbroker.client.requests import LEADER_ERRORS
+from kbroker.client.retries import reported_wait
 from protocol.errors import ErrorCode
 from protocol.messages.k10011_delayed_records import DelayedRecord, DelayedRecordsRequest, DelayedRecordsResponse
 
@@ -132,25 +133,26 @@ class DelayedTopic:
         request.topic_name, request.partition_index = self._topic, partition
         deadline = self._clock() + RETRY_FOR_S
         code, message = int(ErrorCode.LEADER_NOT_AVAILABLE), None
-        while True:
-            leader = self._leaders.get(partition, -1)
-            if leader >= 0:
-                try:
-                    response = self._client.request(request, DelayedRecordsResponse, leader)
-                except (BrokerUnreachable, UnknownBroker):
-                    # It has died, or is no longer among the brokers that clients know.
-                    if self._clock() >= deadline:
-                        raise
-                    if not knows_delay(self._client, self._topic):
-                        raise CliError(f"{self._topic}: these brokers have no delayed delivery") from None
-                else:
-                    code, message = response.error_code, response.error_message
-                    if not code:
-                        return response
-            if (code and code not in RETRIABLE_ERRORS) or self._clock() >= deadline:
-                raise CliError(f"{self._topic}-{partition}: {error_code_text(code, message)}")
-            self._sleep(RETRY_EVERY_S)
-            self._leaders |= self._find_leaders()
+        with reported_wait(self._client.on_wait, f"the leader of {self._topic}-{partition}"):
+            while True:
+                leader = self._leaders.get(partition, -1)
+                if leader >= 0:
+                    try:
+                        response = self._client.request(request, DelayedRecordsResponse, leader)
+                    except (BrokerUnreachable, UnknownBroker):
+                        # It has died, or is no longer among the brokers that clients know.
+                        if self._clock() >= deadline:
+                            raise
+                        if not knows_delay(self._client, self._topic):
+                            raise CliError(f"{self._topic}: these brokers have no delayed delivery") from None
+                    else:
+                        code, message = response.error_code, response.error_message
+                        if not code:
+                            return response
+                if (code and code not in RETRIABLE_ERRORS) or self._clock() >= deadline:
+                    raise CliError(f"{self._topic}-{partition}: {error_code_text(code, message)}")
+                self._sleep(RETRY_EVERY_S)
+                self._leaders |= self._find_leaders()
 
 
 app = typer.Typer()
@@ -163,7 +165,7 @@ Key = Annotated[str | None, option("--key -k KEY", "Only records with this key."
 
 
 @app.command("list")
-@paginated
+@watchable
 def list_records(
     topic: Topic,
     partition: Partition = None,
@@ -213,7 +215,7 @@ def _row(pending: WaitingRecord, now_ms: int, payload: bool) -> list[Cell]:
 
 
 @app.command("count")
-@paginated
+@watchable
 def count(
     topic: Topic, partition: Partition = None, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
 ) -> None:

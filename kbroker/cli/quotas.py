@@ -68,7 +68,14 @@ def list_quotas(entity: EntityOptions, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
         for names, quotas in found
         for quota, value in quotas.items()
     )
-    print_rows(as_json, [{"entity": names, "quotas": quotas} for names, quotas in found], columns, rows)
+    document = [
+        {
+            "entity": [{"type": kind, "name": name} for kind, name in names.items()],
+            "quotas": [{"name": name, "value": value} for name, value in quotas.items()],
+        }
+        for names, quotas in found
+    ]
+    print_rows(as_json, document, columns, rows)
 
 
 @app.command("set")

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from kbroker.cli.common.client import admin_client, partition_leaders, topic_error_text
+from kbroker.cli.common.client import admin_client, partition_leaders, topic_error
 from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, argument, option
-from kbroker.cli.common.output import Cell, paginated, print_rows
+from kbroker.cli.common.output import Cell, print_rows, watchable
 from kbroker.cli.common.values import INT32, parse_duration_ms
 from kbroker.client.admin import TopicSpec, create_topics, describe_topics, topic_configs
 from kbroker.client.cluster import ClusterClient
@@ -111,7 +111,7 @@ def _create_topic(
     if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and exists_ok:
         return False
     if result.error_code:
-        raise CliError(topic_error_text(name, result.error_code, result.error_message))
+        raise topic_error(name, result.error_code, result.error_message)
     return True
 
 
@@ -121,7 +121,7 @@ def topics_with_configs(client: ClusterClient) -> dict[str, dict[str, str]]:
 
 
 @app.command("list")
-@paginated
+@watchable
 def list_policies(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """List the retry policies that retry topics store."""
     with admin_client(bootstrap) as client:

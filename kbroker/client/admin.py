@@ -16,6 +16,7 @@ from protocol.client import UnsupportedVersionError
 from protocol.errors import ErrorCode
 from protocol.messages.k02_list_offsets import (
     ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
@@ -82,7 +83,7 @@ FIRST_WITH_TOPIC_STATES = 6
 INHERITED_SOURCES = (3, 4, 5)
 
 CONSUMER, DEBUGGING_CONSUMER = -1, -2
-LATEST, EARLIEST = -1, -2
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 MAX_PARTITIONS = 1000  # per request
 MAX_RESOURCES = 200  # per request; the response has some forty configs for each
@@ -362,15 +363,41 @@ def _by_leader(
     return grouped
 
 
+def partitions_by_leader(topics: Iterable[MetadataTopic]) -> dict[int, list[Partition]]:
+    """Group the partitions that have a leader by it."""
+    led: dict[int, list[Partition]] = {}
+    for topic in topics:
+        for row in topic.partitions:
+            if row.leader_id >= 0:
+                led.setdefault(row.leader_id, []).append((topic.name, row.partition_index))
+    return led
+
+
+def latest_offsets(cluster: ClusterClient, partitions: Collection[Partition]) -> dict[TopicPartition, int]:
+    """Return the latest offsets of the partitions that exist and whose leaders respond."""
+    topics = sorted({topic for topic, _ in partitions})
+    led = partitions_by_leader(describe_topics(cluster, topics)) if topics else {}
+    wanted = {leader: [each for each in of_leader if each in partitions] for leader, of_leader in led.items()}
+    found = offsets_at_brokers(cluster, wanted, LATEST)
+    return {TopicPartition(*partition): offset for (_, partition), offset in found.items()}
+
+
 def offsets_at_brokers(
     cluster: ClusterClient, partitions: Mapping[int, Sequence[Partition]], timestamp: int, replica_id: int = CONSUMER
 ) -> dict[tuple[int, Partition], int]:
-    """Return the offsets that brokers report for their partitions, by broker and partition.
+    """Return the offsets of `rows_at_brokers`."""
+    return {key: row.offset for key, row in rows_at_brokers(cluster, partitions, timestamp, replica_id).items()}
+
+
+def rows_at_brokers(
+    cluster: ClusterClient, partitions: Mapping[int, Sequence[Partition]], timestamp: int, replica_id: int = CONSUMER
+) -> dict[tuple[int, Partition], ListOffsetsPartitionResponse]:
+    """Return offsets and timestamps that brokers report for their partitions, by broker and partition.
 
     For commands that look at a cluster in trouble. Partitions without an offset are missing: their broker does not
     respond, or not with an offset.
     """
-    offsets: dict[tuple[int, Partition], int] = {}
+    rows: dict[tuple[int, Partition], ListOffsetsPartitionResponse] = {}
     deadline = monotonic() + OFFSETS_RETRY_FOR_S
     while partitions:
         requests = [
@@ -384,7 +411,7 @@ def offsets_at_brokers(
                 for row in topic.partitions:
                     partition = topic.name, row.partition_index
                     if not row.error_code:
-                        offsets[broker, partition] = row.offset
+                        rows[broker, partition] = row
                     elif row.error_code in LEADER_ERRORS:
                         again.setdefault(broker, []).append(partition)
         if monotonic() > deadline:
@@ -392,7 +419,7 @@ def offsets_at_brokers(
         partitions = again
         if partitions:
             sleep(RETRY_EVERY_S)
-    return offsets
+    return rows
 
 
 def delete_records(cluster: ClusterClient, offsets: Mapping[PartitionKey, int]) -> None:

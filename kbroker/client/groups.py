@@ -15,7 +15,12 @@ from protocol.messages.k08_offset_commits import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
+from protocol.messages.k09_offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+)
 from protocol.messages.k15_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from protocol.messages.k47_offset_delete import (
@@ -35,20 +40,26 @@ from protocol.messages.k90_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
     DescribeShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsResponseGroup,
 )
 
 # OffsetFetch: the first version with a list of groups.
 FIRST_WITH_GROUPS = 8
 
 
-def list_groups(cluster: ClusterClient) -> list[ListedGroup]:
-    """Return the groups of all brokers."""
-    groups = []
+def groups_by_coordinator(cluster: ClusterClient) -> dict[int, list[ListedGroup]]:
+    """Return the groups of each broker."""
+    groups = {}
     for broker in cluster.broker_ids():
         response = cluster.request(ListGroupsRequest(), ListGroupsResponse, broker)
         check(response.error_code, f"the groups of broker {broker}")
-        groups += response.groups
+        groups[broker] = response.groups
     return groups
+
+
+def list_groups(cluster: ClusterClient) -> list[ListedGroup]:
+    """Return the groups of all brokers."""
+    return [group for groups in groups_by_coordinator(cluster).values() for group in groups]
 
 
 def committed_offsets(cluster: ClusterClient, group: str) -> dict[TopicPartition, int]:
@@ -58,13 +69,18 @@ def committed_offsets(cluster: ClusterClient, group: str) -> dict[TopicPartition
     else:
         request = OffsetFetchRequest(group_id=group, topics=None)
 
-    def error_code(response: OffsetFetchResponse) -> int:
-        return (response.groups[0] if response.groups else response).error_code
+    def fetched(response: OffsetFetchResponse) -> OffsetFetchResponse | OffsetFetchResponseGroup:
+        return response.groups[0] if response.groups else response
 
-    response = cluster.coordinated(group, request, OffsetFetchResponse, error_code)
-    check(error_code(response), f"group {group}")
+    response = cluster.coordinated(group, request, OffsetFetchResponse, lambda response: fetched(response).error_code)
+    return fetched_offsets(group, fetched(response))
+
+
+def fetched_offsets(group: str, found: OffsetFetchResponse | OffsetFetchResponseGroup) -> dict[TopicPartition, int]:
+    """Return the committed offsets of a group in a response. Raises BrokerError."""
+    check(found.error_code, f"group {group}")
     offsets = {}
-    for topic in (response.groups[0] if response.groups else response).topics:
+    for topic in found.topics:
         for row in topic.partitions:
             partition = TopicPartition(topic.name, row.partition_index)
             check(row.error_code, f"group {group}, {partition}")
@@ -138,7 +154,14 @@ def share_offsets(cluster: ClusterClient, group: str) -> dict[TopicPartition, tu
     response = cluster.coordinated(
         group, request, DescribeShareGroupOffsetsResponse, lambda found: found.groups[0].error_code
     )
-    found = response.groups[0]
+    return described_share_offsets(response.groups[0])
+
+
+def described_share_offsets(
+    found: DescribeShareGroupOffsetsResponseGroup,
+) -> dict[TopicPartition, tuple[int, int | None]]:
+    """Return the start offsets and lags of a share group in a response. Raises BrokerError."""
+    group = found.group_id
     check(found.error_code, f"group {group}", found.error_message)
     offsets = {}
     for topic in found.topics:

@@ -169,7 +169,9 @@ def topic_json(topic: "TopicReport") -> dict[str, Any]:
     return {
         "topic": topic.topic,
         "topic_id": (topic.info and topic.info.topic_id) or None,
-        "configs": dict(topic.info.configs) if topic.info else None,
+        "configs": [{"name": name, "value": value} for name, value in sorted(topic.info.configs.items())]
+        if topic.info
+        else None,
         "rows": topic.rows,
         "bytes": topic.bytes,
         "file_bytes": topic.file_bytes,
@@ -180,6 +182,7 @@ def topic_json(topic: "TopicReport") -> dict[str, Any]:
         "gaps": [gap._asdict() for gap in topic.gaps],
         "from_ms": topic.from_ms,
         "to_ms": topic.to_ms,
+        "partition_count": len(topic.partitions),
         "partitions": list(map(_partition_json, topic.partitions)),
     }
 
@@ -200,8 +203,7 @@ def _partition_json(partition: "PartitionReport") -> dict[str, Any]:
 
 
 def _without_partitions(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON of an archive with the numbers of partitions in place of the partitions."""
-    topics = [topic | {"partitions": len(topic["partitions"])} for topic in document["topics"]]
+    topics = [{name: value for name, value in topic.items() if name != "partitions"} for topic in document["topics"]]
     return {**document, "topics": topics}
 
 
@@ -215,10 +217,10 @@ def _files_json(state: "ArchiveState", topics: "Sequence[TopicReport]") -> list[
             "sha256": file.sha256,
             "from_ms": min((stats.from_ms for stats in file.partitions), default=None),
             "to_ms": max((stats.to_ms for stats in file.partitions), default=None),
-            "partitions": {
-                stats.partition: {"first": stats.first, "last": stats.last, "rows": stats.rows}
+            "partitions": [
+                {"partition": stats.partition, "first": stats.first, "last": stats.last, "rows": stats.rows}
                 for stats in file.partitions
-            },
+            ],
         }
         for file in sorted(file for file in state.files.values() if file.topic in names)
     ]
@@ -239,9 +241,9 @@ def _print_description(document: Mapping[str, Any], with_partitions: bool) -> No
     )
     partitions = [{"topic": topic["topic"], **partition} for topic in topics for partition in topic["partitions"]]
     configs = [
-        {"topic": topic["topic"], "config": name, "value": value}
+        {"topic": topic["topic"], "config": config["name"], "value": config["value"]}
         for topic in topics
-        for name, value in sorted((topic["configs"] or {}).items())
+        for config in topic["configs"] or ()
     ]
     offsets = [
         {"group": group, "topic": topic, "partition": partition, "offset": offset}

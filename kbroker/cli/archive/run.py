@@ -124,7 +124,7 @@ def _print_summary(directory: str, summary: "IngestSummary", seconds: float, as_
                 "files": summary.files,
                 "file_bytes": summary.file_bytes,
                 "seconds": round(seconds, 3),
-                "topics": dict(sorted(summary.records.items())),
+                "topics": [{"topic": topic, "records": count} for topic, count in sorted(summary.records.items())],
                 "gaps": [gap._asdict() for gap in summary.gaps],
             }
         )

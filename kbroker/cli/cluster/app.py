@@ -8,40 +8,35 @@ import typer
 
 from kbroker.cli.cluster.cluster_state import (
     broker_rows,
+    cluster_summary,
+    condition_rows,
     healing_json,
+    print_cluster,
     print_healing,
     print_problems,
     read_cluster,
     read_healing,
+    read_health,
     read_problems,
 )
+from kbroker.cli.cluster.info import info
 from kbroker.cli.cluster.roll import roll
 from kbroker.cli.cluster.run_plan import now_ms
 from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from kbroker.cli.common.output import print_heading, print_json, print_table
-from kbroker.cli.common.partitions import (
-    CONDITIONS,
-    NO_REASSIGNMENT,
-    UNKNOWN_LAG,
-    PartitionHealth,
-    ReplicaLag,
-    min_isr_by_topic,
-    partition_health,
-    reassignments_if_known,
-    replica_lag,
-)
-from kbroker.cli.common.values import count_text
+from kbroker.cli.common.output import print_json, print_table, watchable
+from kbroker.cli.common.partitions import UNKNOWN_LAG, PartitionHealth, ReplicaLag, replica_lag
 from kbroker.client.requests import Partition
 from protocol.messages.k60_describe_cluster import DescribeClusterResponse
 
 app = typer.Typer()
 
 # Conditions in which clients fail.
-PROBLEMS = ("offline", "under-min-isr")
+PROBLEMS = ("offline", "under_min_isr")
 
 
 @app.command("status")
+@watchable
 def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """Show the brokers, and how many partitions have a problem.
 
@@ -55,43 +50,31 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
     """
     with admin_client(bootstrap) as client:
         cluster, topics = read_cluster(client)
-        min_isr = min_isr_by_topic(client, [topic.name for topic in topics])
         lags = lag_by_broker(replica_lag(client, topics))
-        moving = reassignments_if_known(client)
-        partitions = [
-            partition_health(
-                partition,
-                min_isr[topic.name],
-                moving.get((topic.name, partition.partition_index), NO_REASSIGNMENT).adding,
-            )
-            for topic in topics
-            for partition in topic.partitions
-        ]
-        summary = cluster_summary(cluster, len(topics), partitions, lags)
+        partitions = read_health(client, topics)
+        summary = cluster_summary(cluster, len(topics), partitions) | {
+            "brokers": broker_statuses(cluster, partitions, lags)
+        }
         healing = read_healing(client, summary["brokers"])
         problems = read_problems(client)
-        summary["partitions"]["recovering"] = problems.recovering_partitions
+        summary["conditions"]["recovering"] = problems.recovering_partitions
     if as_json:
         write_health = {"failing": problems.failing_brokers, "on_probation": problems.brokers_on_probation}
-        print_json(
-            summary
-            | {"failed_handshakes": {str(failed.broker_id): failed.reason for failed in problems.failed_handshakes}}
-            | {"self_healing": [healing_json(broker) for broker in healing], "write_health": write_health}
-        )
+        handshakes = [{"broker": each.broker_id, "reason": each.reason} for each in problems.failed_handshakes]
+        others = {"self_healing": [healing_json(broker) for broker in healing], "write_health": write_health}
+        print_json(summary | {"failed_handshakes": handshakes} | others)
     else:
-        running = sum(broker["state"] in ("running", "controller") for broker in summary["brokers"])
-        counts = (running, "broker"), (len(topics), "topic"), (len(partitions), "partition")
-        print_heading(f"cluster {summary['cluster_id']}", "  ".join(count_text(*count) for count in counts))
+        print_cluster(summary)
         columns = ("broker", "address", "rack", "state", "leads", "preferred", "replicas", "in sync", "lag")
         rows = [
             [*list(broker.values())[:-1], UNKNOWN_LAG if broker["lag"] is None else broker["lag"]]
             for broker in summary["brokers"]
         ]
         print_table(columns, rows)
-        print_table(("condition", "partitions"), [[name, summary["partitions"][name]] for name in CONDITIONS])
+        print_table(("condition", "partitions"), condition_rows(summary))
         print_problems(problems, len(summary["brokers"]))
         print_healing(healing, now_ms())
-    has_problem = any(summary["partitions"][name] for name in PROBLEMS)
+    has_problem = any(summary["conditions"][name] for name in PROBLEMS)
     raise typer.Exit(1 if has_problem or problems.failing_brokers or problems.failed_handshakes else 0)
 
 
@@ -105,33 +88,26 @@ def lag_by_broker(lags: Mapping[Partition, ReplicaLag]) -> dict[int, int | None]
     return totals
 
 
-def cluster_summary(
-    cluster: DescribeClusterResponse, topics: int, partitions: Sequence[PartitionHealth], lags: Mapping[int, int | None]
-) -> dict[str, Any]:
-    """Return the JSON of a cluster. `lags`: see lag_by_broker."""
+def broker_statuses(
+    cluster: DescribeClusterResponse, partitions: Sequence[PartitionHealth], lags: Mapping[int, int | None]
+) -> list[dict[str, Any]]:
+    """Return the JSON of brokers. `lags`: see lag_by_broker."""
     leads = Counter(part.leader for part in partitions)
     prefers = Counter(part.replicas[0] for part in partitions if part.replicas)
     hosts = Counter(node_id for part in partitions for node_id in part.replicas)
     in_sync = Counter(node_id for part in partitions for node_id in part.isr)
-    brokers = [
+    return [
         {
             **row,
             "leads": leads[node_id],
             "preferred": prefers[node_id],
-            "replicas": hosts[node_id],
+            "replica_count": hosts[node_id],
             "in_sync": in_sync[node_id],
             "lag": lags.get(node_id, 0),
         }
         for node_id, row in broker_rows(cluster, hosts)
     ]
-    counts = {name: sum(map(is_met, partitions)) for name, is_met in CONDITIONS.items()}
-    return {
-        "cluster_id": cluster.cluster_id,
-        "controller": cluster.controller_id,
-        "brokers": brokers,
-        "topics": topics,
-        "partitions": {"total": len(partitions), **counts},
-    }
 
 
+app.command("info")(info)
 app.command("roll")(roll)

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from kbroker.cli.cluster.cluster_state import (
-    LogDirs,
     broker_rows,
     print_healing,
     read_cluster,
@@ -41,11 +40,12 @@ from kbroker.cli.common.options import (
     argument,
     option,
 )
-from kbroker.cli.common.output import confirm, paginated, print_json, print_note, print_table
+from kbroker.cli.common.output import confirm, print_json, print_note, print_table, watchable
 from kbroker.cli.common.partitions import cancel_reassignments, reassignments_if_known
 from kbroker.cli.common.values import INT32, count_text, format_size
 from kbroker.client.admin import chunks
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.log_dirs import LogDirs
 from kbroker.client.requests import Partition
 from kbroker.metadata.reassignments.placement.balance import balance as balanced
 from kbroker.metadata.reassignments.placement.drain import drain as drained
@@ -263,7 +263,7 @@ COLUMNS = ("broker", "address", "rack", "state", "cordoned", "leads", "replicas"
 
 
 @app.command("list")
-@paginated
+@watchable
 def list_brokers(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """List brokers with their replicas and disk use.
 
@@ -298,7 +298,7 @@ def broker_summaries(
             **row,
             "cordoned": found.is_cordoned if found else None,
             "leads": leads[broker_id],
-            "replicas": replicas[broker_id],
+            "replica_count": replicas[broker_id],
             "out_of_sync": out_of_sync[broker_id],
             "size_bytes": found.size_bytes if found else None,
             "free_bytes": found.free_bytes if found else None,

@@ -1,17 +1,27 @@
-"""The state of a cluster as its brokers report it: brokers, log directories, problems, self-healing; and its layout for
+"""The state of a cluster as its brokers report it: brokers, problems, self-healing; and its layout for
 plans, with how fast producers write.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kbroker.cli.common.client import request_if_known
-from kbroker.cli.common.output import print_note
-from kbroker.cli.common.partitions import ReplicaChanges, reassignments
+from kbroker.cli.common.output import Cell, print_heading, print_note
+from kbroker.cli.common.partitions import (
+    CONDITIONS,
+    NO_REASSIGNMENT,
+    PartitionHealth,
+    ReplicaChanges,
+    min_isr_by_topic,
+    partition_health,
+    reassignments,
+    reassignments_if_known,
+)
 from kbroker.cli.common.values import count_text, format_duration
 from kbroker.client.admin import EARLIEST, LATEST, MetadataTopic, describe_cluster, describe_topics, offsets_at_brokers
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.requests import Partition, by_topic
+from kbroker.client.log_dirs import LogDirs, describe_log_dirs
+from kbroker.client.requests import Partition
 from kbroker.common import format_address
 from kbroker.metadata.reassignments.placement.cluster_layout import (
     ClusterBroker,
@@ -21,12 +31,6 @@ from kbroker.metadata.reassignments.placement.cluster_layout import (
 )
 from kbroker.metadata.reassignments.placement.reassignment_plan import ReassignmentPlan
 from protocol.messages.k03_metadata import MetadataResponsePartition
-from protocol.messages.k35_describe_log_dirs import (
-    DescribableLogDirTopic,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    DescribeLogDirsResult,
-)
 from protocol.messages.k60_describe_cluster import DescribeClusterBroker, DescribeClusterResponse
 from protocol.messages.k10000_reassignment_plans import (
     DescribedHealing,
@@ -34,9 +38,6 @@ from protocol.messages.k10000_reassignment_plans import (
     DescribeReassignmentPlanResponse,
 )
 from protocol.messages.k10003_describe_broker import DescribeBrokerRequest, DescribeBrokerResponse
-
-# A broker that does not respond within this time is probably down.
-LOG_DIRS_TIMEOUT_S = 5.0
 
 
 def broker_state(broker: DescribeClusterBroker | None, controller_id: int) -> str:
@@ -55,6 +56,46 @@ def broker_state(broker: DescribeClusterBroker | None, controller_id: int) -> st
 def read_cluster(client: ClusterClient) -> tuple[DescribeClusterResponse, list[MetadataTopic]]:
     """Return the brokers, and the topics that have no error."""
     return describe_cluster(client), [topic for topic in describe_topics(client) if not topic.error_code]
+
+
+def read_health(client: ClusterClient, topics: Sequence[MetadataTopic]) -> list[PartitionHealth]:
+    """Return the health of all partitions of the topics."""
+    min_isr = min_isr_by_topic(client, [topic.name for topic in topics])
+    moving = reassignments_if_known(client)
+    return [
+        partition_health(
+            row, min_isr[topic.name], moving.get((topic.name, row.partition_index), NO_REASSIGNMENT).adding
+        )
+        for topic in topics
+        for row in topic.partitions
+    ]
+
+
+def cluster_summary(
+    cluster: DescribeClusterResponse, topics: int, partitions: Sequence[PartitionHealth]
+) -> dict[str, Any]:
+    """Return the JSON of a cluster without its brokers. `controller` is null while there is none."""
+    return {
+        "cluster_id": cluster.cluster_id,
+        "controller": cluster.controller_id if cluster.controller_id >= 0 else None,
+        "running_brokers": sum(not broker.is_fenced for broker in cluster.brokers),
+        "topic_count": topics,
+        "partition_count": len(partitions),
+        "conditions": {name.replace("-", "_"): sum(map(is_met, partitions)) for name, is_met in CONDITIONS.items()},
+    }
+
+
+def print_cluster(summary: Mapping[str, Any]) -> None:
+    """Print the heading of a cluster."""
+    counts = ("running_brokers", "broker"), ("topic_count", "topic"), ("partition_count", "partition")
+    print_heading(
+        f"cluster {summary['cluster_id']}", "  ".join(count_text(summary[name], noun) for name, noun in counts)
+    )
+
+
+def condition_rows(summary: Mapping[str, Any]) -> list[list[Cell]]:
+    """Return the names of the conditions as options of `topics describe`, and the numbers of their partitions."""
+    return [[name, summary["conditions"][name.replace("-", "_")]] for name in CONDITIONS]
 
 
 def broker_rows(cluster: DescribeClusterResponse, replicas: Iterable[int]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -76,60 +117,9 @@ def broker_rows(cluster: DescribeClusterResponse, replicas: Iterable[int]) -> It
         )
 
 
-class LogDirs(NamedTuple):
-    """The log directories of one broker, added up.
-
-    `sizes`: the bytes of each replica, by topic and partition. `free_bytes`: the free space of the file systems, None
-    if a broker before Kafka 3.3 does not report it (KIP-827). `is_cordoned`: all of them are (KIP-1066).
-    """
-
-    sizes: Mapping[Partition, int]
-    free_bytes: int | None
-    is_cordoned: bool = False
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(self.sizes.values())
-
-
-def describe_log_dirs(
-    client: ClusterClient, broker_ids: Iterable[int], partitions: Iterable[Partition] | None = None
-) -> dict[int, LogDirs]:
-    """Return the log directories by broker id, without the brokers that fail to respond or respond with errors.
-
-    `partitions`: those whose sizes are reported; None for all.
-    """
-    # Null topics: all partitions.
-    topics = None
-    if partitions is not None:
-        topics = [DescribableLogDirTopic(topic=name, partitions=of) for name, of in by_topic(partitions).items()]
-    requests = [(broker, DescribeLogDirsRequest(topics=topics)) for broker in broker_ids]
-    found = {}
-    for broker, response in client.request_all(requests, DescribeLogDirsResponse, LOG_DIRS_TIMEOUT_S):
-        results = [result for result in response.results if not result.error_code]
-        if results:
-            found[broker] = log_dirs(results)
-    return found
-
-
 def running_log_dirs(client: ClusterClient, cluster: DescribeClusterResponse) -> dict[int, LogDirs]:
     """Return the log directories of the brokers that are not fenced."""
     return describe_log_dirs(client, [broker.broker_id for broker in cluster.brokers if not broker.is_fenced])
-
-
-def log_dirs(results: Sequence[DescribeLogDirsResult]) -> LogDirs:
-    """Return the log directories of a DescribeLogDirs response without errors.
-
-    A replica that moves to another directory has bytes in both.
-    """
-    sizes: dict[Partition, int] = {}
-    for result in results:
-        for topic in result.topics:
-            for row in topic.partitions:
-                partition = (topic.name, row.partition_index)
-                sizes[partition] = sizes.get(partition, 0) + row.partition_size
-    free = [result.usable_bytes for result in results]
-    return LogDirs(sizes, sum(free) if min(free) >= 0 else None, all(result.is_cordoned for result in results))
 
 
 def read_problems(client: ClusterClient) -> DescribeBrokerResponse:
@@ -182,9 +172,9 @@ _GIVEN_BACK = {
 def read_healing(client: ClusterClient, brokers: Sequence[Mapping[str, Any]]) -> list[DescribedHealing]:
     """Return what self-healing does if a broker is away or has no replicas; [] of brokers of Apache Kafka.
 
-    `brokers`: with state and replicas.
+    `brokers`: with state and replica_count.
     """
-    if not any(broker["state"] in ABSENT or not broker["replicas"] for broker in brokers):
+    if not any(broker["state"] in ABSENT or not broker["replica_count"] for broker in brokers):
         return []
     request = DescribeReassignmentPlanRequest(include_moves=False)
     response = request_if_known(client, request, DescribeReassignmentPlanResponse)
@@ -215,7 +205,7 @@ def healing_json(broker: DescribedHealing) -> dict[str, Any]:
         "broker": broker.broker_id,
         "is_away": broker.is_away,
         "state": broker.state,
-        "replicas": broker.replicas,
+        "replica_count": broker.replicas,
         "since_ms": broker.since_ms if broker.since_ms >= 0 else None,
         "remaining_ms": broker.remaining_ms,
     }

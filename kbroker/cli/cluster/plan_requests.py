@@ -9,6 +9,7 @@ from kbroker.cli.common.errors import CliError
 from kbroker.client.admin import describe_cluster
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import CONTROLLER_ERRORS, Partition
+from kbroker.client.retries import reported_wait
 from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
 from protocol.errors import ErrorCode
 from protocol.messages.k10000_reassignment_plans import (
@@ -254,23 +255,24 @@ class PlanRequests:
         """Send a request that may be repeated until there is a response of a controller."""
         began = time.monotonic()
         refusals = 0
-        while True:
-            try:
-                response = self._client.request(request, response_type)
-                self._is_supported = True
-                is_reached = response.error_code not in CONTROLLER_ERRORS
-                self._has_reached_controller |= is_reached
-                retry_for_s = RETRY_FOR_S if self._has_reached_controller else FIRST_RETRY_FOR_S
-                if is_reached or time.monotonic() > began + retry_for_s:
-                    return response
-            except CLIENT_ERRORS:
-                if time.monotonic() > began + RETRY_FOR_S:
-                    raise
-                describe_cluster(self._client)
-                refusals += 1
-                if refusals == REFUSALS and not self._is_supported:
-                    raise PlansNotSupported("these brokers run no plans: use kafka-reassign-partitions") from None
-            time.sleep(RETRY_EVERY_S)
+        with reported_wait(self._client.on_wait, "the controller"):
+            while True:
+                try:
+                    response = self._client.request(request, response_type)
+                    self._is_supported = True
+                    is_reached = response.error_code not in CONTROLLER_ERRORS
+                    self._has_reached_controller |= is_reached
+                    retry_for_s = RETRY_FOR_S if self._has_reached_controller else FIRST_RETRY_FOR_S
+                    if is_reached or time.monotonic() > began + retry_for_s:
+                        return response
+                except CLIENT_ERRORS:
+                    if time.monotonic() > began + RETRY_FOR_S:
+                        raise
+                    describe_cluster(self._client)
+                    refusals += 1
+                    if refusals == REFUSALS and not self._is_supported:
+                        raise PlansNotSupported("these brokers run no plans: use kafka-reassign-partitions") from None
+                time.sleep(RETRY_EVERY_S)
 
 
 def _described_plan(plan: DescribedPlan) -> PlanDescription:

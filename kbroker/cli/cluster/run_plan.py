@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import typer
 
-from kbroker.cli.cluster.cluster_state import describe_log_dirs, measure_write_rates, read_layout
+from kbroker.cli.cluster.cluster_state import measure_write_rates, read_layout
 from kbroker.cli.cluster.plan_report import (
     is_success,
     plan_json,
@@ -37,6 +37,7 @@ from kbroker.cli.common.values import count_text, format_size
 from kbroker.cli.configs.requests import Resource, alter_configs
 from kbroker.client.admin import ConfigChanges, describe_cluster
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.log_dirs import describe_log_dirs
 from kbroker.client.requests import Partition
 from kbroker.metadata.reassignments.placement.cluster_layout import ClusterLayout
 from kbroker.metadata.reassignments.placement.drain import change_replication_factor

@@ -8,6 +8,8 @@ from typer.core import TyperCommand, TyperGroup
 from kbroker.cli.common.help_text import CommandHelp, HelpRow, help_text
 
 EXAMPLE = "Example: "
+# Of --watch without a number of seconds.
+DEFAULT_WATCH_S = 2
 
 
 def command_help(command: Any, ctx: Any) -> CommandHelp:
@@ -73,6 +75,15 @@ def format_help(command: Any, ctx: Any) -> str:
 
 class HelpCommand(TyperCommand):
     """A command with the help of this module."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert the value of an option with an optional value, [NAME], which typer does not have."""
+        for option in self.params:
+            if (option.metavar or "").startswith("[") and (name := option.opts[0]) in args:
+                following = [*args[args.index(name) + 1 :], ""][0]
+                if not following[:1].isdigit() and following[:1] != ".":
+                    args = [f"{name}={DEFAULT_WATCH_S}" if arg == name else arg for arg in args]
+        return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(format_help(self, ctx))

@@ -1,4 +1,4 @@
-"""What commands print: tables, JSON with --json, notes, progress bars; the pager, and confirmations."""
+"""What commands print: tables, JSON with --json, notes, progress bars; the pager, --watch, and confirmations."""
 
 import inspect
 import io
@@ -11,11 +11,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from time import monotonic
+from time import monotonic, sleep
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
+
+from kbroker.cli.common.errors import CliError, print_error
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -100,6 +102,11 @@ def align(rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
 
 
 NoPager = Annotated[bool, typer.Option("--no-pager", help="Do not page long output in a terminal.")]
+Watch = Annotated[
+    float | None,
+    # HelpCommand inserts the default for --watch without a number.
+    typer.Option("--watch", metavar="[SECONDS]", min=0.1, help="Show it again every 2 or SECONDS s, until Ctrl-C."),
+]
 
 DEFAULT_PAGER = "less"
 LESS = "FRX"  # exit if the text fits on one screen, pass colors through, leave the text on the screen
@@ -108,18 +115,89 @@ LESS = "FRX"  # exit if the text fits on one screen, pass colors through, leave 
 def paginated(command: Callable[..., None]) -> Callable[..., None]:
     """Decorate a command so that its output is paged, and add the option --no-pager to it."""
 
-    @wraps(command)
     def paginated_command(*args: Any, no_pager: bool = False, **options: Any) -> None:
         with pager(enabled=not no_pager):
             command(*args, **options)
 
+    return _with_option(command, paginated_command, "no_pager", False, NoPager)
+
+
+def watchable(command: Callable[..., None]) -> Callable[..., None]:
+    """Like `paginated` for a command with --json that only reads, and add the option --watch to it."""
+
+    def watchable_command(*args: Any, watch: float | None = None, **options: Any) -> None:
+        if watch is None:
+            paginated(command)(*args, **options)
+        else:
+            del options["no_pager"]
+            _watch(lambda: command(*args, **options), watch, options["as_json"])
+
+    return _with_option(paginated(command), watchable_command, "watch", None, Watch)
+
+
+def _with_option(
+    command: Callable[..., None], changed: Callable[..., None], name: str, default: object, annotation: Any
+) -> Callable[..., None]:
+    """Return `changed` with the signature of `command` and one more option."""
     signature = inspect.signature(command)
-    option = inspect.Parameter("no_pager", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=NoPager)
-    paginated_command.__signature__ = signature.replace(  # type: ignore[attr-defined]
+    option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    wraps(command)(changed)
+    changed.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=[*signature.parameters.values(), option]
     )
-    paginated_command.__annotations__ = {**command.__annotations__, "no_pager": NoPager}
-    return paginated_command
+    changed.__annotations__ = {**command.__annotations__, name: annotation}
+    return changed
+
+
+CLEAR_SCREEN = "\x1b[H\x1b[J"
+
+
+def _watch(show: Callable[[], None], every_s: float, as_json: bool) -> None:
+    """Show it again and again: a screen on a terminal; elsewhere a block with a blank line, or a line of JSON.
+
+    An error ends only the first time, since brokers that are watched may be away for a while.
+    """
+    out, err = sys.stdout, sys.stderr
+    separator = ""
+    while True:
+        sys.stdout = shown = _TerminalBuffer() if out.isatty() else io.StringIO()
+        sys.stderr = notes = _Notes(err)
+        try:
+            show()
+        except typer.Exit:
+            # The status of what is shown.
+            pass
+        except CliError as error:
+            if error.status != 1 or not separator:
+                raise
+            print_error(error)
+        finally:
+            sys.stdout, sys.stderr = out, err
+        text = shown.getvalue()
+        if out.isatty():
+            text, separator = f"{CLEAR_SCREEN}{text}{notes.getvalue()}", CLEAR_SCREEN
+        elif as_json:
+            text, separator = text and json.dumps(json.loads(text), ensure_ascii=False) + "\n", "\n"
+        else:
+            text, separator = separator + text, "\n"
+        print(text, end="", flush=True)
+        sleep(every_s)
+
+
+class _Notes(io.StringIO):
+    """Prints what is written at once, and keeps it to repeat it after the screen is cleared."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def write(self, text: str) -> int:
+        self._stream.write(text)
+        self._stream.flush()
+        return super().write(text)
 
 
 class _TerminalBuffer(io.StringIO):

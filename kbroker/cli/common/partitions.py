@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kbroker.cli.common.client import CLIENT_ERRORS, error_code_text, raise_error
 from kbroker.cli.common.errors import CliError
@@ -17,6 +17,7 @@ from kbroker.client.admin import (
 )
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import CONTROLLER_ERRORS, Partition, by_topic
+from kbroker.client.retries import reported_wait
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import MetadataResponsePartition
 from protocol.messages.k45_partition_reassignments import (
@@ -71,6 +72,21 @@ def partition_health(partition: MetadataResponsePartition, min_isr: int, adding:
     return PartitionHealth(partition.leader_id, partition.replica_nodes, partition.isr_nodes, min_isr, adding)
 
 
+def partition_rows(partitions: Mapping[str, Iterable[int]]) -> list[dict[str, Any]]:
+    """Return the JSON of partitions of several topics, in order."""
+    return [
+        {"topic": topic, "partition": index}
+        for topic, indexes in sorted(partitions.items())
+        for index in sorted(indexes)
+    ]
+
+
+def partitions_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the same as text: "t:0,1 u:2"."""
+    grouped = by_topic((row["topic"], row["partition"]) for row in rows)
+    return " ".join(f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in grouped.items())
+
+
 # The lag of replicas: the records that their leader has and they do not. Each broker reports the log end offsets of its
 # replicas to a debugging consumer, as Apache Kafka's brokers do.
 
@@ -106,9 +122,9 @@ def _lag(leader_end: int | None, end: int | None) -> int | None:
     return None if leader_end is None or end is None else max(leader_end - end, 0)
 
 
-def lag_text(lag: ReplicaLag, replicas: Sequence[int]) -> str:
-    """Return the lag of each replica in the order of `replicas`: "0,0,12"."""
-    return ",".join(UNKNOWN_LAG if lag[broker] is None else str(lag[broker]) for broker in replicas)
+def lag_text(lags: Iterable[int | None]) -> str:
+    """Return the lags of replicas: "0,0,12"."""
+    return ",".join(UNKNOWN_LAG if lag is None else str(lag) for lag in lags)
 
 
 # The reassignments in progress: which replicas partitions gain and lose (KIP-455).
@@ -135,15 +151,16 @@ def reassignments(client: ClusterClient) -> Mapping[Partition, ReplicaChanges]:
     Raises CliError, and the errors of clients.
     """
     deadline = time.monotonic() + RETRY_FOR_S
-    while True:
-        try:
-            response = _list_reassignments(client, None)
-            if response.error_code not in CONTROLLER_ERRORS or time.monotonic() > deadline:
-                return _replica_changes(response)
-        except CLIENT_ERRORS:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(RETRY_EVERY_S)
+    with reported_wait(client.on_wait, "the controller"):
+        while True:
+            try:
+                response = _list_reassignments(client, None)
+                if response.error_code not in CONTROLLER_ERRORS or time.monotonic() > deadline:
+                    return _replica_changes(response)
+            except CLIENT_ERRORS:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(RETRY_EVERY_S)
 
 
 def reassignments_if_known(client: ClusterClient) -> Mapping[Partition, ReplicaChanges]:

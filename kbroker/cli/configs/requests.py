@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from kbroker.cli.common.client import error_code_text, raise_error, topic_error_text
+from kbroker.cli.common.client import error_code_text, raise_error, topic_error
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.output import ProgressBar
 from kbroker.client import admin
@@ -115,7 +115,7 @@ def _described(results: Iterable[DescribeConfigsResult]) -> dict[Resource, list[
     for result in results:
         resource = Resource(KINDS[result.resource_type], result.resource_name)
         if result.error_code:
-            raise CliError(_resource_error_text(resource, result.error_code, result.error_message))
+            raise _resource_error(resource, result.error_code, result.error_message)
         described[resource] = sorted(map(_config, result.configs), key=lambda config: config["name"])
     return described
 
@@ -146,13 +146,13 @@ def alter_configs(
     broker = None if at_any else resource.broker_id
     result = admin.alter_configs(client, resource.typed, changes, validate_only=dry_run, broker=broker)
     if result.error_code:
-        raise CliError(_resource_error_text(resource, result.error_code, result.error_message))
+        raise _resource_error(resource, result.error_code, result.error_message)
 
 
-def _resource_error_text(resource: Resource, code: int, message: str | None) -> str:
+def _resource_error(resource: Resource, code: int, message: str | None) -> CliError:
     if resource.kind == "topic":
-        return topic_error_text(resource.name, code, message)
-    return f"{resource}: {error_code_text(code, message)}"
+        return topic_error(resource.name, code, message)
+    return CliError(f"{resource}: {error_code_text(code, message)}")
 
 
 def list_resources(client: ClusterClient, kinds: Sequence[str]) -> list[Resource]:

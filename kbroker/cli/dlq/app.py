@@ -11,7 +11,7 @@ from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.deletion import DeletionOptions, DryRun, record_bounds
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
-from kbroker.cli.common.output import Cell, ProgressBar, paginated, print_note, print_rows, print_table
+from kbroker.cli.common.output import Cell, ProgressBar, paginated, print_note, print_rows, print_table, watchable
 from kbroker.cli.common.stop_signals import SIGNALS, Interrupts
 from kbroker.cli.common.values import INT32, count_text, format_timestamp, is_relative_time, parse_time_ms
 from kbroker.cli.dlq.redrive import (
@@ -70,7 +70,7 @@ class LetterSelection(NamedTuple):
 
 
 @app.command("list")
-@paginated
+@watchable
 def list_topics(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """List dead-letter topics, those with errors.deadletterqueue.group.enable=true, with their records.
 

@@ -9,13 +9,22 @@ from kbroker.cli.common.client import admin_client, error_code_text
 from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.errors import CliError, print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, argument, option
-from kbroker.cli.common.output import Cell, confirm, paginated, print_heading, print_json, print_rows, print_table
+from kbroker.cli.common.output import (
+    Cell,
+    confirm,
+    paginated,
+    print_heading,
+    print_json,
+    print_rows,
+    print_table,
+    watchable,
+)
+from kbroker.cli.common.partitions import partition_rows, partitions_text
 from kbroker.cli.common.values import count_text, parse_topic_partitions
 from kbroker.cli.groups.reset_offsets import reset_offsets
-from kbroker.client import groups as group_requests
-from kbroker.client.admin import LATEST, describe_topics, list_offsets
+from kbroker.client.admin import latest_offsets
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.group_descriptions import SHARE, GroupDescription, GroupMember, describe_group
+from kbroker.client.group_descriptions import SHARE, GroupDescription, GroupMember, describe_group, group_overviews
 from kbroker.client.groups import committed_offsets, delete_group, delete_offsets, delete_share_offsets, share_offsets
 from kbroker.common import TopicPartition
 
@@ -31,29 +40,37 @@ Groups = Annotated[list[str], argument("GROUP...", complete=complete_groups)]
 
 
 @app.command("list")
-@paginated
+@watchable
 def list_groups(
     state: Annotated[list[str] | None, option("--state STATE", "List groups in this state only; repeatable.")] = None,
     kind: Annotated[list[str] | None, option("--type TYPE", "List groups of this type only; repeatable.")] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """List groups with their states."""
+    """List groups with their members and their lag, those that lag most first.
+
+    LAG is the number of records after the committed offsets of a group, of a share group after its start offsets.
+
+    Example: kbroker groups list --watch
+    """
     states = _choices("--state", state, STATES)
     types = _choices("--type", kind, TYPES)
     with admin_client(bootstrap) as client:
-        groups = group_requests.list_groups(client)
+        overviews = group_overviews(client)
     rows = [
         {
             "group": group.group_id,
-            "state": group.group_state or None,
-            "type": group.group_type or None,
-            "protocol": group.protocol_type or None,
+            "type": group.type,
+            "state": group.state,
+            "protocol": group.protocol,
+            "member_count": group.members,
+            "lag": group.lag,
         }
-        for group in sorted(groups, key=lambda group: group.group_id)
-        if (not states or group.group_state.lower() in states) and (not types or group.group_type.lower() in types)
+        for group in sorted(overviews, key=lambda group: (group.lag is None, -(group.lag or 0), group.group_id))
+        if (not states or (group.state or "").lower() in states) and (not types or group.type in types)
     ]
-    print_rows(as_json, rows, ("group", "state", "type", "protocol"), [list(row.values()) for row in rows])
+    columns = ("group", "type", "state", "protocol", "members", "lag")
+    print_rows(as_json, rows, columns, [list(row.values()) for row in rows])
 
 
 def _choices(name: str, values: Sequence[str] | None, allowed: Sequence[str]) -> set[str]:
@@ -65,7 +82,7 @@ def _choices(name: str, values: Sequence[str] | None, allowed: Sequence[str]) ->
 
 
 @app.command("describe")
-@paginated
+@watchable
 def describe(
     groups: Groups,
     members: Annotated[bool, option("--members", "Show members instead of offsets.")] = False,
@@ -104,8 +121,18 @@ def _description(client: ClusterClient, group_id: str) -> dict[str, Any]:
         "epoch": group.epoch,
         "assignment_epoch": group.assignment_epoch,
         "offsets": _share_offset_rows(client, group) if group.type == SHARE else _offset_rows(client, group),
-        "members": [member._asdict() for member in group.members],
+        "members": [_member_json(member) for member in group.members],
         "error": None,
+    }
+
+
+def _member_json(member: GroupMember) -> dict[str, Any]:
+    fields = member._asdict()
+    assignment, target = fields.pop("assignment"), fields.pop("target")
+    return {
+        **fields,
+        "partitions": partition_rows(assignment),
+        "target_partitions": None if target is None else partition_rows(target),
     }
 
 
@@ -117,29 +144,23 @@ def _offset_rows(client: ClusterClient, group: GroupDescription) -> list[dict[st
         for topic, indexes in member.assignment.items()
         for index in indexes
     }
-    return lag_table(committed, _log_end_offsets(client, set(committed) | set(owners)), owners)
+    return lag_table(committed, latest_offsets(client, set(committed) | set(owners)), owners)
 
 
 def _share_offset_rows(client: ClusterClient, group: GroupDescription) -> list[dict[str, Any]]:
     """Return one row per partition with a start offset. Several members may have a partition: the rows name none."""
     offsets = share_offsets(client, group.group_id)
-    log_ends = _log_end_offsets(client, set(offsets))
+    log_ends = latest_offsets(client, set(offsets))
     return [
-        {"topic": tp.topic, "partition": tp.partition, "start": start, "end": log_ends.get(tp), "lag": lag}
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "start_offset": start,
+            "latest_offset": log_ends.get(tp),
+            "lag": lag,
+        }
         for tp, (start, lag) in sorted(offsets.items())
     ]
-
-
-def _log_end_offsets(client: ClusterClient, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return log end offsets by partition, without deleted topics and partitions that have no leader."""
-    topics = sorted({topic for topic, _ in partitions})
-    timestamps = {
-        partition: LATEST
-        for topic in (describe_topics(client, topics) if topics else [])
-        for row in topic.partitions
-        if row.leader_id >= 0 and (partition := TopicPartition(topic.name, row.partition_index)) in partitions
-    }
-    return list_offsets(client, timestamps)
 
 
 def lag_table(
@@ -154,8 +175,8 @@ def lag_table(
         row = {
             "topic": tp[0],
             "partition": tp[1],
-            "committed": offset,
-            "end": end,
+            "committed_offset": offset,
+            "latest_offset": end,
             "lag": None if offset is None or end is None else max(0, end - offset),
         }
         rows.append(row | {name: getattr(owner, name, None) for name in ("member_id", "client_id", "host")})
@@ -175,11 +196,11 @@ def _print_description(group: Mapping[str, Any], members: bool) -> None:
         print_table(*_member_table(group["members"]))
         return
     if group["type"] == SHARE:
-        names: Sequence[str] = ("topic", "partition", "start", "end", "lag")
+        names: Sequence[str] = ("topic", "partition", "start_offset", "latest_offset", "lag")
     else:
-        names = ("topic", "partition", "committed", "end", "lag", "client_id", "host")
+        names = ("topic", "partition", "committed_offset", "latest_offset", "lag", "client_id", "host")
     rows = [[row[name] for name in names] for row in group["offsets"]]
-    print_table([name.removesuffix("_id") for name in names], rows)
+    print_table([name.removesuffix("_id").removesuffix("_offset") for name in names], rows)
 
 
 def _member_table(members: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Cell]]]:
@@ -188,14 +209,16 @@ def _member_table(members: Sequence[Mapping[str, Any]]) -> tuple[list[str], list
     columns |= {"epoch": "epoch"} if any(member["epoch"] is not None for member in members) else {}
     columns |= {"classic": "is_classic"} if len({member["is_classic"] for member in members}) > 1 else {}
     columns |= {"tasks": "tasks"} if any(member["tasks"] is not None for member in members) else {}
-    columns |= {"partitions": "assignment"}
-    columns |= {"target": "target"} if any(member["target"] is not None for member in members) else {}
+    columns |= {"partitions": "partitions"}
+    columns |= {"target": "target_partitions"} if any(member["target_partitions"] for member in members) else {}
     rows = [[_member_cell(member[name]) for name in columns.values()] for member in members]
     return list(columns), rows
 
 
 def _member_cell(value: Any) -> Cell:
-    """Return partitions by topic as "t:0,1 u:2", and tasks by role as "active:0_0,0_1"."""
+    """Return partitions as "t:0,1 u:2", and tasks by role as "active:0_0,0_1"."""
+    if isinstance(value, list):
+        return partitions_text(value)
     if isinstance(value, Mapping):
         return " ".join(f"{name}:{','.join(map(str, items))}" for name, items in value.items() if items)
     if isinstance(value, bool):

@@ -67,7 +67,7 @@ class VerifyReport:
             "directory": self._directory,
             "running": self.is_running,
             "clean_stop": None if self.is_running else self.is_clean,
-            "partitions": len(self.totals),
+            "partition_count": len(self.totals),
             "batches": self._sum("batches"),
             "bytes": self._sum("bytes"),
             "bytes_to_recover": None if self.is_running or self.is_clean else self._sum("bytes_to_recover"),

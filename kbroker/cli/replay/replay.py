@@ -106,10 +106,14 @@ def _dry_run_json(prepared: "PreparedReplay", positions: "Sequence[GroupPosition
             }
             for target, totals in prepared.totals.items()
         ],
-        "creates": {
-            name: {"partitions": topic.partitions, "configs": topic.configs}
+        "creates": [
+            {
+                "topic": name,
+                "partition_count": topic.partitions,
+                "configs": [{"name": config, "value": value} for config, value in topic.configs.items()],
+            }
             for name, topic in prepared.new_topics.items()
-        },
+        ],
         "groups": _group_rows(prepared, positions),
         "warnings": list(prepared.warnings),
     }

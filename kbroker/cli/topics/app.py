@@ -5,15 +5,16 @@ from typing import Annotated, NamedTuple, TypeVar
 
 import typer
 
-from kbroker.cli.common.client import admin_client, topic_error_text
+from kbroker.cli.common.client import admin_client, topic_error
 from kbroker.cli.common.completion import complete_topic_config_names, complete_topic_configs, complete_topics
 from kbroker.cli.common.deletion import DeletionOptions, DryRun
 from kbroker.cli.common.errors import print_error, usage_error
-from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, PlanOptions, Yes, argument, option
-from kbroker.cli.common.output import Cell, ProgressBar, confirm, paginated, print_json, print_table
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap, PlanOptions, Yes, argument, option
+from kbroker.cli.common.output import ProgressBar, confirm
 from kbroker.cli.common.values import INT16, INT32, count_text, parse_config_changes, parse_configs
 from kbroker.cli.configs.requests import Resource, alter_configs
-from kbroker.cli.topics.describe import describe, remove_partitions, topic_summary, view_sources
+from kbroker.cli.topics.describe import describe, remove_partitions
+from kbroker.cli.topics.list_topics import list_topics
 from kbroker.client.admin import TopicSpec, chunks, create_partitions, create_topics, delete_topics, describe_topics
 from kbroker.client.cluster import ClusterClient
 from protocol.errors import ErrorCode
@@ -40,7 +41,7 @@ def print_results(
         if not result.error_code:
             print(f"{result.name}: {success_text(result)}")
         elif result.error_code not in ignored:
-            print_error(topic_error_text(result.name, result.error_code, result.error_message))
+            print_error(topic_error(result.name, result.error_code, result.error_message))
             failed = True
     if failed:
         raise typer.Exit(1)
@@ -216,28 +217,7 @@ def _in_chunks(description: str, topics: Sequence[str], send: Callable[[Sequence
     return results
 
 
-@app.command("list")
-@paginated
-def list_topics(
-    internal: Annotated[bool, option("--internal", "Include internal topics.")] = False,
-    as_json: AsJson = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-) -> None:
-    """List topics with their partition counts, and the sources of views."""
-    with admin_client(bootstrap) as client:
-        topics = [topic for topic in describe_topics(client) if internal or not topic.is_internal]
-        sources = view_sources(client, [topic.name for topic in topics])
-    topics = sorted(topics, key=lambda topic: topic.name)
-    summaries = [topic_summary(topic, sources.get(topic.name)) for topic in topics]
-    if as_json:
-        print_json(summaries)
-    else:
-        view_of = ("view_of",) if sources else ()
-        rows: list[list[Cell]] = [
-            [topic["name"], topic["partitions"], topic["replication_factor"], *(topic.get(name) for name in view_of)]
-            for topic in summaries
-        ]
-        print_table(("topic", "partitions", "replicas", *view_of), rows)
+app.command("list")(list_topics)
 
 
 app.command("describe")(describe)

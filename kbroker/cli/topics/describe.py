@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from kbroker.cli.common.client import admin_client, request_if_known, topic_error_text
+from kbroker.cli.common.client import admin_client, request_if_known, topic_error
 from kbroker.cli.common.completion import complete_topics
 from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, argument, option
-from kbroker.cli.common.output import Cell, paginated, print_heading, print_json, print_table
+from kbroker.cli.common.output import Cell, print_heading, print_json, print_table, watchable
 from kbroker.cli.common.partitions import (
     CONDITIONS,
     NO_REASSIGNMENT,
@@ -23,15 +23,20 @@ from kbroker.cli.common.partitions import (
     replica_lag,
 )
 from kbroker.cli.common.values import count_text
-from kbroker.client.admin import EARLIEST, LATEST, MetadataTopic, describe_topics, offsets_at_brokers, topic_configs
+from kbroker.cli.topics.list_topics import VIEW_OF, topic_summary
+from kbroker.client.admin import (
+    EARLIEST,
+    LATEST,
+    MetadataTopic,
+    describe_topics,
+    offsets_at_brokers,
+    partitions_by_leader,
+    topic_configs,
+)
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import Partition
-from kbroker.common import uuid_text
 from protocol.messages.k03_metadata import MetadataResponsePartition
 from protocol.messages.k10010_remove_partitions import RemovePartitionsRequest, RemovePartitionsResponse
-
-# As in kbroker.config, which a command imports only if it needs more of it.
-VIEW_OF = "kbroker.view.of"
 
 
 def remove_partitions(client: ClusterClient, topic: str, partitions: int) -> RemovePartitionsResponse | None:
@@ -46,24 +51,6 @@ def first_closing(client: ClusterClient, topic: str) -> int | None:
     return None if response is None or response.error_code or response.first_closing < 0 else response.first_closing
 
 
-def view_sources(client: ClusterClient, topics: Sequence[str]) -> dict[str, str]:
-    """Return the source of each of the topics that is a view."""
-    configs = topic_configs(client, topics, [VIEW_OF])
-    return {topic: source for topic, values in configs.items() if (source := values.get(VIEW_OF))}
-
-
-def topic_summary(topic: MetadataTopic, view_of: str | None) -> dict[str, Any]:
-    """Return the JSON of a topic without its partitions. `view_of`: the source of a view."""
-    return {
-        "name": topic.name,
-        "topic_id": uuid_text(topic.topic_id),
-        "internal": topic.is_internal,
-        **({} if view_of is None else {"view_of": view_of}),
-        "partitions": len(topic.partitions),
-        "replication_factor": max((len(partition.replica_nodes) for partition in topic.partitions), default=0),
-    }
-
-
 OptionalTopics = Annotated[list[str] | None, argument("[TOPIC]...", complete=complete_topics)]
 
 
@@ -71,7 +58,7 @@ def _filter(name: str, text: str) -> Any:
     return typer.Option(f"--{name}", help=text)
 
 
-@paginated
+@watchable
 def describe(
     topics: OptionalTopics = None,
     under_replicated: Annotated[
@@ -111,7 +98,7 @@ def describe(
         results = describe_topics(client, topics or None)
         missing = [topic for topic in results if topic.error_code]
         for topic in missing:
-            print_error(topic_error_text(topic.name, topic.error_code))
+            print_error(topic_error(topic.name, topic.error_code))
         found = [topic for topic in results if not topic.error_code]
         moving = reassignments_if_known(client)
         if chosen:
@@ -159,10 +146,7 @@ def _description(
     moving: Mapping[Partition, ReplicaChanges],
 ) -> dict[str, Any]:
     name = topic.name
-    led: dict[int, list[Partition]] = {}
-    for row in topic.partitions:
-        if row.leader_id >= 0:
-            led.setdefault(row.leader_id, []).append((name, row.partition_index))
+    led = partitions_by_leader([topic])
     offsets = {timestamp: offsets_at_brokers(client, led, timestamp) for timestamp in (EARLIEST, LATEST)}
     configs = topic_configs(client, [name], set_only=True).get(name, {})
 
@@ -173,7 +157,10 @@ def _description(
     is_closing = closing is not None and closing < len(topic.partitions)
     return topic_summary(topic, configs.get(VIEW_OF)) | {
         **({"retired_from": closing} if closing is not None and not is_closing else {}),
-        "configs": dict(sorted(configs.items())),
+        "configs": [
+            {"name": config, "value": value, "source": "DYNAMIC_TOPIC_CONFIG"}
+            for config, value in sorted(configs.items())
+        ],
         "partitions": [
             {
                 "partition": partition.partition_index,
@@ -183,7 +170,7 @@ def _description(
                 "isr": partition.isr_nodes,
                 **({"closing": partition.partition_index >= closing} if closing is not None and is_closing else {}),
                 **moving.get((name, partition.partition_index), NO_REASSIGNMENT)._asdict(),
-                **({} if lags is None else {"lag": lags[name, partition.partition_index]}),
+                **({} if lags is None else {"replica_lag": _lag_rows(lags[name, partition.partition_index])}),
                 "earliest_offset": offset(EARLIEST, partition),
                 "latest_offset": offset(LATEST, partition),
             }
@@ -192,13 +179,17 @@ def _description(
     }
 
 
+def _lag_rows(lags: ReplicaLag) -> list[dict[str, int | None]]:
+    return [{"broker": broker, "lag": lag} for broker, lag in lags.items()]
+
+
 def _print_description(topic: Mapping[str, Any]) -> None:
     facts = [f"id {topic['topic_id']}", count_text(len(topic["partitions"]), "partition")]
     facts += ["internal"] if topic["internal"] else []
     facts += [f"view of {topic['view_of']}"] if "view_of" in topic else []
-    facts += [f"{name}={value}" for name, value in topic["configs"].items()]
-    print_heading(topic["name"], "  ".join(facts))
-    lag = ("lag",) if any("lag" in partition for partition in topic["partitions"]) else ()
+    facts += [f"{config['name']}={config['value']}" for config in topic["configs"]]
+    print_heading(topic["topic"], "  ".join(facts))
+    lag = ("lag",) if any("replica_lag" in partition for partition in topic["partitions"]) else ()
     is_moving = any(partition["adding"] or partition["removing"] for partition in topic["partitions"])
     moves = ("adding", "removing") if is_moving else ()
     state = ("state",) if any("closing" in partition for partition in topic["partitions"]) else ()
@@ -219,7 +210,7 @@ def _partition_row(partition: Mapping[str, Any], moves: Sequence[str]) -> list[C
         ",".join(map(str, partition["isr"])),
         *(["closing" if partition["closing"] else "open"] if "closing" in partition else []),
         *(",".join(map(str, partition[name])) or None for name in moves),
-        *([lag_text(partition["lag"], partition["replicas"])] if "lag" in partition else []),
+        *([lag_text(row["lag"] for row in partition["replica_lag"])] if "replica_lag" in partition else []),
         partition["earliest_offset"],
         partition["latest_offset"],
     ]

@@ -9,7 +9,8 @@ from kbroker.cli.common.client import admin_client, error_code_text, partition_l
 from kbroker.cli.common.completion import complete_topics, complete_transactional_ids
 from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, argument, option
-from kbroker.cli.common.output import paginated, print_rows
+from kbroker.cli.common.output import print_rows, watchable
+from kbroker.cli.common.partitions import partition_rows, partitions_text
 from kbroker.cli.common.values import (
     INT32,
     INT64,
@@ -38,7 +39,7 @@ app = typer.Typer()
 
 
 @app.command("list")
-@paginated
+@watchable
 def list_(
     state: Annotated[
         list[str] | None, option("--state STATE", "List transactions in this state only; repeatable.")
@@ -77,7 +78,7 @@ def parse_state(text: str) -> str:
 
 
 @app.command("describe")
-@paginated
+@watchable
 def describe(
     transactional_ids: Annotated[list[str], argument("TRANSACTIONAL_ID...", complete=complete_transactional_ids)],
     as_json: AsJson = False,
@@ -106,7 +107,7 @@ TRANSACTION_COLUMNS = (
 
 
 def description_json(row: TransactionState, coordinator: int, now_ms: int) -> dict[str, Any]:
-    """Return the JSON of a transaction: partitions by topic, times in milliseconds, None if none is open."""
+    """Return the JSON of a transaction: times in milliseconds, None if none is open."""
     start_ms = row.transaction_start_time_ms if row.transaction_start_time_ms >= 0 else None
     return {
         "transactional_id": row.transactional_id,
@@ -115,7 +116,7 @@ def description_json(row: TransactionState, coordinator: int, now_ms: int) -> di
         "producer_epoch": row.producer_epoch,
         "timeout_ms": row.transaction_timeout_ms,
         "start_ms": start_ms,
-        "partitions": {topic.topic: sorted(topic.partitions) for topic in sorted(row.topics, key=lambda t: t.topic)},
+        "partitions": partition_rows({topic.topic: topic.partitions for topic in row.topics}),
         "coordinator": coordinator,
         "duration_ms": None if start_ms is None else max(now_ms - start_ms, 0),
     }
@@ -123,9 +124,8 @@ def description_json(row: TransactionState, coordinator: int, now_ms: int) -> di
 
 def _transaction_row(row: dict[str, Any]) -> list[Any]:
     *numbers, timeout_ms, start_ms, partitions, _, duration_ms = row.values()
-    texts = (f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in partitions.items())
     times = [if_known(format_timestamp, start_ms), if_known(format_duration, duration_ms)]
-    return [*numbers, format_duration(timeout_ms), *times, " ".join(texts)]
+    return [*numbers, format_duration(timeout_ms), *times, partitions_text(partitions)]
 
 
 PRODUCER_COLUMNS = (
@@ -134,7 +134,7 @@ PRODUCER_COLUMNS = (
 
 
 @app.command("producers")
-@paginated
+@watchable
 def producers(
     topics: Annotated[list[str], argument("TOPIC[:PARTITION,...]...", complete=complete_topics)],
     broker: Annotated[
@@ -153,9 +153,9 @@ def producers(
 
 
 def _producer_row(row: PartitionProducer) -> list[Any]:
-    return [*row[:5], if_known(format_timestamp, row.last_timestamp), *row[6:]]
+    return [*row[:5], if_known(format_timestamp, row.last_timestamp_ms), *row[6:]]
 
 
-app.command("find-hanging")(paginated(find_hanging))
+app.command("find-hanging")(watchable(find_hanging))
 app.command("abort")(abort)
 app.command("terminate")(terminate)

@@ -75,7 +75,7 @@ def find_hanging(
         hanging = _find_hanging(client, selections, broker, limit_ms)
     now_ms = round(time.time() * 1000)
     if as_json:
-        print_json([{**row._asdict(), "silent_ms": _idle_ms(row, now_ms)} for row in hanging])
+        print_json([{**row._asdict(), "idle_ms": _idle_ms(row, now_ms)} for row in hanging])
         return
     print_table(COLUMNS, [_row(row, now_ms) for row in hanging])
     if hanging:
@@ -84,12 +84,12 @@ def find_hanging(
 
 def _row(row: PartitionProducer, now_ms: int) -> list[Any]:
     idle_ms = _idle_ms(row, now_ms)
-    times = [if_known(format_timestamp, row.last_timestamp), if_known(format_duration, idle_ms)]
+    times = [if_known(format_timestamp, row.last_timestamp_ms), if_known(format_duration, idle_ms)]
     return [*row[:4], row.coordinator_epoch, row.start_offset, *times]
 
 
 def _idle_ms(row: PartitionProducer, now_ms: int) -> int | None:
-    return None if row.last_timestamp is None else max(now_ms - row.last_timestamp, 0)
+    return None if row.last_timestamp_ms is None else max(now_ms - row.last_timestamp_ms, 0)
 
 
 def _find_hanging(

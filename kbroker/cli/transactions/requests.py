@@ -75,7 +75,7 @@ class PartitionProducer(NamedTuple):
     producer_id: int
     producer_epoch: int
     last_sequence: int | None
-    last_timestamp: int | None
+    last_timestamp_ms: int | None
     coordinator_epoch: int | None
     start_offset: int | None
 
@@ -122,7 +122,7 @@ def _describe_producers_of(
 
 def with_old_transaction(producers: Iterable[PartitionProducer], before_ms: int) -> list[PartitionProducer]:
     """Return producers with an open transaction whose last record is older than `before_ms`."""
-    return [row for row in producers if row.start_offset is not None and (row.last_timestamp or 0) < before_ms]
+    return [row for row in producers if row.start_offset is not None and (row.last_timestamp_ms or 0) < before_ms]
 
 
 def unknown_to_coordinators(

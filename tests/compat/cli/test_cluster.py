@@ -1,4 +1,4 @@
-"""`kbroker cluster status`, and the filters of `kbroker topics describe`, against a broker without problems."""
+"""`kbroker cluster status` and `info`, and filters of `kbroker topics describe`, on a broker without problems."""
 
 import pytest
 
@@ -10,9 +10,9 @@ pytestmark = pytest.mark.compat
 def test_the_status_of_a_cluster(kbroker: Kbroker, name: str) -> None:
     kbroker("topics", "create", name, "--partitions", "3", "--config", "min.insync.replicas=2")
     summary = kbroker("cluster", "status", "--json").json()
-    assert summary["partitions"]["total"] >= 3
-    assert summary["partitions"]["offline"] == summary["partitions"]["under-min-isr"] == 0
-    assert sum(broker["leads"] for broker in summary["brokers"]) == summary["partitions"]["total"]
+    assert summary["partition_count"] >= 3
+    assert summary["conditions"]["offline"] == summary["conditions"]["under_min_isr"] == 0
+    assert sum(broker["leads"] for broker in summary["brokers"]) == summary["partition_count"]
     lines = kbroker("cluster", "status").out.splitlines()
     assert lines[0].startswith(f"cluster {summary['cluster_id']}  ")
     assert lines[1].split() == [
@@ -28,13 +28,22 @@ def test_the_status_of_a_cluster(kbroker: Kbroker, name: str) -> None:
     ]
 
 
+def test_the_facts_of_a_cluster(kbroker: Kbroker) -> None:
+    info, status = (kbroker("cluster", command, "--json").json() for command in ("info", "status"))
+    assert (info["cluster_id"], info["controller"]) == (status["cluster_id"], status["controller"])
+    assert [broker["address"] for broker in info["brokers"]] == [broker["address"] for broker in status["brokers"]]
+    levels = {feature["feature"]: feature["level"] for feature in info["features"]}
+    assert levels["metadata.version"] > 0
+    assert "metadata.version" in kbroker("cluster", "info").out
+
+
 def test_the_lag_of_replicas(kbroker: Kbroker, name: str) -> None:
     kbroker("topics", "create", name)
     kbroker("produce", name, "a", "b")
     ((topic,),) = [kbroker("topics", "describe", name, "--lag", "--json").json()]
     (partition,) = topic["partitions"]
     assert partition["latest_offset"] == 2
-    assert partition["lag"] == {str(broker): 0 for broker in partition["replicas"]}
+    assert partition["replica_lag"] == [{"broker": broker, "lag": 0} for broker in partition["replicas"]]
     header, row = kbroker("topics", "describe", name, "--lag").out.splitlines()[1:]
     assert dict(zip(header.split(), row.split(), strict=True))["LAG"] == "0"
 

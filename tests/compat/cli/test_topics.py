@@ -1,5 +1,7 @@
 """`kbroker topics` against a broker."""
 
+from typing import Any
+
 import pytest
 
 from tests.compat.cli.conftest import Kbroker
@@ -8,16 +10,20 @@ from tests.compat.support import BrokerProcess, need_own_broker
 pytestmark = pytest.mark.compat
 
 
+def _configs(described: dict[str, Any]) -> dict[str, str]:
+    return {config["name"]: config["value"] for config in described["configs"]}
+
+
 def test_a_topic_is_created_listed_described_and_deleted(kbroker: Kbroker, try_kbroker: Kbroker, name: str) -> None:
     created = kbroker("topics", "create", name, "--partitions", "3", "--config", "retention.ms=86400000")
     assert created.out == f"{name}: created with 3 partitions\n"
-    listed = {topic["name"]: topic for topic in kbroker("topics", "list", "--json").json()}
-    assert listed[name]["partitions"] == 3
+    listed = {topic["topic"]: topic for topic in kbroker("topics", "list", "--json").json()}
+    assert listed[name]["partition_count"] == 3
     assert listed[name]["replication_factor"] == 1
     assert name in kbroker("topics", "list").out
 
     [described] = kbroker("topics", "describe", name, "--json").json()
-    assert described["configs"]["retention.ms"] == "86400000"
+    assert described["configs"] == [{"name": "retention.ms", "value": "86400000", "source": "DYNAMIC_TOPIC_CONFIG"}]
     assert [p["partition"] for p in described["partitions"]] == [0, 1, 2]
     assert {(p["earliest_offset"], p["latest_offset"]) for p in described["partitions"]} == {(0, 0)}
     output = kbroker("topics", "describe", name).out.splitlines()
@@ -62,11 +68,11 @@ def test_partitions_are_added_and_configs_altered(kbroker: Kbroker, try_kbroker:
     kbroker("topics", "alter", name, "--append", "cleanup.policy=compact")
     [described] = kbroker("topics", "describe", name, "--json").json()
     assert len(described["partitions"]) == 4
-    assert described["configs"] == {"cleanup.policy": "delete,compact", "segment.ms": "3600000"}
+    assert _configs(described) == {"cleanup.policy": "delete,compact", "segment.ms": "3600000"}
 
     kbroker("topics", "alter", name, "--unset", "segment.ms", "--subtract", "cleanup.policy=compact")
     [described] = kbroker("topics", "describe", name, "--json").json()
-    assert described["configs"] == {"cleanup.policy": "delete"}
+    assert _configs(described) == {"cleanup.policy": "delete"}
 
     for change, reason in (
         (["--partitions", "4"], "INVALID_PARTITIONS"),
@@ -83,11 +89,11 @@ def test_views_are_shown_with_their_sources(kbroker: Kbroker, name: str) -> None
     need_own_broker()
     kbroker("topics", "create", name)
     kbroker("topics", "create", f"{name}.view", "--view-of", name, "--filter", "paid")
-    listed = {topic["name"]: topic.get("view_of") for topic in kbroker("topics", "list", "--json").json()}
+    listed = {topic["topic"]: topic.get("view_of") for topic in kbroker("topics", "list", "--json").json()}
     assert (listed[name], listed[f"{name}.view"]) == (None, name)
     lines = kbroker("topics", "list").out.splitlines()
-    assert lines[0].split() == ["TOPIC", "PARTITIONS", "REPLICAS", "VIEW_OF"]
-    assert [f"{name}.view", "1", "1", name] in [line.split() for line in lines]
+    assert lines[0].split() == ["TOPIC", "PARTITIONS", "REPLICAS", "SIZE", "RECORDS", "LAST_WRITE", "VIEW_OF"]
+    assert [f"{name}.view", "1", "1", "-", "0", "-", name] in [line.split() for line in lines]
     [described] = kbroker("topics", "describe", f"{name}.view", "--json").json()
     assert described["view_of"] == name
     assert f"view of {name}" in kbroker("topics", "describe", f"{name}.view").out.splitlines()[0]

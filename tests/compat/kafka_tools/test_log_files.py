@@ -223,7 +223,7 @@ def test_kbroker_log_verify_finds_no_problem(stopped):
     assert (report["problems"], report["clean_stop"]) == (0, True)
     # Deleted segments may not have been removed yet.
     assert all(finding["path"].endswith(".deleted") for finding in report["findings"])
-    assert report["partitions"] > 9
+    assert report["partition_count"] > 9
 
 
 def kbroker_log(command, *args):

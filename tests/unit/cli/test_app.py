@@ -29,7 +29,7 @@ def unused_address() -> Iterator[str]:
         ["brokers", "replace", "1", "2"],
         ["brokers", "plan", "--watch"],
         ["topics", "list"],
-        ["topics", "describe", "t", "--json"],
+        ["topics", "describe", "t"],
         ["topics", "create", "t"],
         ["topics", "alter", "t", "--set", "a=b"],
         ["topics", "alter", "t", "u", "--replication-factor", "3"],

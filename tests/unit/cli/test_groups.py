@@ -17,7 +17,9 @@ def test_lag_is_none_if_either_offset_is_unknown() -> None:
     owner = GroupMember("m", None, "c", "h", None, {})
     deleted, overrun = ("gone", 0), ("t", 2)
     rows = lag_table({A: 40, deleted: 7, overrun: 9}, {A: 100, B: 5, overrun: 8}, {A: owner, B: owner})
-    assert [(r["topic"], r["partition"], r["committed"], r["end"], r["lag"], r["client_id"]) for r in rows] == [
+    assert [
+        (r["topic"], r["partition"], r["committed_offset"], r["latest_offset"], r["lag"], r["client_id"]) for r in rows
+    ] == [
         ("gone", 0, 7, None, None, None),
         ("t", 0, 40, 100, 60, "c"),
         ("t", 1, None, 5, None, "c"),

@@ -30,9 +30,9 @@ def described(*, producer_id: int = 7, start_ms: int = 1_000, **partitions: list
     return TransactionState(producer_id=producer_id, transaction_start_time_ms=start_ms, topics=topics)
 
 
-def test_json_has_partitions_by_topic_and_the_duration() -> None:
+def test_json_has_partitions_in_order_and_the_duration() -> None:
     fields = description_json(described(b=[0], a=[2, 0]), 1, now_ms=4_500)
-    assert fields["partitions"] == {"a": [0, 2], "b": [0]}
+    assert [tuple(row.values()) for row in fields["partitions"]] == [("a", 0), ("a", 2), ("b", 0)]
     assert fields["duration_ms"] == 3_500
     assert description_json(described(start_ms=-1), 1, now_ms=4_500)["duration_ms"] is None
     # The broker's clock may be ahead of ours.
@@ -40,8 +40,8 @@ def test_json_has_partitions_by_topic_and_the_duration() -> None:
 
 
 def test_only_open_transactions_of_idle_producers_are_candidates() -> None:
-    silent, unknown = producer(), producer(last_timestamp=None)
-    done, busy = producer(start_offset=None), producer(last_timestamp=8_000)
+    silent, unknown = producer(), producer(last_timestamp_ms=None)
+    done, busy = producer(start_offset=None), producer(last_timestamp_ms=8_000)
     assert with_old_transaction([silent, done, busy, unknown], 6_000) == [silent, unknown]
 
 

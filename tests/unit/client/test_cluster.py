@@ -8,6 +8,7 @@ import pytest
 from kbroker.client import admin, cluster, groups, retries
 from kbroker.client.cluster import ClusterClient, UnknownBroker
 from kbroker.client.connection import BrokerUnreachable
+from kbroker.client.group_descriptions import GroupOverview, group_overviews
 from kbroker.client.requests import TRANSACTION, BrokerError
 from kbroker.common import TopicPartition
 from protocol.apis import ApiKey
@@ -28,6 +29,13 @@ from protocol.messages.k09_offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from protocol.messages.k10_find_coordinator import Coordinator, FindCoordinatorResponse
+from protocol.messages.k15_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsResponse,
+)
 from protocol.messages.k19_create_topics import CreateTopicsResponse
 from protocol.messages.k20_delete_topics import DeletableTopicResult, DeleteTopicsResponse
 from protocol.messages.k60_describe_cluster import DescribeClusterResponse
@@ -235,3 +243,41 @@ def test_a_broker_that_does_not_forward_to_the_controller(start: Start) -> None:
         broker.handlers[ApiKey.DELETE_TOPICS] = lambda _, result=result: DeleteTopicsResponse(responses=[result])
     assert [result.error_code for result in admin.delete_topics(client, ["t"])] == [0]
     assert brokers[1].requests[-1].topic_names == ["t"]
+
+
+@pytest.mark.parametrize("version", [7, 9])
+def test_an_overview_of_groups_takes_few_requests(start: Start, version: int) -> None:
+    """Brokers before Kafka 3.0 have no OffsetFetch for several groups."""
+    client, [broker] = start(1, offset_fetch=version)
+    ids = [f"g{number}" for number in range(3)]
+    partitions = [MetadataResponsePartition(partition_index=0, leader_id=1)]
+    topic = MetadataResponseTopic(name="t", partitions=partitions)
+    broker.handlers[ApiKey.METADATA] = metadata(broker, topics=[topic])
+    coordinator = Coordinator(node_id=1, host="127.0.0.1", port=broker.port)
+    row = OffsetFetchResponsePartitions(partition_index=0, committed_offset=4)
+    old_row = OffsetFetchResponsePartition(partition_index=0, committed_offset=4)
+    fetched = [
+        OffsetFetchResponseGroup(group_id=each, topics=[OffsetFetchResponseTopics(name="t", partitions=[row])])
+        for each in ids
+    ]
+    latest = ListOffsetsPartitionResponse(partition_index=0, offset=7)
+    members = [DescribedGroupMember(member_id="m")]
+    broker.handlers |= {
+        ApiKey.LIST_GROUPS: lambda _: ListGroupsResponse(groups=[ListedGroup(group_id=each) for each in ids]),
+        ApiKey.DESCRIBE_GROUPS: lambda request: DescribeGroupsResponse(
+            groups=[DescribedGroup(group_id=each, members=members) for each in request.groups]
+        ),
+        ApiKey.FIND_COORDINATOR: lambda _: FindCoordinatorResponse(coordinators=[coordinator]),
+        ApiKey.OFFSET_FETCH: lambda _: (
+            OffsetFetchResponse(groups=fetched)
+            if version > 7
+            else OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="t", partitions=[old_row])])
+        ),
+        ApiKey.LIST_OFFSETS: lambda _: ListOffsetsResponse(
+            topics=[ListOffsetsTopicResponse(name="t", partitions=[latest])]
+        ),
+    }
+    assert group_overviews(client) == [GroupOverview(each, None, None, None, 1, 3) for each in ids]
+    names = [type(request).__name__.removesuffix("Request") for request in broker.requests]
+    counts = {name: names.count(name) for name in ("ListGroups", "DescribeGroups", "OffsetFetch", "ListOffsets")}
+    assert counts == {"ListGroups": 1, "DescribeGroups": 1, "OffsetFetch": 1 if version > 7 else 3, "ListOffsets": 1}

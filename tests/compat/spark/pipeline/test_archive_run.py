@@ -364,7 +364,7 @@ def test_sigterm_stops_the_command_after_its_batch(topics, tmp_path):
     finally:
         command.kill()
     summary = json.loads(command.output)
-    assert (summary["records"], summary["topics"], summary["gaps"]) == (1000, {name: 1000}, [])
+    assert (summary["records"], summary["topics"], summary["gaps"]) == (1000, [{"topic": name, "records": 1000}], [])
     assert "batch 0: " in command.errors
     assert archiver.numbers(name) == list(range(1000))
 

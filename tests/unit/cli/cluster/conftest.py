@@ -139,6 +139,9 @@ class FakeCluster:
     def version(self, api_key: int) -> int:
         return 2
 
+    def on_wait(self, reason: str) -> None:
+        pass
+
     def request(self, request: Message, response_type: type[Message]) -> Message:
         if isinstance(request, DescribeClusterRequest):
             rows = [DescribeClusterBroker(broker_id=broker.id, is_fenced=broker.is_away) for broker in self.brokers]

@@ -6,20 +6,20 @@ from typing import Any
 import pytest
 
 from kbroker.cli.cluster import cluster_state
-from kbroker.cli.cluster.app import cluster_summary, lag_by_broker
+from kbroker.cli.cluster.app import broker_statuses, lag_by_broker
 from kbroker.cli.cluster.brokers import broker_summaries
 from kbroker.cli.cluster.cluster_state import (
-    LogDirs,
+    cluster_summary,
     healing_json,
     healing_text,
     layout_of,
-    log_dirs,
     measure_write_rates,
     read_healing,
     retired_replicas,
 )
 from kbroker.cli.common.partitions import PartitionHealth, ReplicaChanges
 from kbroker.client.admin import EARLIEST, LATEST, MetadataTopic
+from kbroker.client.log_dirs import LogDirs, log_dirs
 from kbroker.client.requests import Partition
 from kbroker.metadata.reassignments.healing_states import HealingState
 from kbroker.metadata.reassignments.placement.cluster_layout import ClusterBroker, PlacedPartition, cluster_layout
@@ -72,7 +72,7 @@ def test_brokers_with_their_replicas_and_bytes() -> None:
 
 
 def test_brokers_of_a_cluster_without_topics() -> None:
-    assert [broker["replicas"] for broker in broker_summaries(CLUSTER, [], {})] == [0, 0, 0]
+    assert [broker["replica_count"] for broker in broker_summaries(CLUSTER, [], {})] == [0, 0, 0]
 
 
 def directory(sizes: dict[int, int], **fields: int) -> DescribeLogDirsResult:
@@ -93,27 +93,28 @@ def test_free_space_is_unknown_if_a_broker_does_not_report_it() -> None:
 
 def test_brokers_and_problems() -> None:
     partitions = [PartitionHealth(1, [3, 1], [1], 1), PartitionHealth(1, [1, 2], [1, 2], 1)]
-    summary = cluster_summary(CLUSTER, 1, partitions, {1: 0, 2: 7, 3: None})
-    assert [tuple(broker.values()) for broker in summary["brokers"]] == [
+    summaries = broker_statuses(CLUSTER, partitions, {1: 0, 2: 7, 3: None})
+    assert [tuple(broker.values()) for broker in summaries] == [
         (1, "a:9092", "east", "controller", 2, 1, 2, 2, 0),
         (2, "b:9093", None, "running", 0, 0, 1, 1, 7),
         (3, None, None, "unknown", 0, 1, 1, 0, None),
         (4, "[::1]:9095", None, "fenced", 0, 0, 0, 0, 0),
     ]
-    assert summary["partitions"] == {
-        "total": 2,
-        "under-replicated": 1,
-        "at-min-isr": 1,
-        "under-min-isr": 0,
+    summary = cluster_summary(CLUSTER, 1, partitions)
+    assert (summary["running_brokers"], summary["topic_count"], summary["partition_count"]) == (2, 1, 2)
+    assert summary["conditions"] == {
+        "under_replicated": 1,
+        "at_min_isr": 1,
+        "under_min_isr": 0,
         "offline": 0,
-        "out-of-preference": 1,
+        "out_of_preference": 1,
     }
 
 
 def test_the_status_of_a_cluster_without_topics() -> None:
-    summary = cluster_summary(CLUSTER, 0, [], {})
-    assert [broker["leads"] for broker in summary["brokers"]] == [0, 0, 0]
-    assert not any(summary["partitions"].values())
+    summaries = broker_statuses(CLUSTER, [], {})
+    assert [broker["leads"] for broker in summaries] == [0, 0, 0]
+    assert not any(cluster_summary(CLUSTER, 0, [])["conditions"].values())
 
 
 def test_the_lag_of_a_broker_is_that_of_its_replicas() -> None:
@@ -209,15 +210,20 @@ def test_the_json():
     broker = away(HealingState.OUTAGE)
     broker.since_ms = -1
     assert healing_json(broker) == {
-        "broker": 3, "is_away": True, "state": "outage", "replicas": 40, "since_ms": None, "remaining_ms": 18 * MINUTE
-    }  # fmt: skip
+        "broker": 3,
+        "is_away": True,
+        "state": "outage",
+        "replica_count": 40,
+        "since_ms": None,
+        "remaining_ms": 18 * MINUTE,
+    }
 
 
 def test_the_controller_is_asked_only_if_a_broker_is_away_or_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(cluster_state, "request_if_known", lambda *_: asked.append(1))
-    read_healing(None, [{"state": "running", "replicas": 3}, {"state": "controller", "replicas": 2}])
+    read_healing(None, [{"state": "running", "replica_count": 3}, {"state": "controller", "replica_count": 2}])
     assert asked == []
-    read_healing(None, [{"state": "fenced", "replicas": 3}])
-    read_healing(None, [{"state": "running", "replicas": 0}])
+    read_healing(None, [{"state": "fenced", "replica_count": 3}])
+    read_healing(None, [{"state": "running", "replica_count": 0}])
     assert len(asked) == 2

@@ -125,9 +125,9 @@ def test_the_replication_factor_of_topics(cluster: FakeCluster, capsys: Capture)
 def test_options_of_plans_need_another_replication_factor(cluster: FakeCluster, capsys: Capture) -> None:
     options = ["--dry-run", "--throttle", "1MiB", "--concurrent", "10", "--detach", "--yes", "--json"]
     assert main(["topics", "alter", "orders", "--partitions", "4", *options]) == 2
-    assert capsys.readouterr().err == (
-        "kbroker: only with --replication-factor: --dry-run, --throttle, --concurrent, --detach, --yes, --json\n"
-    )
+    assert json.loads(capsys.readouterr().err)["error"] == {
+        "message": "only with --replication-factor: --dry-run, --throttle, --concurrent, --detach, --yes, --json"
+    }
 
 
 def test_the_rate_of_the_last_plan_estimates_the_next_one(cluster: FakeCluster, capsys: Capture) -> None:

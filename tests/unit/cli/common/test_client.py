@@ -6,7 +6,7 @@ from kbroker.cli.common.client import (
     client_error_text,
     error_code_text,
     select_partitions,
-    topic_error_text,
+    topic_error,
 )
 from kbroker.cli.common.errors import CliError, exception_text
 from kbroker.cli.common.values import parse_topic_partitions
@@ -20,7 +20,7 @@ def test_error_texts() -> None:
     assert error_code_text(36, "Topic 't' already exists.") == "Topic 't' already exists (TOPIC_ALREADY_EXISTS)"
     assert error_code_text(68) == "Non empty group (NON_EMPTY_GROUP)"
     assert error_code_text(9999, "odd") == "odd (error 9999)"
-    assert topic_error_text("t", 3) == "topic t does not exist"
+    assert str(topic_error("t", 3)) == "topic t does not exist"
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,9 @@ class FakeClient:
     def __init__(self) -> None:
         self.failures: list[Callable[[], Any]] = []
 
+    def on_wait(self, reason: str) -> None:
+        pass
+
     def request(self, request: Any, response_type: type, timeout_s: float | None = None) -> Any:
         assert request.topics is None
         return self.failures.pop(0)() if self.failures else MOVING

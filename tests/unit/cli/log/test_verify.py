@@ -129,7 +129,12 @@ def test_as_json(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     damage(first_log(data), 70)
     assert main(["log", "verify", "--json", str(data)]) == 1
     report = json.loads(capsys.readouterr().out)
-    assert (report["problems"], report["partitions"], report["clean_stop"], report["next_start"]) == (1, 1, True, [])
+    assert (report["problems"], report["partition_count"], report["clean_stop"], report["next_start"]) == (
+        1,
+        1,
+        True,
+        [],
+    )
     (finding,) = report["findings"]
     assert finding == {
         "path": str(first_log(data)),

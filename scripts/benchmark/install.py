@@ -31,7 +31,8 @@ from scripts.ports import free_ports
 
 HEADING = "| from nothing to the first record | s | bound | processor s |\n|---|---|---|---|"
 SIZE_HEADING = "| package | MB | MB of bytecode |\n|---|---|---|"
-BOUNDS = {"pip install of a built wheel": 8, "source": 30}
+WHEEL, WHEEL_WITHOUT_BYTECODE, SOURCE = "pip install of a built wheel", "pip install --no-compile of it", "source"
+BOUNDS = {WHEEL: 8, WHEEL_WITHOUT_BYTECODE: 8, SOURCE: 30}
 # A virtual environment of Python 3.11 begins with them.
 OF_VENV = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence.pth")
 SMALL_MB = 1.0
@@ -79,11 +80,11 @@ def build_wheel(base: Path) -> Path:
     return wheel
 
 
-def from_wheel(wheel: Path, base: Path) -> None:
+def from_wheel(base: Path, wheel: Path, *options: str) -> None:
     env, address = empty_home(base), f"127.0.0.1:{free_ports()}"
     programs = base / "venv" / "bin"
     run(env, sys.executable, "-m", "venv", base / "venv")
-    run(env, programs / "pip", "install", "--quiet", wheel)
+    run(env, programs / "pip", "install", "--quiet", *options, wheel)
     with broker(env, programs / "kbroker", "start", "--data-dir", base / "data", "--listen", address):
         run(env, programs / "kbroker", "produce", "hello", "first record", "--bootstrap", address)
 
@@ -96,9 +97,9 @@ def from_source(base: Path) -> None:
         run(env, clone / ".venv" / "bin" / "kbroker", "produce", "hello", "first record", "--bootstrap", address)
 
 
-def timed(install: Callable[[], None]) -> dict[str, float]:
+def timed(install: Callable[[Path], None], directory: Path) -> dict[str, float]:
     begin, before = time.perf_counter(), os.times()
-    install()
+    install(directory)
     after = os.times()
     used = after.children_user + after.children_system - before.children_user - before.children_system
     return {"seconds": time.perf_counter() - begin, "processor": used}
@@ -136,11 +137,15 @@ def main() -> int:
     figures: dict[str, list[dict[str, float]]] = {name: [] for name in BOUNDS}
     with scratch_directory() as base:
         wheel = build_wheel(base)
+        ways: dict[str, Callable[[Path], None]] = {
+            WHEEL: lambda directory: from_wheel(directory, wheel),
+            WHEEL_WITHOUT_BYTECODE: lambda directory: from_wheel(directory, wheel, "--no-compile"),
+            SOURCE: from_source,
+        }
         for index in range(args.rounds):
-            ways = (lambda at: from_wheel(wheel, at)), from_source
-            for name, way in zip(BOUNDS, ways, strict=True):
-                figures[name].append(timed(lambda: way(base / f"{name} {index}")))  # noqa: B023
-        found = sizes(base / f"{next(iter(BOUNDS))} 0" / "venv")
+            for name, install in ways.items():
+                figures[name].append(timed(install, base / f"{name} {index}"))
+        found = sizes(base / f"{WHEEL} 0" / "venv")
     rows = [
         f"| {name} | {number(median_of(of, 'seconds') or 0)} | ≤ {BOUNDS[name]} "
         f"| {number(median_of(of, 'processor') or 0)} |"

@@ -51,7 +51,7 @@ COMMANDS = {
     "tools": CommandSource("kbroker.cli.tools.app", "app", "Print captured requests and responses."),
     "doctor": CommandSource("kbroker.cli.doctor.doctor", "doctor", "Check whether a broker can start and run well."),
     "completion": CommandSource("kbroker.cli.shell", "completion", "Print the completion script of a shell."),
-    "version": CommandSource("kbroker.cli.shell", "version", "Print the version."),
+    "version": CommandSource("kbroker.cli.shell", "version", "Print the version, and the commit of a checkout."),
 }
 
 _OPTIONS = [

@@ -118,8 +118,10 @@ class Exporter:
 
         page = MetricsPage()
         began_ns = step_ns = self._clock.mono_ns()
-        for _ in collect_metrics(self._sources, page):
-            if self._clock.mono_ns() - step_ns > STEP_NS:
+        for blocking in collect_metrics(self._sources, page):
+            if blocking is not None:
+                await self._environment.offload(blocking)
+            elif self._clock.mono_ns() - step_ns > STEP_NS:
                 await asyncio.sleep(0)
                 step_ns = self._clock.mono_ns()
         page.add("kbroker_scrape_seconds", (self._clock.mono_ns() - began_ns) / 1e9)

@@ -93,7 +93,7 @@ def _altered_config(config: Any, has_value: bool) -> str:
     operation = getattr(config, "config_operation", 0)
     if config.value is None or operation == OpType.DELETE:
         return f"{config.name} deleted"
-    sign = {OpType.APPEND: "+=", OpType.SUBTRACT: "-="}.get(operation, "=")
+    sign = "+=" if operation == OpType.APPEND else "-=" if operation == OpType.SUBTRACT else "="
     return f"{config.name}{sign}{config.value}" if has_value else f"{config.name} set"
 
 

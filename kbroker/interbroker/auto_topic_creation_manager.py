@@ -13,13 +13,13 @@ from kbroker.metadata.controller import Controller
 from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
 from kbroker.metadata.topics.topic_requests import NewTopic, new_internal_topic
+from kbroker.runtime.audit_log import AuditLog, record_changes
 from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode, known_error
 
 if TYPE_CHECKING:
     from kbroker.interbroker.controller_channel import ControllerChannel
-    from kbroker.runtime.audit_log import AuditLog
 
 log = EventLogger("kbroker.interbroker")
 
@@ -95,10 +95,10 @@ class AutoTopicCreationManager:
         (result,) = await self._controller.topics.create_topics([new], validate_only=False)
         if result.error is not None and result.error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise result.error
-        if self.audit is not None and result.error is None:
+        if result.error is None:
             change = f"created with {result.partitions} partitions"
             sender = {"principal": str(requester[0]), "host": requester[1] or None, "api": "CreateTopics"}
-            self.audit.record("changed", **sender, resource=f"TOPIC:{new.name}", change=change)
+            record_changes(self.audit, sender, [(f"TOPIC:{new.name}", change)])
         return self._image.topics[new.name]
 
     def begin_creation(self, topics: Iterable[NewTopic], remember_ms: int, requester: Requester) -> Mapping[str, str]:

@@ -52,6 +52,7 @@ CLIENTS = {
 # kbroker.metadata, which the brokers can use too.
 CLIENT_EXCEPTIONS = {
     "kbroker/cli/acls.py": {"authorization"},
+    "kbroker/cli/backup.py": {"runtime", "storage"},
     "kbroker/cli/cluster/brokers.py": {"metadata"},
     "kbroker/cli/cluster/cluster_state.py": {"metadata"},
     "kbroker/cli/cluster/plan_report.py": {"metadata"},

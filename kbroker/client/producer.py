@@ -5,7 +5,7 @@ producer. One round of requests is in flight while the batches of the next one a
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from time import monotonic, sleep, time
 from typing import NamedTuple
 
@@ -88,11 +88,19 @@ class BlockingProducer:
         acks: int = ACKS_ALL,
         codec: int = NONE,
         transactional_id: str | None = None,
+        is_idempotent: bool = True,
+        retried: Collection[ErrorCode] | None = None,
+        delivery_for_s: float = DELIVERY_FOR_S,
         on_wait: Callable[[str], None] = lambda reason: None,
         on_topic: Callable[[str, int], None] = lambda topic, partitions: None,
+        on_acknowledged: Callable[[TopicPartition, Sequence[int], int], None] = lambda partition, numbers, offset: None,
     ) -> None:
-        """`on_wait` is called with the reason when a batch is sent again for a second or two, once for each batch;
-        `on_topic` with a topic that was created, and its number of partitions.
+        """`is_idempotent`: with acks=all, no batch is stored twice. `retried`: the errors after which a batch is sent
+        again; by default all that Kafka calls retriable.
+
+        `on_wait` is called with the reason when a batch is sent again for a second or two, once for each batch;
+        `on_topic` with a topic that was created, and its number of partitions; `on_acknowledged` with the positions of
+        the records of a batch among those of the producer, from 1, and the offset of the first.
         """
         self.acknowledged = 0
         self.count = 0
@@ -101,7 +109,9 @@ class BlockingProducer:
         self._cluster = cluster
         self._acks, self._codec = acks, codec
         self._transactional_id = transactional_id
-        self._on_wait, self._on_topic = on_wait, on_topic
+        self._is_idempotent = is_idempotent and acks == ACKS_ALL
+        self._retried, self._delivery_for_s = retried, delivery_for_s
+        self._on_wait, self._on_topic, self._on_acknowledged = on_wait, on_topic, on_acknowledged
         self._batches: dict[TopicPartition, _Batch] = {}
         self._sticky: dict[str, TopicPartition] = {}
         self._partition_counts: dict[str, int] = {}
@@ -116,7 +126,7 @@ class BlockingProducer:
         request = InitProducerIdRequest(
             transactional_id=self._transactional_id, transaction_timeout_ms=transaction_timeout_ms
         )
-        deadline = monotonic() + DELIVERY_FOR_S
+        deadline = monotonic() + self._delivery_for_s
         while True:
             if self._transactional_id is None:
                 response = self._cluster.request(request, InitProducerIdResponse)
@@ -251,7 +261,7 @@ class BlockingProducer:
         batches, self._batches = list(self._batches.values()), {}
         if not batches:
             return
-        if self._acks == ACKS_ALL and self._producer_id is None:
+        if self._is_idempotent and self._producer_id is None:
             self.init_producer_id()
         self._prepare([batch.partition for batch in batches])
         for batch in batches:
@@ -334,7 +344,8 @@ class BlockingProducer:
                 code = known_error(row.error_code if row is not None else ErrorCode.UNKNOWN_SERVER_ERROR)
                 if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                     self.acknowledged += len(batch.records)
-                elif code.retriable or (code in _TOO_LARGE and len(batch.records) > 1):
+                    self._on_acknowledged(batch.partition, batch.numbers, row.base_offset if row is not None else -1)
+                elif self._is_retried(code) or (code in _TOO_LARGE and len(batch.records) > 1):
                     failed.append((batch, BrokerError(code, str(batch.partition), row.error_message if row else None)))
                 else:
                     error_ = _delivery_error(batch, code, row)
@@ -342,6 +353,9 @@ class BlockingProducer:
         if fatal is not None:
             raise fatal
         return failed
+
+    def _is_retried(self, code: ErrorCode) -> bool:
+        return code.retriable if self._retried is None else code in self._retried
 
     def _deliver(self, failed: list[Failed]) -> None:
         """Send batches again until they are acknowledged. Raises DeliveryError at the deadline."""
@@ -358,7 +372,7 @@ class BlockingProducer:
                 return
             batch, error = failed[0]
             waited_s = monotonic() - started
-            if waited_s > DELIVERY_FOR_S:
+            if waited_s > self._delivery_for_s:
                 if isinstance(error, BrokerError):
                     raise DeliveryError(batch.numbers[0], error.code, error.message)
                 raise BrokerUnreachable(str(error))

@@ -38,16 +38,15 @@ _ELEMENT_KEYS = ("group_id", "transactional_id", "name", "key")
 _APIS_BY_NAME = {api.key.name.replace("_", "").lower(): api.key for api in ALL_APIS.values()}
 
 
-def api_named(name: str) -> ApiKey:
-    """Return the API of a name such as "OffsetCommit" or "OFFSET_COMMIT". Raises ValueError."""
+def api_named(name: str) -> str:
+    """Return Kafka's name of an API, OffsetCommit, also for "OFFSET_COMMIT". Raises ValueError."""
     key = _APIS_BY_NAME.get(name.replace("_", "").lower())
     if key is None:
         raise ValueError(f"there is no API {name!r}; the names are those of Kafka, such as Produce or OffsetCommit")
-    return key
+    return api_title(key)
 
 
 def api_title(key: int) -> str:
-    """Return Kafka's name of an API: OffsetCommit."""
     return message_classes(ApiKey(key))[0].__name__.removesuffix("Request")
 
 
@@ -65,6 +64,15 @@ class RecordedRequest(NamedTuple):
     groups: frozenset[str]
     fields: dict[str, Any]
 
+    def is_about(self, api: str | None, topic: str | None, group: str | None, client_id: str | None) -> bool:
+        """Return whether the request is of this API and client, and names this topic and group; None for any."""
+        return (
+            api in (None, self.api)
+            and (topic is None or topic in self.topics)
+            and (group is None or group in self.groups)
+            and client_id in (None, self.client_id)
+        )
+
 
 @dataclass
 class Fault:
@@ -73,7 +81,7 @@ class Fault:
     `after`: the request is carried out before its response is replaced, or its connection closed.
     """
 
-    api: ApiKey
+    api: str
     error: ErrorCode | None = None
     delay_ms: int = 0
     drop: bool = False
@@ -84,20 +92,15 @@ class Fault:
     count: int | None = None
     hits: int = field(default=0, init=False)
 
-    def matches(self, request: RecordedRequest, key: int) -> bool:
-        return (
-            self.api == key
-            and (self.count is None or self.hits < self.count)
-            and (self.topic is None or self.topic in request.topics)
-            and (self.group is None or self.group in request.groups)
-            and (self.client_id is None or self.client_id == request.client_id)
-        )
+    def matches(self, request: RecordedRequest) -> bool:
+        is_left = self.count is None or self.hits < self.count
+        return is_left and request.is_about(self.api, self.topic, self.group, self.client_id)
 
     def __str__(self) -> str:
         what = [text for text, on in ((f"delay_ms={self.delay_ms}", self.delay_ms), ("drop", self.drop)) if on]
         what += [self.error.name] if self.error is not None else []
         where = [f"{name}={value}" for name in ("topic", "group") if (value := getattr(self, name)) is not None]
-        return " ".join([api_title(self.api), *where, *what])
+        return " ".join([self.api, *where, *what])
 
 
 class RequestLog:
@@ -108,12 +111,12 @@ class RequestLog:
         self.requests: deque[RecordedRequest] = deque(maxlen=MAX_REQUESTS)
         self._lock = Lock()
 
-    def record(self, key: int, request: RecordedRequest) -> Fault | None:
+    def record(self, request: RecordedRequest) -> Fault | None:
         """Record a request, and return the fault that hits it: the one that was installed first."""
         with self._lock:
             self.requests.append(request)
             for fault in self.faults:
-                if fault.matches(request, key):
+                if fault.matches(request):
                     fault.hits += 1
                     return fault
         return None
@@ -143,7 +146,7 @@ class FaultDispatch(Dispatch):
             if context.client_id == TEST_CLIENT_ID:
                 return handler.handle(services, context, request)
             recorded = recorded_request(services, context, request)
-            fault = self._log.record(context.api_key, recorded)
+            fault = self._log.record(recorded)
             if fault is None:
                 return handler.handle(services, context, request)
             return self._apply(fault, handler, services, context, request)

@@ -16,17 +16,21 @@ from typing import Any, TypeVar
 
 from kbroker.client.admin import TopicSpec, create_topics
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.requests import GROUP, TRANSACTION, BrokerError, check
+from kbroker.client.consumer import ConsumedRecord
+from kbroker.client.requests import GROUP, TRANSACTION, Address, BrokerError, check
+from kbroker.metadata.coordination_sessions import OpenSession
 from kbroker.testing import records
 from kbroker.testing.broker_thread import BrokerThread
 from kbroker.testing.clock import MovableClock
-from kbroker.testing.faults import Fault, RecordedRequest, RequestLog, api_named, api_title
-from kbroker.testing.records import POLL_S, FetchedRecord, GroupLag, ProducedRecord, ToProduce
+from kbroker.testing.disk import DiskControl
+from kbroker.testing.faults import TEST_CLIENT_ID, Fault, RecordedRequest, RequestLog, api_named
+from kbroker.testing.records import GroupLag, ProducedRecord, ToProduce
 from protocol.errors import ErrorCode
 
 K = TypeVar("K", bound="Kafka")
 
 TIMEOUT_S = 10.0
+POLL_S = 0.02
 # A little more than the period of the retention.
 ROUND_MS = 30
 # Configs that make tests quick. Connections survive a jump of the clock, and so do records of topics without retention
@@ -80,43 +84,58 @@ class BrokerClock:
         for step_ms in (ms, ROUND_MS, ROUND_MS):
             self._kafka.movable_clock.offset_ns += step_ms * 1_000_000
             for thread in threads:
-                thread.settle()
+                thread.run(thread.threads.settle())
 
 
 class Kafka:
     """What a test does with one broker or several. `clock`: theirs, which the test moves."""
 
-    def __init__(
-        self, configs: Mapping[str, Any] | None = None, directory: str | os.PathLike[str] | None = None
-    ) -> None:
+    def __init__(self, configs: Mapping[str, Any], directory: str | os.PathLike[str] | None, brokers: int) -> None:
         """`configs`: broker configs, besides SETTINGS. `directory`: keeps the data; by default it is temporary."""
         self.movable_clock = MovableClock()
         self.clock = BrokerClock(self)
         self.request_log = RequestLog()
         # The beginning of the names of topics; the fixture sets it to the name of the test.
         self.topic_prefix = "topic"
-        self._configs = {**SETTINGS, **{name: _config_text(value) for name, value in (configs or {}).items()}}
+        self.disks = {broker_id: DiskControl() for broker_id in range(1, brokers + 1)}
+        self._configs = {**SETTINGS, **{name: _config_text(value) for name, value in configs.items()}}
         self._given_directory = None if directory is None else os.fspath(directory)
         self._directory = ""
         self._numbers = counter(1)
         self._pid = 0
+        # By broker id: those that run; where they listen, also when they are started again; what they advertise.
+        self._threads: dict[int, BrokerThread] = {}
+        self._local: dict[int, Address] = {}
+        self._advertised: dict[int, str] = {}
 
     @property
     def bootstrap(self) -> str:
         """The addresses for clients, HOST:PORT[,HOST:PORT...]."""
-        raise NotImplementedError
+        return ",".join(self._advertised.values())
 
     def running(self) -> list[BrokerThread]:
         """Return the brokers that run. Raises RuntimeError in a forked process, which has none."""
-        raise NotImplementedError
+        self._check_process()
+        return list(self._threads.values())
 
     def open(self) -> None:
         """Start, with the data of the last time if there is a directory."""
-        raise NotImplementedError
+        self._open_directory()
+        try:
+            for broker_id in self.disks:
+                self._start(broker_id)
+            self._create_internal_topics()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Stop, and remove temporary data."""
-        raise NotImplementedError
+        if self._pid == os.getpid():
+            for broker_id in list(self._threads):
+                self._end(broker_id, BrokerThread.stop)
+            if self._given_directory is None:
+                shutil.rmtree(self._directory, ignore_errors=True)
 
     def __enter__(self: K) -> K:
         self.open()
@@ -139,7 +158,8 @@ class Kafka:
 
     def client(self) -> ClusterClient:
         """Return a client for what has no method here: see kbroker/client/."""
-        return records.client(self.bootstrap.split(","))
+        # A new one for each call, since threads and forked processes must not share it.
+        return ClusterClient(list(self._local.values()), client_id=TEST_CLIENT_ID)
 
     # Topics and records.
 
@@ -179,7 +199,7 @@ class Kafka:
         partition: int | None = None,
         read_committed: bool = False,
         timeout_s: float = TIMEOUT_S,
-    ) -> list[FetchedRecord]:
+    ) -> list[ConsumedRecord]:
         """Return the first `n` records of a topic, by default all that there are now. Commits nothing.
 
         Raises TimeoutError if there are fewer after `timeout_s`, in real time.
@@ -213,7 +233,7 @@ class Kafka:
         with self.client() as cluster:
             while True:
                 try:
-                    found = records.group_lag(cluster, group, None if topic is None else [topic])
+                    found = records.group_lag(cluster, group, topic)
                     if is_reached(found):
                         return found
                     last = str(found)
@@ -269,20 +289,43 @@ class Kafka:
         client_id: str | None = None,
     ) -> list[RecordedRequest]:
         """Return the requests of clients, in the order of their arrival: the last 10,000, without those of the test."""
-        title = None if api is None else api_title(api_named(api))
-        return [
-            request
-            for request in list(self.request_log.requests)
-            if (title is None or request.api == title)
-            and (topic is None or topic in request.topics)
-            and (group is None or group in request.groups)
-            and (client_id is None or client_id == request.client_id)
-        ]
+        title = None if api is None else api_named(api)
+        requests = list(self.request_log.requests)
+        return [request for request in requests if request.is_about(title, topic, group, client_id)]
 
     # For subclasses.
 
-    def _open_directory(self) -> str:
-        """Return the directory of the data. A temporary one is in memory if the system has /dev/shm."""
+    def _broker_configs(self, broker_id: int) -> Mapping[str, str]:
+        """Return the configs that are those of one broker."""
+        raise NotImplementedError
+
+    def _open_session(self, broker_id: int) -> OpenSession | None:
+        """Return what opens a session with the coordination store that brokers share."""
+        return None
+
+    def _start(self, broker_id: int) -> None:
+        self._check_process()
+        if broker_id in self._threads:
+            return
+        first, *others = self._configs.get("listeners", "PLAINTEXT://127.0.0.1:0").split(",")
+        if local := self._local.get(broker_id):
+            first = f"{first.rpartition(':')[0]}:{local[1]}"
+        configs = {**self._configs, "listeners": ",".join([first, *others]), **self._broker_configs(broker_id)}
+        session = self._open_session(broker_id)
+        thread = BrokerThread(configs, self.movable_clock, self.disks[broker_id], self.request_log, session)
+        self._threads[broker_id] = thread
+        self._local[broker_id], self._advertised[broker_id] = thread.local, thread.bootstrap
+
+    def _end(self, broker_id: int, end: Callable[[BrokerThread], None]) -> bool:
+        """End a broker; returns whether it ran."""
+        self._check_process()
+        thread = self._threads.pop(broker_id, None)
+        if thread is not None:
+            end(thread)
+        return thread is not None
+
+    def _open_directory(self) -> None:
+        """Create the directory of the data. A temporary one is in memory if the system has /dev/shm."""
         self._pid = os.getpid()
         if self._given_directory is not None:
             os.makedirs(self._given_directory, exist_ok=True)
@@ -290,12 +333,6 @@ class Kafka:
         else:
             memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) and "TMPDIR" not in os.environ else None
             self._directory = tempfile.mkdtemp(prefix="kbroker-testing-", dir=memory)
-        return self._directory
-
-    def _remove_directory(self) -> None:
-        if self._given_directory is None and self._directory and self._pid == os.getpid():
-            shutil.rmtree(self._directory, ignore_errors=True)
-        self._directory = ""
 
     def _check_process(self) -> None:
         if self._pid != os.getpid():

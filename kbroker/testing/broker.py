@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -13,11 +14,13 @@ from kbroker.client.connection import BrokerConnection
 from kbroker.client.group_descriptions import describe_group
 from kbroker.client.groups import list_groups
 from kbroker.client.requests import Address
+from kbroker.config import BrokerConfig, ConfigError
 from kbroker.testing.broker_thread import BrokerThread
 from kbroker.testing.faults import TEST_CLIENT_ID
 from kbroker.testing.kafka import Kafka
 
 BROKER_ID = 1
+_ADDRESS = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 
 
 class LocalClient(ClusterClient):
@@ -62,6 +65,25 @@ class InProcessBroker(Kafka):
     def kill(self) -> None:
         """Kill the broker in the middle of whatever it does. No effect if it does not run."""
         self._end(BROKER_ID, BrokerThread.kill)
+
+    def advertise(self, address: str) -> None:
+        """Start again with another address for clients, HOST:PORT, such as that of a port of a container.
+
+        Raises ValueError.
+        """
+        if not _ADDRESS.fullmatch(address):
+            raise ValueError(f"an address is HOST:PORT, not {address!r}")
+        former = self._configs
+        first, *others = former.get("advertised.listeners", former["listeners"]).split(",")
+        texts = [f"{first.partition('://')[0]}://{address}", *others]
+        configs = {**former, "advertised.listeners": ",".join(texts)}
+        try:
+            BrokerConfig.load(configs)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        self._configs = configs
+        self.stop()
+        self.start()
 
     def reset(self, *, keep_data: bool = False) -> None:
         """Undo what a test has done: faults, recorded requests, a full disk, the end of the broker.

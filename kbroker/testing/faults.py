@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -74,13 +75,16 @@ class RecordedRequest(NamedTuple):
         )
 
 
-@dataclass
+@dataclass(eq=False)
 class Fault:
     """What happens to requests of an API. `hits`: how many it has hit. `count`: how many it hits at most.
 
-    `after`: the request is carried out before its response is replaced, or its connection closed.
+    `after`: the request is carried out before its response is replaced, or its connection closed. A block `with` ends
+    with the removal of the fault.
     """
 
+    log: RequestLog
+    number: int
     api: str
     error: ErrorCode | None = None
     delay_ms: int = 0
@@ -91,6 +95,17 @@ class Fault:
     client_id: str | None = None
     count: int | None = None
     hits: int = field(default=0, init=False)
+
+    def __enter__(self) -> Fault:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Disturb no more requests."""
+        if self in self.log.faults:
+            self.log.faults.remove(self)
 
     def matches(self, request: RecordedRequest) -> bool:
         is_left = self.count is None or self.hits < self.count
@@ -109,6 +124,7 @@ class RequestLog:
     def __init__(self) -> None:
         self.faults: list[Fault] = []
         self.requests: deque[RecordedRequest] = deque(maxlen=MAX_REQUESTS)
+        self.numbers = count(1)
         self._lock = Lock()
 
     def record(self, request: RecordedRequest) -> Fault | None:

@@ -6,8 +6,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from itertools import count as counter
@@ -247,7 +246,6 @@ class Kafka:
 
     # Faults and requests.
 
-    @contextmanager
     def fault(
         self,
         api: str,
@@ -260,8 +258,8 @@ class Kafka:
         group: str | None = None,
         client_id: str | None = None,
         count: int | None = None,
-    ) -> Iterator[Fault]:
-        """Disturb the requests of an API while the block runs, at most `count` of them.
+    ) -> Fault:
+        """Disturb the requests of an API, at most `count` of them, until the end of the block, or `Fault.remove`.
 
         `error`: the name of the code that they get; a request that names `topic` gets it for all its topics. `drop`:
         their connection is closed. `delay_ms`: their response is that late, in the broker's time. `after`: they are
@@ -272,13 +270,12 @@ class Kafka:
         if error is not None and error not in ErrorCode.__members__:
             raise ValueError(f"there is no error code {error!r}; the names are those of Kafka: NOT_LEADER_OR_FOLLOWER")
         code = None if error is None else ErrorCode[error]
-        fault = Fault(api_named(api), code, delay_ms, drop, after, topic, group, client_id, count)
-        self.request_log.faults.append(fault)
-        try:
-            yield fault
-        finally:
-            if fault in self.request_log.faults:
-                self.request_log.faults.remove(fault)
+        log = self.request_log
+        fault = Fault(
+            log, next(log.numbers), api_named(api), code, delay_ms, drop, after, topic, group, client_id, count
+        )
+        log.faults.append(fault)
+        return fault
 
     def requests(
         self,

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from kbroker.cli.common.errors import CliError, exception_text
-from kbroker.cli.start.control_calls import CALLS, ControlCalls, parameters
+from kbroker.cli.start.control_calls import ROUTES, ControlCalls, parameters
 from kbroker.client.producer import UnknownPartition
 from kbroker.client.requests import BrokerError
 from kbroker.common import format_address
@@ -92,13 +92,13 @@ class ControlRequest(BaseHTTPRequestHandler):
             if (method, url.path) == ("GET", "/"):
                 self._respond(200, "text/plain; charset=utf-8", page(f"http://{self.headers['Host']}"))
                 return
-            calls = {call.method: call for call in CALLS if call.path == url.path}
-            if not calls:
+            routes = {route.method: route for route in ROUTES if route.path == url.path}
+            if not routes:
                 raise Refused(404, f"there is no call {url.path}; GET / lists the calls")
-            if method not in calls:
-                raise Refused(405, f"{url.path} needs {' or '.join(calls)}")
+            if method not in routes:
+                raise Refused(405, f"{url.path} needs {' or '.join(routes)}")
             given = self._body() if method == "POST" else dict(parse_qsl(url.query, keep_blank_values=True))
-            self._respond(200, JSON, json.dumps(self.server.calls(calls[method], given)))
+            self._respond(200, JSON, json.dumps(self.server.calls(routes[method], given)))
         except Exception as error:
             status, text = failure(error)
             if status == 500:
@@ -172,10 +172,10 @@ def failure(error: Exception) -> tuple[int, str]:
 def page(url: str) -> str:
     """Return the list of the calls, each with a command line."""
     lines = [f'kbroker: control of a broker inside tests, {url}. Errors are {{"error": ...}}.', ""]
-    for call in CALLS:
-        fields = "".join(f"    {field}\n" for field in parameters(call.function).values())
-        is_get = call.method == "GET"
-        body = f"'{call.example}'" if is_get else f" -H 'Content-Type: {JSON}' -d '{call.example}'"
-        about = (call.function.__doc__ or "").partition("\n")[0]
-        lines.append(f"{call.method} {call.path}: {about}\n{fields}    curl {url}{call.path}{body}\n")
+    for route in ROUTES:
+        fields = "".join(f"    {field}\n" for field in parameters(route.function).values())
+        is_get = route.method == "GET"
+        body = f"'{route.example}'" if is_get else f" -H 'Content-Type: {JSON}' -d '{route.example}'"
+        about = (route.function.__doc__ or "").partition("\n")[0]
+        lines.append(f"{route.method} {route.path}: {about}\n{fields}    curl {url}{route.path}{body}\n")
     return "\n".join(lines)

@@ -101,7 +101,7 @@ def reset(kafka: InProcessBroker) -> list[str]:
     return left
 
 
-class ControlCall(NamedTuple):
+class Route(NamedTuple):
     """`result`: the name of the result in the response; "" if that is an object. `example`: of the page.
 
     `waits`: it may wait for clients. Other calls do not wait for it, but for each other.
@@ -115,32 +115,26 @@ class ControlCall(NamedTuple):
     waits: bool = False
 
 
-CALLS = (
-    ControlCall("GET", "/status", status, ""),
-    ControlCall("GET", "/topics", InProcessBroker.topics, "", "topics"),
-    ControlCall(
-        "POST", "/topics", InProcessBroker.topic, '{"partitions": 3, "config": {"retention.ms": 3600000}}', "topic"
-    ),
-    ControlCall("POST", "/topics/delete", delete_topic, '{"topic": "orders"}'),
-    ControlCall(
-        "POST", "/produce", produce, '{"topic": "orders", "records": [{"key": "k", "value": "v"}]}', "records", True
-    ),
-    ControlCall("POST", "/consume", InProcessBroker.consume, '{"topic": "orders", "n": 1}', "records", True),
-    ControlCall("POST", "/groups/wait", InProcessBroker.wait_group, '{"group": "billing", "lag": 0}', waits=True),
-    ControlCall("GET", "/faults", faults, "", "faults"),
-    ControlCall(
-        "POST", "/faults", InProcessBroker.fault, '{"api": "Produce", "error": "NOT_LEADER_OR_FOLLOWER", "count": 3}'
-    ),
-    ControlCall("POST", "/faults/remove", remove_fault, '{"number": 1}'),
-    ControlCall("GET", "/requests", InProcessBroker.requests, "?api=OffsetCommit&group=billing", "requests"),
-    ControlCall("POST", "/clock/advance", advance, '{"hours": 1}'),
-    ControlCall("POST", "/disk/fill", fill_disk),
-    ControlCall("POST", "/disk/free", free_disk),
-    ControlCall("POST", "/kill", InProcessBroker.kill),
-    ControlCall("POST", "/stop", InProcessBroker.stop),
-    ControlCall("POST", "/start", InProcessBroker.start),
-    ControlCall("POST", "/advertise", InProcessBroker.advertise, '{"address": "localhost:49153"}'),
-    ControlCall("POST", "/reset", reset, result="left"),
+ROUTES = (
+    Route("GET", "/status", status, ""),
+    Route("GET", "/topics", InProcessBroker.topics, "", "topics"),
+    Route("POST", "/topics", InProcessBroker.topic, '{"partitions": 3, "config": {"retention.ms": 60000}}', "topic"),
+    Route("POST", "/topics/delete", delete_topic, '{"topic": "orders"}'),
+    Route("POST", "/produce", produce, '{"topic": "orders", "records": [{"key": "k", "value": "v"}]}', "records", True),
+    Route("POST", "/consume", InProcessBroker.consume, '{"topic": "orders", "n": 1}', "records", True),
+    Route("POST", "/groups/wait", InProcessBroker.wait_group, '{"group": "billing", "lag": 0}', waits=True),
+    Route("GET", "/faults", faults, "", "faults"),
+    Route("POST", "/faults", InProcessBroker.fault, '{"api": "Produce", "error": "REQUEST_TIMED_OUT", "count": 3}'),
+    Route("POST", "/faults/remove", remove_fault, '{"number": 1}'),
+    Route("GET", "/requests", InProcessBroker.requests, "?api=OffsetCommit&group=billing", "requests"),
+    Route("POST", "/clock/advance", advance, '{"hours": 1}'),
+    Route("POST", "/disk/fill", fill_disk),
+    Route("POST", "/disk/free", free_disk),
+    Route("POST", "/kill", InProcessBroker.kill),
+    Route("POST", "/stop", InProcessBroker.stop),
+    Route("POST", "/start", InProcessBroker.start),
+    Route("POST", "/advertise", InProcessBroker.advertise, '{"address": "localhost:49153"}'),
+    Route("POST", "/reset", reset, result="left"),
 )
 
 
@@ -150,12 +144,12 @@ class ControlCalls:
     def __init__(self, kafka: InProcessBroker) -> None:
         self._kafka, self._lock = kafka, Lock()
 
-    def __call__(self, call: ControlCall, given: Mapping[str, Any]) -> Any:
+    def __call__(self, route: Route, given: Mapping[str, Any]) -> Any:
         """Return the response. Raises CliError for arguments that the function does not have."""
-        check_arguments(call.function, given)
-        with nullcontext() if call.waits else self._lock:
-            result = _plain(call.function(self._kafka, **given))
-        return {call.result: result} if call.result else result or {}
+        check_arguments(route.function, given)
+        with nullcontext() if route.waits else self._lock:
+            result = _plain(route.function(self._kafka, **given))
+        return {route.result: result} if route.result else result or {}
 
 
 def parameters(function: Callable[..., object]) -> dict[str, inspect.Parameter]:

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -163,3 +164,23 @@ def test_it_needs_no_kafka_client():
     )
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert output == "[]\n"
+
+
+def test_the_number_of_a_socket_that_was_closed_belongs_to_other_files(kafka: Broker):
+    """The event loop knows the socket for a while: a forked process must not close what has its number now."""
+    (thread,) = kafka.running()
+    host, _, port = kafka.bootstrap.rpartition(":")
+    with socket.create_connection((host, int(port))) as client:
+        address = client.getsockname()
+        deadline = time.monotonic() + 10
+        while not (accepted := [each for each in list(thread.loop._transports.values()) if peer(each) == address]):
+            assert time.monotonic() < deadline
+        number = accepted[0]._sock_fd
+        assert number in thread.loop.descriptors()
+    while number in thread.loop.descriptors():
+        assert time.monotonic() < deadline
+    assert number in thread.loop._transports
+
+
+def peer(transport: asyncio.Transport) -> object:
+    return transport.get_extra_info("peername")

@@ -16,7 +16,7 @@ import pytest
 
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.start.control import MAX_BODY_BYTES, ControlServer
-from kbroker.cli.start.control_calls import CALLS, ControlCalls
+from kbroker.cli.start.control_calls import ROUTES, ControlCalls
 from kbroker.cli.start.dev import run_dev
 from kbroker.cli.start.options import StartOptions, load_properties
 from kbroker.client.connection import BrokerConnection
@@ -262,10 +262,10 @@ def test_a_line_that_is_too_long_is_an_error_in_json(control: Control, server: C
 def test_the_first_page_has_a_command_line_for_each_call(control: Control) -> None:
     status, page = control.send("GET", "/")
     assert status == 200
-    for call in CALLS:
-        assert f"\n{call.method} {call.path}: " in page
-        assert call.example in page
-        assert call.method == "GET" or isinstance(json.loads(call.example), dict)
+    for route in ROUTES:
+        assert f"\n{route.method} {route.path}: " in page
+        assert route.example in page
+        assert route.method == "GET" or isinstance(json.loads(route.example), dict)
 
 
 def test_it_is_a_process_that_prints_one_line_and_ends_with_sigterm(tmp_path: Path) -> None:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Broker", "Cluster", "ConsumedRecord", "Fault", "RecordedRequest"]
 
-# The module and the class of each name.
-_CLASSES = {
+_MODULES = {
     "Broker": ("kbroker.testing.broker", "InProcessBroker"),
     "Cluster": ("kbroker.testing.cluster", "InProcessCluster"),
     "ConsumedRecord": ("kbroker.client.consumer", "ConsumedRecord"),
@@ -33,7 +32,7 @@ _CLASSES = {
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name not in _CLASSES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, class_name = _CLASSES[name]
+    module, class_name = _MODULES[name]
     return getattr(import_module(module), class_name)

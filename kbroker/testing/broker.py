@@ -99,7 +99,7 @@ class InProcessBroker(Kafka):
         self.disk.was_full = False
         self.kill()
         shutil.rmtree(os.path.join(self._directory, "data"), ignore_errors=True)
-        self.movable_clock.offset_ns = 0
+        self.clock.offset_ns = 0
         self.start()
         self._create_internal_topics()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from threading import Lock
 from typing import Any, NamedTuple
@@ -94,7 +94,7 @@ class Fault:
     group: str | None = None
     client_id: str | None = None
     count: int | None = None
-    hits: int = field(default=0, init=False)
+    hits: int = 0
 
     def __enter__(self) -> Fault:
         return self

@@ -50,19 +50,16 @@ SETTINGS: Mapping[str, str] = {
 }
 
 
-class BrokerClock:
+class BrokerClock(MovableClock):
     """The clock of the brokers of a test."""
 
     def __init__(self, kafka: Kafka) -> None:
+        super().__init__()
         self._kafka = kafka
-
-    def now_ms(self) -> int:
-        """Return the time of the brokers, in milliseconds since the epoch."""
-        return self._kafka.movable_clock.now_ms()
 
     @property
     def is_moved(self) -> bool:
-        return self._kafka.movable_clock.offset_ns != 0
+        return self.offset_ns != 0
 
     def advance(self, *, expire_sessions: bool = False, **duration: float) -> None:
         """Move the clock forward, by keywords of timedelta such as hours=1, and wait until what is due is done.
@@ -81,7 +78,7 @@ class BrokerClock:
             for thread in threads:
                 thread.postpone_sessions(ms)
         for step_ms in (ms, ROUND_MS, ROUND_MS):
-            self._kafka.movable_clock.offset_ns += step_ms * 1_000_000
+            self.offset_ns += step_ms * 1_000_000
             for thread in threads:
                 thread.run(thread.threads.settle())
 
@@ -91,7 +88,6 @@ class Kafka:
 
     def __init__(self, configs: Mapping[str, Any], directory: str | os.PathLike[str] | None, brokers: int) -> None:
         """`configs`: broker configs, besides SETTINGS. `directory`: keeps the data; by default it is temporary."""
-        self.movable_clock = MovableClock()
         self.clock = BrokerClock(self)
         self.request_log = RequestLog()
         # The beginning of the names of topics; the fixture sets it to the name of the test.
@@ -163,13 +159,9 @@ class Kafka:
     # Topics and records.
 
     def topic(
-        self,
-        name: str | None = None,
-        *,
-        partitions: int = 1,
-        replication_factor: int = -1,
+        self, name: str | None = None, *, partitions: int = 1, replication_factor: int = -1,
         config: Mapping[str, Any] | None = None,
-    ) -> str:
+    ) -> str:  # fmt: skip
         """Create a topic, by default with a new name, and return its name. Raises BrokerError."""
         name = name or f"{self.topic_prefix}-{next(self._numbers)}"
         texts = {key: _config_text(value) for key, value in (config or {}).items()}
@@ -191,14 +183,9 @@ class Kafka:
             return records.produce(cluster, topic, records_, partition, at_ms)
 
     def consume(
-        self,
-        topic: str,
-        *,
-        n: int | None = None,
-        partition: int | None = None,
-        read_committed: bool = False,
+        self, topic: str, *, n: int | None = None, partition: int | None = None, read_committed: bool = False,
         timeout_s: float = TIMEOUT_S,
-    ) -> list[ConsumedRecord]:
+    ) -> list[ConsumedRecord]:  # fmt: skip
         """Return the first `n` records of a topic, by default all that there are now. Commits nothing.
 
         Raises TimeoutError if there are fewer after `timeout_s`, in real time.
@@ -207,58 +194,36 @@ class Kafka:
             return records.consume(cluster, topic, n, partition, read_committed, timeout_s)
 
     def wait_group(
-        self,
-        group: str,
-        *,
-        members: int | None = None,
-        lag: int | None = None,
-        state: str | None = None,
-        topic: str | None = None,
-        timeout_s: float = TIMEOUT_S,
-    ) -> GroupLag:
+        self, group: str, *, members: int | None = None, lag: int | None = None, state: str | None = None,
+        topic: str | None = None, timeout_s: float = TIMEOUT_S,
+    ) -> GroupLag:  # fmt: skip
         """Wait until a group is as described, and return it. `lag`: the records behind its commits, in all partitions.
 
         Raises TimeoutError after `timeout_s`, in real time.
         """
-
-        def is_reached(found: GroupLag) -> bool:
-            return (
-                (members is None or len(found.description.members) == members)
-                and (lag is None or found.lag == lag)
-                and (state is None or found.description.state == state)
-            )
-
-        deadline, last = monotonic() + timeout_s, "unknown"
+        wanted = {"members": members, "lag": lag, "state": state}
+        wanted = {name: value for name, value in wanted.items() if value is not None}
+        deadline = monotonic() + timeout_s
         with self.client() as cluster:
             while True:
                 try:
                     found = records.group_lag(cluster, group, topic)
-                    if is_reached(found):
+                    if wanted.items() <= found.summary().items():
                         return found
                     last = str(found)
                 except BrokerError as error:
                     last = str(error)
                 if monotonic() > deadline:
-                    wanted = {"members": members, "lag": lag, "state": state}
-                    text = ", ".join(f"{name}={value}" for name, value in wanted.items() if value is not None)
+                    text = ", ".join(f"{name}={value}" for name, value in wanted.items())
                     raise TimeoutError(f"group {group} is not at {text} after {timeout_s} s, but {last}")
                 sleep(POLL_S)
 
     # Faults and requests.
 
     def fault(
-        self,
-        api: str,
-        *,
-        error: str | None = None,
-        delay_ms: int = 0,
-        drop: bool = False,
-        after: bool = False,
-        topic: str | None = None,
-        group: str | None = None,
-        client_id: str | None = None,
-        count: int | None = None,
-    ) -> Fault:
+        self, api: str, *, error: str | None = None, delay_ms: int = 0, drop: bool = False, after: bool = False,
+        topic: str | None = None, group: str | None = None, client_id: str | None = None, count: int | None = None,
+    ) -> Fault:  # fmt: skip
         """Disturb the requests of an API, at most `count` of them, until the end of the block, or `Fault.remove`.
 
         `error`: the name of the code that they get; a request that names `topic` gets it for all its topics. `drop`:
@@ -278,13 +243,9 @@ class Kafka:
         return fault
 
     def requests(
-        self,
-        api: str | None = None,
-        *,
-        topic: str | None = None,
-        group: str | None = None,
+        self, api: str | None = None, *, topic: str | None = None, group: str | None = None,
         client_id: str | None = None,
-    ) -> list[RecordedRequest]:
+    ) -> list[RecordedRequest]:  # fmt: skip
         """Return the requests of clients, in the order of their arrival: the last 10,000, without those of the test."""
         title = None if api is None else api_named(api)
         requests = list(self.request_log.requests)
@@ -309,7 +270,7 @@ class Kafka:
             first = f"{first.rpartition(':')[0]}:{local[1]}"
         configs = {**self._configs, "listeners": ",".join([first, *others]), **self._broker_configs(broker_id)}
         session = self._open_session(broker_id)
-        thread = BrokerThread(configs, self.movable_clock, self.disks[broker_id], self.request_log, session)
+        thread = BrokerThread(configs, self.clock, self.disks[broker_id], self.request_log, session)
         self._threads[broker_id] = thread
         self._local[broker_id], self._advertised[broker_id] = thread.local, thread.bootstrap
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kbroker.client.admin import EARLIEST, LATEST, list_offsets
 from kbroker.client.cluster import ClusterClient
@@ -84,8 +84,11 @@ class GroupLag(NamedTuple):
     description: GroupDescription
     lag: int | None
 
+    def summary(self) -> dict[str, Any]:
+        return {"members": len(self.description.members), "lag": self.lag, "state": self.description.state}
+
     def __str__(self) -> str:
-        return f"{self.description.state} with {len(self.description.members)} members, lag {self.lag}"
+        return "{state} with {members} members, lag {lag}".format_map(self.summary())
 
 
 def group_lag(cluster: ClusterClient, group: str, topic: str | None) -> GroupLag:

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from kbroker.cli.common.errors import CliError, exception_text
-from kbroker.cli.start.control_calls import ROUTES, ControlCalls, parameters
+from kbroker.cli.start.control_calls import ROUTES, ControlCalls, field_text, parameters
 from kbroker.client.producer import UnknownPartition
 from kbroker.client.requests import BrokerError
 from kbroker.common import format_address
@@ -173,9 +173,12 @@ def page(url: str) -> str:
     """Return the list of the calls, each with a command line."""
     lines = [f'kbroker: control of a broker inside tests, {url}. Errors are {{"error": ...}}.', ""]
     for route in ROUTES:
-        fields = "".join(f"    {field}\n" for field in parameters(route.function).values())
+        fields = "".join(f"    {field_text(field)}\n" for field in parameters(route.function).values())
         is_get = route.method == "GET"
-        body = f"'{route.example}'" if is_get else f" -H 'Content-Type: {JSON}' -d '{route.example}'"
+        options = route.example if is_get else f" -H 'Content-Type: {JSON}' -d '{route.example}'"
         about = (route.function.__doc__ or "").partition("\n")[0]
-        lines.append(f"{route.method} {route.path}: {about}\n{fields}    curl {url}{route.path}{body}\n")
+        quote = "'" if "&" in options else ""
+        lines.append(
+            f"{route.method} {route.path}: {about}\n{fields}    curl {quote}{url}{route.path}{options}{quote}\n"
+        )
     return "\n".join(lines)

@@ -36,7 +36,7 @@ def status(kafka: InProcessBroker) -> dict[str, Any]:
         "running": kafka.is_running,
         "disk_full": kafka.disk.is_full,
         "now_ms": kafka.clock.now_ms(),
-        "moved_ms": kafka.movable_clock.offset_ns // 1_000_000,
+        "moved_ms": kafka.clock.offset_ns // 1_000_000,
     }
 
 
@@ -167,8 +167,7 @@ def check_arguments(function: Callable[..., object], given: Mapping[str, Any]) -
             if parameter.default is inspect.Parameter.empty:
                 raise CliError(f"the field {name!r} is missing")
             continue
-        value, annotation = given[name], parameter.annotation
-        kinds = [get_origin(kind) or kind for kind in _alternatives(annotation)]
+        value, kinds = given[name], _kinds(parameter)
         if not any(_is(value, kind) for kind in kinds):
             raise CliError(f"{name} must be {' or '.join(_TYPES[kind] for kind in kinds)}")
         most = MAX_TIMEOUT_S if name == "timeout_s" else MAX_NUMBER
@@ -176,8 +175,18 @@ def check_arguments(function: Callable[..., object], given: Mapping[str, Any]) -
             raise CliError(f"{name} must be at most {most}")
 
 
-def _alternatives(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+def field_text(parameter: inspect.Parameter) -> str:
+    text = f"{parameter.name}: {' or '.join(_TYPES[kind] for kind in _kinds(parameter))}"
+    return (
+        text if parameter.default is inspect.Parameter.empty else f"{text}; by default {json.dumps(parameter.default)}"
+    )
+
+
+def _kinds(parameter: inspect.Parameter) -> list[Any]:
+    """Return the types that a parameter allows."""
+    annotation = parameter.annotation
+    kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    return [get_origin(kind) or kind for kind in kinds]
 
 
 def _is(value: object, kind: Any) -> bool:

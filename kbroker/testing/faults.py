@@ -112,10 +112,10 @@ class Fault:
         return is_left and request.is_about(self.api, self.topic, self.group, self.client_id)
 
     def __str__(self) -> str:
-        what = [text for text, on in ((f"delay_ms={self.delay_ms}", self.delay_ms), ("drop", self.drop)) if on]
-        what += [self.error.name] if self.error is not None else []
-        where = [f"{name}={value}" for name in ("topic", "group") if (value := getattr(self, name)) is not None]
-        return " ".join([self.api, *where, *what])
+        named = [f"{name}={value}" for name in ("topic", "group", "delay_ms") if (value := getattr(self, name))]
+        return " ".join(
+            [self.api, *named, *(["drop"] if self.drop else []), *([self.error.name] if self.error else [])]
+        )
 
 
 class RequestLog:
@@ -202,7 +202,8 @@ class FaultDispatch(Dispatch):
 def recorded_request(services: Services, context: RequestContext, request: Any) -> RecordedRequest:
     fields = _fields(request)
     topics, groups = set(_values(fields, _TOPIC_FIELDS)), set(_values(fields, _GROUP_FIELDS))
-    for key in (*_values(fields, frozenset({"topic_id"})), *_session_topics(services, request)):
+    in_session = (key for key, _ in _session_partitions(services, request))
+    for key in (*_values(fields, frozenset({"topic_id"})), *in_session):
         topic = services.metadata.topics_by_id.get(key) if isinstance(key, bytes) else None
         topics.add(key if topic is None else topic.name)
     return RecordedRequest(
@@ -214,39 +215,32 @@ def _names(values: Iterable[str | bytes]) -> frozenset[str]:
     return frozenset(value for value in values if isinstance(value, str) and value)
 
 
-def _session_topics(services: Services, request: Any) -> list[str | bytes]:
-    """Return the topics, by name or id, that a Fetch does not name because its session has them (KIP-227)."""
-    if isinstance(request, FetchRequest) and request.session_id:
-        for session in services.fetching.sessions.all():
-            if session.id == request.session_id:
-                return [key for key, _ in session.partitions]
-    return []
+def _session_partitions(services: Services, request: Any) -> list[tuple[str | bytes, int]]:
+    """Return the partitions that a Fetch need not name because its session has them (KIP-227)."""
+    if not isinstance(request, FetchRequest) or not request.session_id:
+        return []
+    sessions = (each for each in services.fetching.sessions.all() if each.id == request.session_id)
+    return [key for session in sessions for key in session.partitions]
 
 
 def _fields(request: Any) -> dict[str, Any]:
     """Return a copy of a request: its records are in a buffer that is used again."""
+    topics: list[tuple[str | bytes, list[dict[str, int]]]]
     if isinstance(request, ProduceRequest):
-        return {
-            **request._asdict(),
-            "topics": [
-                _named(key, [{"index": index, "bytes": len(data or b"")} for index, data in partitions])
-                for key, partitions in request.topics
-            ],
-        }
-    if isinstance(request, FetchRequest):
-        return {
-            **{name: value for name, value in asdict(request).items() if name != "forgotten"},
-            "topics": [
-                _named(key, [{"partition": row[0], "fetch_offset": row[2]} for row in rows])
-                for key, rows in request.topics
-            ],
-        }
-    copied = _plain(request)
-    return copied if isinstance(copied, dict) else {}
-
-
-def _named(key: str | bytes, partitions: list[dict[str, int]]) -> dict[str, Any]:
-    return {"name" if isinstance(key, str) else "topic_id": key, "partitions": partitions}
+        fields = request._asdict()
+        topics = [
+            (key, [{"index": at, "bytes": len(data or b"")} for at, data in rows]) for key, rows in request.topics
+        ]
+    elif isinstance(request, FetchRequest):
+        fields = {name: value for name, value in asdict(request).items() if name != "forgotten"}
+        topics = [
+            (key, [{"partition": row[0], "fetch_offset": row[2]} for row in rows]) for key, rows in request.topics
+        ]
+    else:
+        copied = _plain(request)
+        return copied if isinstance(copied, dict) else {}
+    named = [{"name" if isinstance(key, str) else "topic_id": key, "partitions": rows} for key, rows in topics]
+    return {**fields, "topics": named}
 
 
 def _plain(value: Any) -> Any:
@@ -298,9 +292,7 @@ def error_response(services: Services, context: RequestContext, request: Any, fa
 def _fetch_response(services: Services, request: FetchRequest, code: ErrorCode) -> FetchResponse:
     """Return the error for the partitions of the request and of its session, which ends: it has missed this request."""
     named = {(key, row[0]) for key, rows in request.topics for row in rows}
-    for session in services.fetching.sessions.all():
-        if request.session_id and session.id == request.session_id:
-            named |= set(session.partitions)
+    named.update(_session_partitions(services, request))
     topics: dict[str | bytes, list[FetchResult]] = {}
     for key, index in named:
         topics.setdefault(key, []).append(FetchResult(index, code, -1, -1, -1, None, b""))

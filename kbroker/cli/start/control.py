@@ -155,17 +155,20 @@ def _refuse_constant(name: str) -> None:
 
 def failure(error: Exception) -> tuple[int, str]:
     """Return the status and the message of the response to a call that has failed."""
-    text = exception_text(error)
-    if isinstance(error, Refused):
-        return error.status, str(error)
-    if isinstance(error, UnknownPartition | LookupError) or (
-        isinstance(error, BrokerError) and error.code in NOT_FOUND
-    ):
-        return 404, str(error.args[0]) if isinstance(error, LookupError) else text
-    if isinstance(error, BrokerError | OSError):
-        return 409, str(error) if isinstance(error, TimeoutError) else text
-    if isinstance(error, CliError | ValueError | OverflowError | UnsupportedVersionError):
-        return 400, str(error)
+    text = str(error) if isinstance(error, TimeoutError | ValueError) else exception_text(error)
+    match error:
+        case Refused():
+            return error.status, str(error)
+        case LookupError():
+            return 404, str(error.args[0])
+        case UnknownPartition():
+            return 404, text
+        case BrokerError():
+            return 404 if error.code in NOT_FOUND else 409, text
+        case OSError():
+            return 409, text
+        case CliError() | ValueError() | OverflowError() | UnsupportedVersionError():
+            return 400, text
     return 500, text
 
 

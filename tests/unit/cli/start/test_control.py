@@ -66,10 +66,12 @@ class Control:
 
 
 @pytest.fixture
-def control(server: ControlServer) -> Iterator[Control]:
+def control(server: ControlServer, kafka: Broker) -> Iterator[Control]:
     control = Control(server)
     yield control
-    control.post("/reset")
+    if kafka.leftovers() or kafka.clock.is_moved or kafka.disk.was_full:
+        control.post("/reset")
+    kafka.request_log.clear()
 
 
 @pytest.fixture

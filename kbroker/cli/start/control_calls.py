@@ -91,13 +91,16 @@ def free_disk(kafka: InProcessBroker) -> None:
     kafka.disk.free()
 
 
-def reset(kafka: InProcessBroker) -> list[str]:
-    """Undo everything: start again at the same address, without data. Returns what the test has left behind."""
+def reset(kafka: InProcessBroker, keep_data: bool = False) -> list[str]:
+    """Undo everything: start again at the same address, without data. Returns what the test has left behind.
+
+    With `keep_data` the broker starts again only after a test that has ended it, moved its clock or filled its disk.
+    """
     try:
         left = kafka.leftovers()
     except (BrokerError, OSError) as error:
         left = [f"a broker that does not respond: {error}"]
-    kafka.reset()
+    kafka.reset(keep_data=keep_data)
     return left
 
 
@@ -134,7 +137,7 @@ ROUTES = (
     Route("POST", "/stop", InProcessBroker.stop),
     Route("POST", "/start", InProcessBroker.start),
     Route("POST", "/advertise", InProcessBroker.advertise, '{"address": "localhost:49153"}'),
-    Route("POST", "/reset", reset, result="left"),
+    Route("POST", "/reset", reset, '{"keep_data": false}', "left"),
 )
 
 

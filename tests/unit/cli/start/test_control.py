@@ -161,6 +161,18 @@ def test_a_reset_says_what_was_left_and_removes_it(control: Control) -> None:
     assert control.get("/faults") == {"faults": []}
 
 
+def test_a_reset_that_keeps_the_data_removes_faults_and_requests(control: Control, app: BrokerConnection) -> None:
+    topic = control.post("/topics")["topic"]
+    ask_metadata(app, topic)
+    control.post("/faults", api="Produce", drop=True)
+    control.post("/reset", keep_data=True)
+    assert (control.get("/topics"), control.get("/faults")) == ({"topics": [topic]}, {"faults": []})
+    assert control.get("/requests") == {"requests": []}
+    control.post("/clock/advance", hours=1)
+    control.post("/reset", keep_data=True)
+    assert control.get("/topics") == {"topics": []}
+
+
 def test_clients_get_the_address_of_a_container_and_the_control_still_reaches_the_broker(server: ControlServer) -> None:
     """The published port of a container is known when it runs, and nothing listens on it inside."""
     control = Control(server)

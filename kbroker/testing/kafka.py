@@ -197,7 +197,8 @@ class Kafka:
         topic: str | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> GroupLag:
-        """Wait until a group is as described, and return it. `lag`: the records behind its commits, in all partitions.
+        """Wait until a group is as described, and return it. `lag`: the records behind its commits in `topic`, by
+        default in all topics with commits; a partition without a commit counts from its first record.
 
         Raises TimeoutError after `timeout_s`, in real time.
         """

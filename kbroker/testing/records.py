@@ -5,7 +5,7 @@ Its requests have the client id of the test, so they are neither recorded nor hi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 from zlib import crc32
@@ -210,7 +210,7 @@ def _records(
 
 
 class GroupLag(NamedTuple):
-    """A group as `wait_group` compares it. `lag`: of the partitions with a committed offset; None if there are none."""
+    """A group as `wait_group` compares it. `lag`: None if the group has no committed offset."""
 
     description: GroupDescription
     lag: int | None
@@ -220,12 +220,18 @@ class GroupLag(NamedTuple):
 
 
 def group_lag(cluster: ClusterClient, group: str, topics: Iterable[str] | None) -> GroupLag:
+    """Return a group with its lag in these topics; None: in all topics with a committed offset.
+
+    All their partitions count. A group that has committed nothing in one of them yet is at its first record: otherwise
+    the lag would be 0 after the first poll, which may return records of one partition only.
+    """
     description = describe_group(cluster, group)
-    wanted = None if topics is None else set(topics)
-    committed: Mapping[TopicPartition, int] = {
-        tp: offset for tp, offset in committed_offsets(cluster, group).items() if wanted is None or tp.topic in wanted
-    }
-    if not committed:
+    committed = committed_offsets(cluster, group)
+    names = {tp.topic for tp in committed} if topics is None else set(topics)
+    if not any(tp.topic in names for tp in committed):
         return GroupLag(description, None)
-    ends = list_offsets(cluster, dict.fromkeys(committed, LATEST))
-    return GroupLag(description, sum(max(0, ends[tp] - offset) for tp, offset in committed.items()))
+    partitions = [TopicPartition(name, index) for name in names for index in cluster.topic(name).leaders]
+    starts = list_offsets(cluster, {tp: EARLIEST for tp in partitions if tp not in committed})
+    positions = {**starts, **committed}
+    ends = list_offsets(cluster, dict.fromkeys(partitions, LATEST))
+    return GroupLag(description, sum(max(0, ends[tp] - positions[tp]) for tp in partitions))

@@ -1,40 +1,25 @@
 """Publish the changes of a database table to a compacted topic.
 
-Usage: publish.py DATABASE [HOST:PORT]
+Usage: publish.py DATABASE, with the broker in KBROKER_BOOTSTRAP
 
-Triggers write each change of the table `customers` to the table `changes`, in the transaction of the change. This
-program sends them in their order, and deletes those that are acknowledged. A crash sends some of them again: readers
-see them twice, and have the same table at the end.
+The triggers of schema.sql write each change of the table `customers` to the table `changes`. This program sends them in
+their order, and deletes those that are acknowledged. A crash sends some of them again: readers see them twice, and have
+the same table at the end.
 """
 
+import os
 import signal
 import sqlite3
 import sys
 import threading
-from contextlib import suppress
 
-from kafka import KafkaAdminClient, KafkaProducer
-from kafka.errors import KafkaError, TopicAlreadyExistsError
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
 
 DATABASE = sys.argv[1] if len(sys.argv) > 1 else "shop.db"
-BOOTSTRAP = sys.argv[2] if len(sys.argv) > 2 else "127.0.0.1:9092"
+BOOTSTRAP = os.environ.get("KBROKER_BOOTSTRAP", "127.0.0.1:9092")
 TOPIC = "customers"
 BATCH = 500
-SCHEMA = """
-PRAGMA journal_mode = WAL;
-CREATE TABLE IF NOT EXISTS customers (id INTEGER PRIMARY KEY, name TEXT NOT NULL, city TEXT);
-CREATE TABLE IF NOT EXISTS changes (number INTEGER PRIMARY KEY AUTOINCREMENT, id INTEGER NOT NULL, row TEXT);
-CREATE TRIGGER IF NOT EXISTS customers_inserted AFTER INSERT ON customers BEGIN
-    INSERT INTO changes (id, row) VALUES (new.id, json_object('id', new.id, 'name', new.name, 'city', new.city));
-END;
-CREATE TRIGGER IF NOT EXISTS customers_updated AFTER UPDATE ON customers BEGIN
-    INSERT INTO changes (id) SELECT old.id WHERE old.id <> new.id;
-    INSERT INTO changes (id, row) VALUES (new.id, json_object('id', new.id, 'name', new.name, 'city', new.city));
-END;
-CREATE TRIGGER IF NOT EXISTS customers_deleted AFTER DELETE ON customers BEGIN
-    INSERT INTO changes (id) VALUES (old.id);
-END;
-"""
 
 
 def publish(database: sqlite3.Connection, producer: KafkaProducer) -> int:
@@ -58,11 +43,8 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     database = sqlite3.connect(DATABASE, timeout=30)
-    database.executescript(SCHEMA)
     # Idempotent: what is sent again after a lost response is stored once, and never behind later records.
     producer = KafkaProducer(bootstrap_servers=BOOTSTRAP, acks="all", enable_idempotence=True)
-    with suppress(TopicAlreadyExistsError):
-        KafkaAdminClient(bootstrap_servers=BOOTSTRAP).create_topics({TOPIC: {"configs": {"cleanup.policy": "compact"}}})
     print(f"publishing the changes of {DATABASE}", flush=True)
     try:
         while not stopping.is_set():
@@ -78,5 +60,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except KafkaError as error:
+    except (KafkaError, sqlite3.Error) as error:
         sys.exit(f"publish: {error}")  # nothing is lost: the next start sends these changes again

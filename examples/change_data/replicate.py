@@ -1,13 +1,15 @@
 """Rebuild a table from its compacted topic, in another database, and keep it up to date.
 
-Usage: replicate.py DATABASE [HOST:PORT]
+Usage: replicate.py DATABASE [--once], with the broker in KBROKER_BOOTSTRAP
 
 The rows and the offsets up to which they are read are one transaction of the database: after a crash, the next start
-continues exactly there. A new database begins with the first record.
+continues exactly there. A new database begins with the first record. With --once the program
+ends when it is up to date.
 """
 
 import asyncio
 import json
+import os
 import signal
 import sqlite3
 import sys
@@ -16,7 +18,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 
 DATABASE = sys.argv[1] if len(sys.argv) > 1 else "replica.db"
-BOOTSTRAP = sys.argv[2] if len(sys.argv) > 2 else "127.0.0.1:9092"
+BOOTSTRAP = os.environ.get("KBROKER_BOOTSTRAP", "127.0.0.1:9092")
 TOPIC = "customers"
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS customers (id INTEGER PRIMARY KEY, name TEXT NOT NULL, city TEXT);
@@ -57,6 +59,8 @@ async def main() -> None:
                     f"up to date, {database.execute('SELECT count(*) FROM customers').fetchone()[0]} rows", flush=True
                 )
                 behind = {}
+                if "--once" in sys.argv:
+                    stopping.set()
     finally:
         await consumer.stop()
         database.close()
@@ -65,5 +69,5 @@ async def main() -> None:
 if __name__ == "__main__":
     try:
         asyncio.run(main())
-    except KafkaError as error:
+    except (KafkaError, sqlite3.Error) as error:
         sys.exit(f"replicate: {error!r}")  # the next start continues at the stored offsets

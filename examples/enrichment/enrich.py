@@ -1,9 +1,8 @@
 """Enrich orders with the customers of a table, exactly once.
 
-Usage: enrich.py [HOST:PORT]
-
-Reads `orders` and the compacted topic `customers`, and writes `enriched`. The records of a poll and the offsets behind
-them are one transaction: kill this program at any moment, start it again, and each order has one result.
+Reads `orders` and the compacted topic `customers`, and writes `enriched`. KBROKER_BOOTSTRAP names the broker.
+The records of a poll and the offsets behind them are one transaction: kill this program at any moment, start it again,
+and each order has one result.
 """
 
 import json
@@ -15,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
+BOOTSTRAP = os.environ.get("KBROKER_BOOTSTRAP", "127.0.0.1:9092")
 INSTANCE = os.environ.get("INSTANCE", "enrichment-1")  # another one for each process that runs at the same time
 BATCH = int(os.environ.get("BATCH", "500"))  # records of a transaction, at most
 SETTINGS = {

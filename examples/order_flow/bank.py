@@ -1,8 +1,10 @@
-"""A bank for the example, which is away while the file `bank-is-away` exists. Usage: bank.py [PORT]"""
+"""A bank for the example, which is away while the file `bank-is-away` exists. BANK: its address."""
 
 import json
+import os
 import signal
 import sys
+import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -25,6 +27,7 @@ class Bank(BaseHTTPRequestHandler):
 
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1]) if len(sys.argv) > 1 else 8080), Bank)
-print(f"bank: http://127.0.0.1:{server.server_port}", flush=True)
+address = os.environ.get("BANK", "http://127.0.0.1:8080")
+server = ThreadingHTTPServer(("127.0.0.1", urllib.parse.urlsplit(address).port or 80), Bank)
+print(f"the bank is open at {address}", flush=True)
 server.serve_forever()

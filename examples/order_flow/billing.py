@@ -1,9 +1,7 @@
 """Bill orders exactly once: retry those that fail, and set aside those that cannot succeed.
 
-Usage: billing.py [HOST:PORT] [BANK]
-
-Reads `orders`, charges the bank over HTTP, and writes `invoices`. SIGTERM ends it after the records of the last poll;
-after a crash the next start continues.
+Reads `orders`, charges the bank (BANK) over HTTP, and writes `invoices`. KBROKER_BOOTSTRAP names the broker. SIGTERM
+ends it after the records of the last poll; after a crash the next start continues.
 """
 
 import json
@@ -20,8 +18,8 @@ from confluent_kafka.admin import AdminClient
 
 from kbroker.retry import OutgoingRecord, RetryingConsumer, read_policy
 
-BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
-BANK = sys.argv[2] if len(sys.argv) > 2 else "http://127.0.0.1:8080"
+BOOTSTRAP = os.environ.get("KBROKER_BOOTSTRAP", "127.0.0.1:9092")
+BANK = os.environ.get("BANK", "http://127.0.0.1:8080")
 INSTANCE = os.environ.get("INSTANCE", "billing-1")  # another one for each process that runs at the same time
 
 

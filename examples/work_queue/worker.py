@@ -1,6 +1,4 @@
-"""A worker of a queue of tasks: it computes the checksums of files.
-
-Usage: worker.py [HOST:PORT]
+"""A worker of a queue of tasks: it computes the checksums of files. KBROKER_BOOTSTRAP names the broker.
 
 Any number of workers share the tasks, also those of one partition, in a share group (KIP-932). A task is done when its
 result is acknowledged by the broker. That of a worker that dies is delivered to another one when its lock expires.
@@ -8,13 +6,14 @@ result is acknowledged by the broker. That of a worker that dies is delivered to
 
 import hashlib
 import json
+import os
 import signal
 import sys
 import threading
 
 from confluent_kafka import AcknowledgeType, KafkaError, KafkaException, Message, Producer, ShareConsumer
 
-BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
+BOOTSTRAP = os.environ.get("KBROKER_BOOTSTRAP", "127.0.0.1:9092")
 
 
 def result_of(task: Message) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from scripts.ports import free_ports
 from tests.compat.examples.conftest import ROOT, Program, System
 from tests.compat.spark.pipeline.processes import JARS, quick_jvm
 from tests.compat.support import eventually
@@ -26,17 +27,16 @@ def test_each_order_has_one_invoice_or_is_a_dead_letter(system: System) -> None:
     kafka.topic("orders", partitions=2)
     kafka.topic("invoices")
     system.kbroker("retry", "create", "orders", "--group", "billing", "--attempts", "3", "--delays", "10m,1h")
-    bank = system.start("order_flow/bank.py", 0)
-    bank.wait_for("bank: ")
-    address = bank.lines()[0].removeprefix("bank: ")
-    billing = system.start("order_flow/billing.py", kafka.bootstrap, address)
+    address = f"http://127.0.0.1:{free_ports()}"
+    system.start("order_flow/bank.py", BANK=address).wait_for("is open")
+    billing = system.start("order_flow/billing.py", BANK=address)
 
     orders = [json.dumps({"id": f"o-{number}", "amount": number}).encode() for number in range(1, 41)]
     kafka.produce("orders", [(b"k%d" % (number % 7), order) for number, order in enumerate(orders)])
     kafka.produce("orders", [b"not an order", b'{"id": "free", "amount": 0}'])
     billing.wait_for("billed")
     billing.kill()  # charged, but perhaps not committed
-    billing = system.start("order_flow/billing.py", kafka.bootstrap, address)
+    billing = system.start("order_flow/billing.py", BANK=address)
     kafka.wait_group("billing", lag=0, topic="orders", timeout_s=60)
     billed = {json.loads(value)["order"] for value in system.values("invoices")}
     assert billed == {f"o-{number}" for number in range(1, 41)}
@@ -72,12 +72,12 @@ def test_each_order_is_enriched_once_though_the_program_is_killed(system: System
         kafka.produce("orders", orders[part::3], partition=part)
 
     for _ in range(2):
-        program = system.start("enrichment/enrich.py", kafka.bootstrap, BATCH="100")
+        program = system.start("enrichment/enrich.py", BATCH="100")
         program.wait_for("enriched", 2)
         program.kill()
     kafka.produce("customers", [(b"new", b'{"name": "new"}')])
     kafka.produce("orders", [(b"new", b'{"id": 3000}')], partition=0)
-    program = system.start("enrichment/enrich.py", kafka.bootstrap, BATCH="100")
+    program = system.start("enrichment/enrich.py", BATCH="100")
     eventually(lambda: len(system.values("enriched")) >= 3_001, "all results")
     kafka.wait_group("enrichment", lag=0, topic="orders")
     program.stop()
@@ -95,6 +95,8 @@ class Shop:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        with closing(sqlite3.connect(path)) as database:
+            database.executescript((ROOT / "examples/change_data/schema.sql").read_text())
         self._random = Random(42)
         self._numbers = iter(range(1, 1_000_000))
 
@@ -130,17 +132,16 @@ def test_a_table_is_rebuilt_from_its_compacted_topic(system: System) -> None:
     kafka = system.kafka
     compaction = {"cleanup.policy": "compact", "segment.ms": 100, "min.cleanable.dirty.ratio": 0.001}
     kafka.topic("customers", partitions=2, config=compaction)
-    publisher = ("change_data/publish.py", "shop.db", kafka.bootstrap)
-    program = system.start(*publisher)
-    program.wait_for("publishing")
+    publisher = ("change_data/publish.py", "shop.db")
     shop = Shop(system.directory / "shop.db")
+    program = system.start(*publisher)
     for _ in range(2):
         shop.run(100)
         program.wait_for("published")
         program.kill()
         shop.run(50)  # while it does not run
         program = system.start(*publisher)
-    replica, first = system.directory / "replica.db", ("change_data/replicate.py", "replica.db", kafka.bootstrap)
+    replica, first = system.directory / "replica.db", ("change_data/replicate.py", "replica.db")
     replication = system.start(*first)
     replication.wait_for("up to date")
     replication.kill()
@@ -158,7 +159,7 @@ def test_a_table_is_rebuilt_from_its_compacted_topic(system: System) -> None:
     eventually(is_compacted, "the cleaner keeps the last record of each key")
     eventually(shop.is_published, "all changes are published")
     program.stop()
-    rebuilt = system.start("change_data/replicate.py", "rebuilt.db", kafka.bootstrap)
+    rebuilt = system.start("change_data/replicate.py", "rebuilt.db")
     rebuilt.wait_for("up to date")
     assert shop.has_replica(system.directory / "rebuilt.db")
     eventually(lambda: shop.has_replica(replica), "the replica has followed")
@@ -177,14 +178,14 @@ def test_each_task_has_a_result_though_a_worker_dies(system: System) -> None:
 
     slow, late = system.directory / "slow", system.directory / "late"
     os.mkfifo(slow)  # nobody writes to it: the worker that opens it hangs
-    first = system.start("work_queue/worker.py", kafka.bootstrap)
+    first = system.start("work_queue/worker.py")
     kafka.produce("tasks", [b'{"file": "slow"}'])
     first.wait_for("tasks-0@0, attempt 1: begins")
 
     files = [system.directory / f"file-{number}" for number in range(20)]
     for path in files:
         path.write_text(path.name)
-    worker = system.start("work_queue/worker.py", kafka.bootstrap)
+    worker = system.start("work_queue/worker.py")
     kafka.produce("tasks", [json.dumps({"file": path.name}).encode() for path in [*files, late]] + [b"not a task"])
     worker.wait_for("done", len(files))
     worker.wait_for("tasks-0@21, attempt 1: failed")

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -17,8 +18,17 @@ from scripts.ports import free_ports
 from tests.compat.examples.conftest import ROOT, Program, System
 from tests.compat.spark.pipeline.processes import JARS, quick_jvm
 from tests.compat.support import eventually
+from tests.sampling import runs_in_third
 
 pytestmark = [pytest.mark.compat, pytest.mark.feature("examples")]
+
+
+def kill_before_commit(system: System, start: Callable[[], Program]) -> None:
+    """Start a program, and kill it when all of its first transaction is there but the commit."""
+    with system.kafka.fault(api="EndTxn", drop=True) as fault:
+        program = start()
+        eventually(lambda: fault.hits, "the program commits")
+        program.kill()
 
 
 @pytest.mark.client("confluent_kafka")
@@ -29,13 +39,11 @@ def test_each_order_has_one_invoice_or_is_a_dead_letter(system: System) -> None:
     system.kbroker("retry", "create", "orders", "--group", "billing", "--attempts", "3", "--delays", "10m,1h")
     address = f"http://127.0.0.1:{free_ports()}"
     system.start("order_flow/bank.py", BANK=address).wait_for("is open")
-    billing = system.start("order_flow/billing.py", BANK=address)
 
     orders = [json.dumps({"id": f"o-{number}", "amount": number}).encode() for number in range(1, 41)]
     kafka.produce("orders", [(b"k%d" % (number % 7), order) for number, order in enumerate(orders)])
     kafka.produce("orders", [b"not an order", b'{"id": "free", "amount": 0}'])
-    billing.wait_for("billed")
-    billing.kill()  # charged, but perhaps not committed
+    kill_before_commit(system, lambda: system.start("order_flow/billing.py", BANK=address))
     billing = system.start("order_flow/billing.py", BANK=address)
     kafka.wait_group("billing", lag=0, topic="orders", timeout_s=60)
     billed = {json.loads(value)["order"] for value in system.values("invoices")}
@@ -71,10 +79,10 @@ def test_each_order_is_enriched_once_though_the_program_is_killed(system: System
     for part in range(3):
         kafka.produce("orders", orders[part::3], partition=part)
 
-    for _ in range(2):
-        program = system.start("enrichment/enrich.py", BATCH="100")
-        program.wait_for("enriched", 2)
-        program.kill()
+    kill_before_commit(system, lambda: system.start("enrichment/enrich.py", BATCH="100"))
+    program = system.start("enrichment/enrich.py", BATCH="100")
+    program.wait_for("enriched", 2)
+    program.kill()
     kafka.produce("customers", [(b"new", b'{"name": "new"}')])
     kafka.produce("orders", [(b"new", b'{"id": 3000}')], partition=0)
     program = system.start("enrichment/enrich.py", BATCH="100")
@@ -207,6 +215,8 @@ def test_each_task_has_a_result_though_a_worker_dies(system: System) -> None:
     assert len(kafka.consume("dlq.tasks")) == 1
 
 
+@pytest.mark.spark
+@runs_in_third(1)
 @pytest.mark.client("spark")
 def test_the_dashboard_has_each_sale_once_after_a_restart(system: System, spark: Any) -> None:
     kafka, page = system.kafka, system.directory / "sales.html"

@@ -80,9 +80,11 @@ def test_each_order_is_enriched_once_though_the_program_is_killed(system: System
         kafka.produce("orders", orders[part::3], partition=part)
 
     kill_before_commit(system, lambda: system.start("enrichment/enrich.py", BATCH="100"))
-    program = system.start("enrichment/enrich.py", BATCH="100")
-    program.wait_for("enriched", 2)
-    program.kill()
+    # No order may be enriched before the table is there.
+    with kafka.fault(api="Fetch", topic="customers", delay_ms=3_000, count=1):
+        program = system.start("enrichment/enrich.py", BATCH="100")
+        program.wait_for("enriched", 2)
+        program.kill()
     kafka.produce("customers", [(b"new", b'{"name": "new"}')])
     kafka.produce("orders", [(b"new", b'{"id": 3000}')], partition=0)
     program = system.start("enrichment/enrich.py", BATCH="100")

@@ -4,6 +4,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import termios
 import time
@@ -67,7 +68,7 @@ def _plain(line: str) -> str:
 class Terminal:
     """A shell whose output is a terminal of 120 columns."""
 
-    def __init__(self, directory: Path, environment: Mapping[str, str], functions: str) -> None:
+    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
         self._master, slave = pty.openpty()
         termios.tcsetwinsize(slave, (40, 120))
         self._shell = subprocess.Popen(
@@ -80,7 +81,7 @@ class Terminal:
             start_new_session=True,
         )
         os.close(slave)
-        self.run(f"set -o pipefail; {functions}")
+        self.run("set -o pipefail")
 
     def run(self, command: str, timeout_s: float = 120) -> tuple[str, int]:
         """Run a command, and return what it prints, without colors, and its exit status. Raises TimeoutError."""
@@ -97,9 +98,7 @@ class Terminal:
 
     def close(self) -> None:
         """End the shell, and what it has started in the background."""
-        assert self._shell.stdin is not None
-        self._shell.stdin.write(b"kill -9 $(jobs -p)\n")
-        self._shell.stdin.close()
+        os.killpg(self._shell.pid, signal.SIGKILL)
         self._shell.wait(30)
         os.close(self._master)
 

@@ -22,7 +22,7 @@ from tests.compat.support import BrokerProcess, eventually, need_own_broker
 ROOT = Path(__file__).parents[3]
 # Commands that are not run here, for what they need or what ran before.
 SKIPPED = re.compile(
-    r"^(docker|export|curl|kcat|spark-shell|\.|scala)|pip install|kbroker (archive|replay) "
+    r"^(docker|export|kcat|spark-shell|\.|scala)|pip install|kbroker (archive|replay) "
     r"|kbroker start --data-dir /var|--replication-factor 3|--file responses?\.bin"
 )
 PAGES = [("README.md",), ("docs/getting-started.md", "docs/guide.md"), ("docs/queues.md",), ("docs/retry.md",)]
@@ -53,18 +53,20 @@ def test_the_docs_show_what_their_commands_print_in_a_terminal(
     pages: Sequence[str], broker: BrokerProcess, try_kbroker: Kbroker, terminal: Terminal
 ) -> None:
     failed = []
+    second, metrics = f"127.0.0.1:{free_ports()}", f"127.0.0.1:{free_ports()}"
     for page, step in [(ROOT / name, step) for name in pages for step in steps(ROOT / name)]:
         if (step.is_python and page.name != "getting-started.md") or SKIPPED.search(step.command):
             continue
         text = step.command.replace("127.0.0.1:9092", broker.bootstrap).replace("_SEC=5 ", "_SEC=1 ")
+        text = text.replace("127.0.0.1:19092", second).replace("127.0.0.1:9308", metrics)
         text = text.replace("kbroker doctor", f"kbroker doctor --listen {broker.bootstrap}")
         text = text if "--count" in text else text.replace("--follow", "--follow --count 1")
         if step.is_python:
             Path("program.py").write_text(text)
             text = "python program.py"
         is_simple = text.startswith("kbroker ") and not step.output and not re.search(r"[|>&$]", text)
-        if text.startswith("kbroker start"):
-            error = start_beside_another(text.removesuffix("&"))
+        if text.startswith("kbroker start") and not text.endswith("&"):
+            error = start_beside_another(text)
         elif is_simple:
             result = try_kbroker(*shlex.split(text)[1:])
             error = f"{result.err}{result.out}" if result.status else ""
@@ -84,8 +86,13 @@ def terminal(broker: BrokerProcess, tmp_path: Path) -> Iterator[Terminal]:
     """A shell in which `kbroker` and `python` are those of the tests, beside the directory of the examples."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "README.md").symlink_to(ROOT / "README.md")
-    functions = f'kbroker() {{ {shlex.join(COMMAND)} "$@"; }}; python() {{ {sys.executable} "$@"; }}'
-    terminal = Terminal(tmp_path, {"BANK": f"http://127.0.0.1:{free_ports()}"}, functions)
+    for name, command in {"kbroker": COMMAND, "python": [sys.executable]}.items():
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+        program.chmod(0o755)
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    terminal = Terminal(tmp_path, {"PATH": path, "BANK": f"http://127.0.0.1:{free_ports()}"})
     yield terminal
     terminal.close()
 

@@ -194,10 +194,17 @@ class Kafka:
             return records.consume(cluster, topic, n, partition, read_committed, timeout_s)
 
     def wait_group(
-        self, group: str, *, members: int | None = None, lag: int | None = None, state: str | None = None,
-        topic: str | None = None, timeout_s: float = TIMEOUT_S,
-    ) -> GroupLag:  # fmt: skip
-        """Wait until a group is as described, and return it. `lag`: the records behind its commits, in all partitions.
+        self,
+        group: str,
+        *,
+        members: int | None = None,
+        lag: int | None = None,
+        state: str | None = None,
+        topic: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> GroupLag:
+        """Wait until a group is as described, and return it. `lag`: the records behind its commits in `topic`, by
+        default in all topics with commits; a partition without a commit counts from its first record.
 
         Raises TimeoutError after `timeout_s`, in real time.
         """
@@ -207,7 +214,7 @@ class Kafka:
         with self.client() as cluster:
             while True:
                 try:
-                    found = records.group_lag(cluster, group, topic)
+                    found = records.group_lag(cluster, group, None if topic is None else [topic])
                     if wanted.items() <= found.summary().items():
                         return found
                     last = str(found)

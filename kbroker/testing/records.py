@@ -80,7 +80,7 @@ def consume(
 
 
 class GroupLag(NamedTuple):
-    """A group as `wait_group` compares it. `lag`: of the partitions with a committed offset; None if there are none."""
+    """A group as `wait_group` compares it. `lag`: None if the group has no committed offset."""
 
     description: GroupDescription
     lag: int | None
@@ -92,9 +92,19 @@ class GroupLag(NamedTuple):
         return "{state} with {members} members, lag {lag}".format_map(self.summary())
 
 
-def group_lag(cluster: ClusterClient, group: str, topic: str | None) -> GroupLag:
-    """`topic`: the only topic whose lag counts; None for all. Raises BrokerError, BrokerUnreachable."""
+def group_lag(cluster: ClusterClient, group: str, topics: Iterable[str] | None) -> GroupLag:
+    """Return a group with its lag in these topics; None: in all topics with a committed offset.
+
+    All their partitions count. A group that has committed nothing in one of them yet is at its first record: otherwise
+    the lag would be 0 after the first poll, which may return records of one partition only.
+    """
     description = describe_group(cluster, group)
-    committed = {tp: at for tp, at in committed_offsets(cluster, group).items() if topic in (None, tp.topic)}
-    ends = list_offsets(cluster, dict.fromkeys(committed, LATEST))
-    return GroupLag(description, sum(max(0, ends[tp] - at) for tp, at in committed.items()) if committed else None)
+    committed = committed_offsets(cluster, group)
+    names = {tp.topic for tp in committed} if topics is None else set(topics)
+    if not any(tp.topic in names for tp in committed):
+        return GroupLag(description, None)
+    partitions = [TopicPartition(name, index) for name in names for index in cluster.topic(name).leaders]
+    starts = list_offsets(cluster, {tp: EARLIEST for tp in partitions if tp not in committed})
+    positions = {**starts, **committed}
+    ends = list_offsets(cluster, dict.fromkeys(partitions, LATEST))
+    return GroupLag(description, sum(max(0, ends[tp] - positions[tp]) for tp in partitions))

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.client.groups import commit_offsets
 from kbroker.client.requests import BrokerError
+from kbroker.common import TopicPartition
 from kbroker.testing import Broker
 from protocol.errors import ErrorCode
 
@@ -59,6 +61,19 @@ def test_records_that_do_not_come_are_an_error_that_says_which_came(kafka: Broke
         kafka.wait_group("nobody", members=1, timeout_s=0.1)
     with pytest.raises(BrokerError):
         kafka.topic(topic)
+
+
+def test_the_lag_of_a_group_counts_partitions_in_which_it_has_committed_nothing(kafka: Broker):
+    topic = kafka.topic(partitions=2)
+    kafka.produce(topic, [b"a", b"b"], partition=0)
+    kafka.produce(topic, [b"c"], partition=1)
+    with kafka.client() as cluster:
+        commit_offsets(cluster, "slow", {TopicPartition(topic, 0): 2})
+        assert kafka.wait_group("slow", lag=1, topic=topic).lag == 1
+        with pytest.raises(TimeoutError, match="but Empty with 0 members, lag 1"):
+            kafka.wait_group("slow", lag=0, timeout_s=0.1)
+        commit_offsets(cluster, "slow", {TopicPartition(topic, 1): 1})
+    assert kafka.wait_group("slow", lag=0).lag == 0
 
 
 def test_a_jump_of_the_clock_deletes_what_retention_no_longer_keeps(kafka: Broker):

@@ -132,26 +132,25 @@ class DelayedTopic:
         request.topic_name, request.partition_index = self._topic, partition
         deadline = self._clock() + RETRY_FOR_S
         code, message = int(ErrorCode.LEADER_NOT_AVAILABLE), None
-        with self._client.waiting_for(f"the leader of {self._topic}-{partition}"):
-            while True:
-                leader = self._leaders.get(partition, -1)
-                if leader >= 0:
-                    try:
-                        response = self._client.request(request, DelayedRecordsResponse, leader)
-                    except (BrokerUnreachable, UnknownBroker):
-                        # It has died, or is no longer among the brokers that clients know.
-                        if self._clock() >= deadline:
-                            raise
-                        if not knows_delay(self._client, self._topic):
-                            raise CliError(f"{self._topic}: these brokers have no delayed delivery") from None
-                    else:
-                        code, message = response.error_code, response.error_message
-                        if not code:
-                            return response
-                if (code and code not in RETRIABLE_ERRORS) or self._clock() >= deadline:
-                    raise CliError(f"{self._topic}-{partition}: {error_code_text(code, message)}")
-                self._sleep(RETRY_EVERY_S)
-                self._leaders |= self._find_leaders()
+        while True:
+            leader = self._leaders.get(partition, -1)
+            if leader >= 0:
+                try:
+                    response = self._client.request(request, DelayedRecordsResponse, leader)
+                except (BrokerUnreachable, UnknownBroker):
+                    # It has died, or is no longer among the brokers that clients know.
+                    if self._clock() >= deadline:
+                        raise
+                    if not knows_delay(self._client, self._topic):
+                        raise CliError(f"{self._topic}: these brokers have no delayed delivery") from None
+                else:
+                    code, message = response.error_code, response.error_message
+                    if not code:
+                        return response
+            if (code and code not in RETRIABLE_ERRORS) or self._clock() >= deadline:
+                raise CliError(f"{self._topic}-{partition}: {error_code_text(code, message)}")
+            self._sleep(RETRY_EVERY_S)
+            self._leaders |= self._find_leaders()
 
 
 app = typer.Typer()

@@ -142,14 +142,13 @@ def at_controller(
     """Send a request to any broker, which forwards it to the controller, or if it does not, to the controller."""
     deadline = monotonic() + RETRY_FOR_S
     broker: int | None = None
-    with cluster.waiting_for("the controller"):
-        while True:
-            response = cluster.request(request, response_type, broker)
-            if ErrorCode.NOT_CONTROLLER not in error_codes(response) or monotonic() > deadline:
-                return response
-            sleep(RETRY_EVERY_S if broker is not None else 0)
-            controller = cluster.metadata([]).controller_id
-            broker = controller if controller >= 0 else None
+    while True:
+        response = cluster.request(request, response_type, broker)
+        if ErrorCode.NOT_CONTROLLER not in error_codes(response) or monotonic() > deadline:
+            return response
+        sleep(RETRY_EVERY_S if broker is not None else 0)
+        controller = cluster.metadata([]).controller_id
+        broker = controller if controller >= 0 else None
 
 
 class TopicSpec(NamedTuple):
@@ -319,8 +318,7 @@ def list_offsets(
                 else:
                     offsets[TopicPartition(topic.name, row.partition_index)] = row.offset
 
-    with cluster.waiting_for("the leaders of partitions"):
-        _at_leaders(cluster, timestamps, ask)
+    _at_leaders(cluster, timestamps, ask)
     return offsets
 
 
@@ -439,5 +437,4 @@ def delete_records(cluster: ClusterClient, offsets: Mapping[PartitionKey, int]) 
                 if found.error_code:
                     errors[result.name, found.partition_index] = found.error_code
 
-    with cluster.waiting_for("the leaders of partitions"):
-        _at_leaders(cluster, offsets, delete)
+    _at_leaders(cluster, offsets, delete)

@@ -1,9 +1,7 @@
 """Connections to the brokers of one cluster: to any of them, to partition leaders, coordinators and the controller."""
 
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from threading import Timer
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 
@@ -38,10 +36,6 @@ READ_FOR_S, READ_EVERY_S = 10.0, 0.1
 # A request is sent again for this time while its coordinator moves or loads.
 COORDINATOR_FOR_S, COORDINATOR_EVERY_S = 30.0, 0.1
 MAX_THREADS = 32
-# An announcement names this many brokers.
-MAX_NAMED = 5
-# A wait is announced after this time.
-SILENT_FOR_S = 1.5
 _SUBJECTS = {GROUP: "group", TRANSACTION: "transactional id"}
 
 
@@ -71,13 +65,8 @@ class ClusterClient:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         security: ClientSecurity = NO_SECURITY,
         max_versions: Mapping[int, int] = MAX_VERSIONS,
-        on_wait: Callable[[str], None] | None = None,
     ) -> None:
-        """Create an unconnected client. `timeout_s`: for each request without one of its own.
-
-        `on_wait`: called in another thread with what the client has been waiting for since SILENT_FOR_S.
-        """
-        self._on_wait = on_wait
+        """Create an unconnected client. `timeout_s`: for each request without one of its own."""
         self._bootstrap = list(bootstrap)
         self._client_id = client_id
         self._timeout_s, self._connect_timeout_s = timeout_s, connect_timeout_s
@@ -108,22 +97,6 @@ class ClusterClient:
             connection.close()
         self._connections.clear()
 
-    @contextmanager
-    def waiting_for(self, what: str) -> Iterator[None]:
-        """Announce the block if it takes long. One inside of another is not announced."""
-        on_wait, self._on_wait = self._on_wait, None
-        if on_wait is None:
-            yield
-            return
-        timer = Timer(SILENT_FOR_S, on_wait, [what])
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            self._on_wait = on_wait
-
     # Requests.
 
     def request(
@@ -134,14 +107,10 @@ class ClusterClient:
         A request to any broker that only reads is sent again, to another broker, while none responds. Raises
         BrokerUnreachable, UnsupportedVersionError, UnknownBroker.
         """
-        with self.waiting_for(self._servers if broker is None else f"broker {broker}"):
-            if broker is not None:
-                return self.broker(broker).request(request, response_type, timeout_s)
-            if message_info(type(request)).key not in REPEATABLE:
-                return self.any_broker().request(request, response_type, timeout_s)
-            return self._repeated(request, response_type, timeout_s)
-
-    def _repeated(self, request: Message, response_type: type[M], timeout_s: float | None) -> M:
+        if broker is not None:
+            return self.broker(broker).request(request, response_type, timeout_s)
+        if message_info(type(request)).key not in REPEATABLE:
+            return self.any_broker().request(request, response_type, timeout_s)
         deadline = monotonic() + READ_FOR_S
         while True:
             try:
@@ -181,8 +150,7 @@ class ClusterClient:
         from concurrent.futures import ThreadPoolExecutor
 
         # Each thread has the connection of one broker to itself.
-        names = ", ".join(map(str, sorted(known)[:MAX_NAMED]))
-        with self.waiting_for(f"the brokers {names}"), ThreadPoolExecutor(min(len(known), MAX_THREADS)) as pool:
+        with ThreadPoolExecutor(min(len(known), MAX_THREADS)) as pool:
             return [response for responses in pool.map(ask, known) for response in responses]
 
     def coordinated(
@@ -199,13 +167,12 @@ class ClusterClient:
         Returns a response with an error code only after COORDINATOR_FOR_S. Raises as `request`, and BrokerError.
         """
         deadline = monotonic() + COORDINATOR_FOR_S
-        with self.waiting_for(f"the coordinator of {_SUBJECTS[key_type]} {key}"):
-            while True:
-                connection = self._connect(self.find_coordinator(key, key_type).address)
-                response = connection.request(request, response_type, timeout_s)
-                if error_code(response) not in COORDINATOR_ERRORS or monotonic() > deadline:
-                    return response
-                sleep(COORDINATOR_EVERY_S)
+        while True:
+            connection = self._connect(self.find_coordinator(key, key_type).address)
+            response = connection.request(request, response_type, timeout_s)
+            if error_code(response) not in COORDINATOR_ERRORS or monotonic() > deadline:
+                return response
+            sleep(COORDINATOR_EVERY_S)
 
     def find_coordinator(self, key: str, key_type: int = GROUP) -> FoundCoordinator:
         """Return the coordinator of a group or a transactional id. Raises BrokerError, BrokerUnreachable.
@@ -285,12 +252,7 @@ class ClusterClient:
     def any_broker(self) -> BrokerConnection:
         """Return a connection to any broker that can be reached. Raises BrokerUnreachable."""
         used = [address for address, connection in self._connections.items() if connection.is_open]
-        with self.waiting_for(self._servers):
-            return self._first_reachable(dict.fromkeys([*used, *self._bootstrap, *self._addresses.values()]))
-
-    @property
-    def _servers(self) -> str:
-        return ", ".join(format_address(*address) for address in self._bootstrap[:MAX_NAMED])
+        return self._first_reachable(dict.fromkeys([*used, *self._bootstrap, *self._addresses.values()]))
 
     def any_node(self) -> tuple[int, BrokerConnection]:
         """Return the node id of a broker that can be reached, and a connection to it. Raises OSError."""

@@ -254,24 +254,23 @@ class PlanRequests:
         """Send a request that may be repeated until there is a response of a controller."""
         began = time.monotonic()
         refusals = 0
-        with self._client.waiting_for("the controller"):
-            while True:
-                try:
-                    response = self._client.request(request, response_type)
-                    self._is_supported = True
-                    is_reached = response.error_code not in CONTROLLER_ERRORS
-                    self._has_reached_controller |= is_reached
-                    retry_for_s = RETRY_FOR_S if self._has_reached_controller else FIRST_RETRY_FOR_S
-                    if is_reached or time.monotonic() > began + retry_for_s:
-                        return response
-                except CLIENT_ERRORS:
-                    if time.monotonic() > began + RETRY_FOR_S:
-                        raise
-                    describe_cluster(self._client)
-                    refusals += 1
-                    if refusals == REFUSALS and not self._is_supported:
-                        raise PlansNotSupported("these brokers run no plans: use kafka-reassign-partitions") from None
-                time.sleep(RETRY_EVERY_S)
+        while True:
+            try:
+                response = self._client.request(request, response_type)
+                self._is_supported = True
+                is_reached = response.error_code not in CONTROLLER_ERRORS
+                self._has_reached_controller |= is_reached
+                retry_for_s = RETRY_FOR_S if self._has_reached_controller else FIRST_RETRY_FOR_S
+                if is_reached or time.monotonic() > began + retry_for_s:
+                    return response
+            except CLIENT_ERRORS:
+                if time.monotonic() > began + RETRY_FOR_S:
+                    raise
+                describe_cluster(self._client)
+                refusals += 1
+                if refusals == REFUSALS and not self._is_supported:
+                    raise PlansNotSupported("these brokers run no plans: use kafka-reassign-partitions") from None
+            time.sleep(RETRY_EVERY_S)
 
 
 def _described_plan(plan: DescribedPlan) -> PlanDescription:

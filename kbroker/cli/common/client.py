@@ -1,6 +1,7 @@
 """Access of the commands to brokers. The errors of clients leave this module as CliError."""
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from errno import ECONNREFUSED
@@ -20,8 +21,8 @@ from protocol.schema.message import Message
 M = TypeVar("M", bound=Message)
 
 CLIENT_ID = "kbroker-cli"
-# The message of kbroker and Apache Kafka, followed by the name.
-UNKNOWN_CONFIG = "Unknown topic config name: "
+# A command says what it waits for after this time.
+SILENT_FOR_S = 1.5
 # What kbroker.client raises.
 CLIENT_ERRORS = (BrokerUnreachable, BrokerError, UnknownBroker, UnsupportedVersionError, MalformedError)
 
@@ -35,24 +36,29 @@ def parse_bootstrap(bootstrap: str) -> list[Address]:
 
 
 @contextmanager
-def admin_client(bootstrap: str, max_versions: Mapping[int, int] = MAX_VERSIONS) -> Iterator[ClusterClient]:
-    """Connect to a cluster. Raises CliError if no bootstrap broker can be reached, and for the client's errors.
+def _reachable(bootstrap: str) -> Iterator[None]:
+    """Say what the command waits for, and what to do if no broker can be reached."""
+    note = threading.Timer(SILENT_FOR_S, print_note, [f"waiting for {bootstrap} to respond"])
+    note.daemon = True
+    note.start()
+    try:
+        yield
+    except BrokerUnreachable as error:
+        hint = "start a broker with: kbroker start" if os.strerror(ECONNREFUSED) in str(error) else None
+        raise CliError(str(error), hint=hint) from None
+    finally:
+        note.cancel()
 
-    Notes say what the client waits for.
-    """
+
+@contextmanager
+def admin_client(bootstrap: str, max_versions: Mapping[int, int] = MAX_VERSIONS) -> Iterator[ClusterClient]:
+    """Connect to a cluster. Raises CliError if no bootstrap broker can be reached, and for the client's errors."""
     with ClusterClient(
-        parse_bootstrap(bootstrap),
-        client_id=CLIENT_ID,
-        security=current_security(),
-        max_versions=max_versions,
-        on_wait=lambda what: print_note(f"waiting for {what} ..."),
+        parse_bootstrap(bootstrap), client_id=CLIENT_ID, security=current_security(), max_versions=max_versions
     ) as cluster:
         try:
-            cluster.any_broker()
-        except BrokerUnreachable as error:
-            hint = "start a broker with: kbroker start" if os.strerror(ECONNREFUSED) in str(error) else None
-            raise CliError(str(error), hint=hint) from None
-        try:
+            with _reachable(bootstrap):
+                cluster.any_broker()
             yield cluster
         except CLIENT_ERRORS as error:
             raise CliError(client_error_text(error)) from error
@@ -83,15 +89,7 @@ def topic_error(topic: str, code: int, message: str | None = None) -> CliError:
     """Return the error for a code about a topic."""
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return CliError(f"topic {topic} does not exist", code=error_name(code))
-    hint = None
-    if message and message.startswith(UNKNOWN_CONFIG):
-        from difflib import get_close_matches
-
-        from kbroker.config.definitions.topic import TOPIC_CONFIGS
-
-        similar = get_close_matches(message.removeprefix(UNKNOWN_CONFIG).strip(), TOPIC_CONFIGS, 1)
-        hint = f"did you mean {similar[0]}?" if similar else None
-    return CliError(f"topic {topic}: {error_code_text(code, message)}", hint=hint)
+    return CliError(f"topic {topic}: {error_code_text(code, message)}")
 
 
 def request_if_known(client: ClusterClient, request: Message, response_type: type[M]) -> M | None:

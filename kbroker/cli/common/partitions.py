@@ -150,16 +150,15 @@ def reassignments(client: ClusterClient) -> Mapping[Partition, ReplicaChanges]:
     Raises CliError, and the errors of clients.
     """
     deadline = time.monotonic() + RETRY_FOR_S
-    with client.waiting_for("the controller"):
-        while True:
-            try:
-                response = _list_reassignments(client, None)
-                if response.error_code not in CONTROLLER_ERRORS or time.monotonic() > deadline:
-                    return _replica_changes(response)
-            except CLIENT_ERRORS:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(RETRY_EVERY_S)
+    while True:
+        try:
+            response = _list_reassignments(client, None)
+            if response.error_code not in CONTROLLER_ERRORS or time.monotonic() > deadline:
+                return _replica_changes(response)
+        except CLIENT_ERRORS:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(RETRY_EVERY_S)
 
 
 def reassignments_if_known(client: ClusterClient) -> Mapping[Partition, ReplicaChanges]:

@@ -48,13 +48,12 @@ def _list_transactions_of(
     client: ClusterClient, broker_id: int, selection: ListTransactionsRequest
 ) -> ListTransactionsResponse:
     deadline = time.monotonic() + RETRY_FOR_S
-    with client.waiting_for(f"the transactions of broker {broker_id}"):
-        while True:
-            response = client.request(selection, ListTransactionsResponse, broker_id)
-            if response.error_code not in COORDINATOR_ERRORS or time.monotonic() >= deadline:
-                raise_error(response.error_code)
-                return response
-            time.sleep(RETRY_EVERY_S)
+    while True:
+        response = client.request(selection, ListTransactionsResponse, broker_id)
+        if response.error_code not in COORDINATOR_ERRORS or time.monotonic() >= deadline:
+            raise_error(response.error_code)
+            return response
+        time.sleep(RETRY_EVERY_S)
 
 
 def describe_transaction(client: ClusterClient, transactional_id: str) -> TransactionState:

@@ -1,6 +1,5 @@
 """`kbroker delayed`: the leader that gets a request, retries, pages, and what is printed."""
 
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -33,9 +32,6 @@ class Brokers:
     def partition_leaders(self, client: Any, topics: list[str]) -> dict[tuple[str, int], int]:
         leaders = self.leaders.pop(0) if len(self.leaders) > 1 else self.leaders[0]
         return {(topics[0], index): leader for index, leader in leaders.items()}
-
-    def waiting_for(self, what: str) -> Any:
-        return nullcontext()
 
     def request(self, request: DelayedRecordsRequest, response_type: type, broker: int) -> Any:
         sent = {name: getattr(request, name) for name in DelayedRecordsRequest.__rows__}

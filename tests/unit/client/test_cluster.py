@@ -1,7 +1,6 @@
 """Requests to any broker, to several at once, to leaders, coordinators and the controller."""
 
 from collections.abc import Callable, Iterator
-from threading import Event
 from time import monotonic
 
 import pytest
@@ -244,28 +243,6 @@ def test_a_broker_that_does_not_forward_to_the_controller(start: Start) -> None:
         broker.handlers[ApiKey.DELETE_TOPICS] = lambda _, result=result: DeleteTopicsResponse(responses=[result])
     assert [result.error_code for result in admin.delete_topics(client, ["t"])] == [0]
     assert brokers[1].requests[-1].topic_names == ["t"]
-
-
-def test_a_long_wait_is_announced_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "SILENT_FOR_S", 0.01)
-    _, [broker] = start(1)
-    responds = broker.handlers[ApiKey.METADATA]
-    announced: list[str] = []
-    is_announced = Event()
-
-    def announce(what: str) -> None:
-        announced.append(what)
-        is_announced.set()
-
-    with ClusterClient([broker.address], client_id="test", on_wait=announce) as client:
-        # The requests of the block are a part of its wait.
-        broker.handlers[ApiKey.METADATA] = lambda request: responds(request) if is_announced.wait(10) else None
-        with client.waiting_for("the controller"):
-            client.metadata([])
-            client.metadata([])
-        is_announced.clear()
-        client.metadata([])
-    assert announced == ["the controller", f"127.0.0.1:{broker.port}"]
 
 
 @pytest.mark.parametrize("version", [7, 9])

@@ -1,7 +1,7 @@
 """A cluster of three brokers in three racks, and a controller that runs plans."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -138,9 +138,6 @@ class FakeCluster:
 
     def version(self, api_key: int) -> int:
         return 2
-
-    def waiting_for(self, what: str) -> Any:
-        return nullcontext()
 
     def request(self, request: Message, response_type: type[Message]) -> Message:
         if isinstance(request, DescribeClusterRequest):

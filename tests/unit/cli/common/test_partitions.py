@@ -1,7 +1,6 @@
 """What commands show of partitions: conditions, and reassignments, also while the controller is being replaced."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -66,9 +65,6 @@ class FakeClient:
 
     def __init__(self) -> None:
         self.failures: list[Callable[[], Any]] = []
-
-    def waiting_for(self, what: str) -> Any:
-        return nullcontext()
 
     def request(self, request: Any, response_type: type, timeout_s: float | None = None) -> Any:
         assert request.topics is None

@@ -28,6 +28,7 @@ COMMANDS = {
     "topics": CommandSource("kbroker.cli.topics.app", "app", "Create, list, describe, alter and delete topics."),
     "produce": CommandSource("kbroker.cli.records.produce", "produce", "Produce records to a topic."),
     "consume": CommandSource("kbroker.cli.records.consume", "consume", "Print records of topics."),
+    "bench": CommandSource("kbroker.cli.bench", "app", "Measure how fast records are produced and consumed."),
     "groups": CommandSource("kbroker.cli.groups.app", "app", "List, describe, reset and delete consumer groups."),
     "retry": CommandSource("kbroker.cli.retry", "app", "Create and list the retry topics of topics and groups."),
     "dlq": CommandSource("kbroker.cli.dlq.app", "app", "List, show, redrive and purge dead letters."),

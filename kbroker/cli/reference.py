@@ -37,9 +37,12 @@ by `python -m kbroker.cli.reference`.
   there is none. Only `produce --json` is about its input.
 - `--watch` shows the same again every 2 seconds, `--watch 10` every 10: a screen in a terminal, in a pipe one block
   after another, with `--json` one line each time.
-- A command that waits for a broker says so after 1.5 seconds.
-- `DURATION` is `90s`, `1h30m` or ISO 8601 (`P1DT2H`). `TIME` is ISO 8601 (default UTC), milliseconds since the epoch,
-  or a duration ago.
+- `DURATION` is `90s`, `1h30m` or ISO 8601 (`P1DT2H`), with the units ms, s, m, h, d and w. `SIZE` is `4096`, `64MiB` or
+  `1GiB`: KiB, MiB, GiB, TiB, also written kB, MB, GB, TB or k, m, g, t, are powers of 1024. `TIME` is ISO 8601 (default
+  UTC), milliseconds since the epoch, or a duration ago.
+- Values of configs may have the same units, in the command line and in config files: `retention.ms=7d`,
+  `segment.bytes=64MiB`, `log.retention.hours=3d`. They are sent and stored as plain numbers in the config's own unit.
+- A command that waits for longer than 1.5 s says what for on standard error: `waiting: orders-0: KAFKA_STORAGE_ERROR`.
 - Shell completion, also of topics, groups and configs: `kbroker --install-completion`.
 
 | exit status | |

@@ -10,12 +10,13 @@ from kbroker.cli.common.completion import complete_groups, complete_topics
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, argument, option
 from kbroker.cli.common.output import Cell, print_rows, watchable
-from kbroker.cli.common.values import DURATION_UNITS_MS, INT32, parse_duration_ms
+from kbroker.cli.common.values import INT32, parse_duration_ms
 from kbroker.client.admin import TopicSpec, create_topics, describe_topics, topic_configs
 from kbroker.client.cluster import ClusterClient
 from kbroker.config.definitions.topic import TOPIC_CONFIGS
 from kbroker.config.queue_configs import DEAD_LETTER_ENABLE, DEFAULT_ATTEMPTS, RETRY_LADDER_MS, RETRY_TOPIC
 from kbroker.retry.policy import PolicyError, RetryPolicy
+from kbroker.units import DURATION_UNITS_MS
 from protocol.errors import ErrorCode
 
 app = typer.Typer()

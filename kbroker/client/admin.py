@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import LEADER_ERRORS, BrokerError, Partition, PartitionKey, check, partition_text
+from kbroker.client.retries import RETRY_EVERY_S, Retries
 from kbroker.common import TopicPartition
 from protocol.apis import ApiKey
 from protocol.client import UnsupportedVersionError
@@ -72,7 +73,7 @@ M = TypeVar("M", bound=Message)
 REQUEST_TIMEOUT_MS = 30_000
 # A request about a partition is sent again for this time while its leader changes, and one to the controller while
 # that is elected.
-RETRY_FOR_S, RETRY_EVERY_S = 30.0, 0.1
+RETRY_FOR_S = 30.0
 # A topic that was just created is not known to every broker at once.
 NEW_TOPIC_FOR_S = 1.0
 FIRST_WITH_FENCED_BROKERS = 2
@@ -140,13 +141,12 @@ def at_controller(
     cluster: ClusterClient, request: Message, response_type: type[M], error_codes: Callable[[M], Collection[int]]
 ) -> M:
     """Send a request to any broker, which forwards it to the controller, or if it does not, to the controller."""
-    deadline = monotonic() + RETRY_FOR_S
+    retries = Retries(cluster.on_wait, RETRY_FOR_S)
     broker: int | None = None
     while True:
         response = cluster.request(request, response_type, broker)
-        if ErrorCode.NOT_CONTROLLER not in error_codes(response) or monotonic() > deadline:
+        if ErrorCode.NOT_CONTROLLER not in error_codes(response) or not retries.again("the cluster has no controller"):
             return response
-        sleep(RETRY_EVERY_S if broker is not None else 0)
         controller = cluster.metadata([]).controller_id
         broker = controller if controller >= 0 else None
 
@@ -329,19 +329,20 @@ def _at_leaders(
 ) -> None:
     """Call `send` with each leader and its partitions. It adds the error codes, and is called again for these."""
     left = list(partitions)
-    deadline, new_topic_deadline = monotonic() + RETRY_FOR_S, monotonic() + NEW_TOPIC_FOR_S
+    retries, new_topic_deadline = Retries(cluster.on_wait, RETRY_FOR_S), monotonic() + NEW_TOPIC_FOR_S
     while left:
         errors: dict[Partition, int] = {}
         for leader, led in _by_leader(cluster, left, errors).items():
             for chunk in chunks(led, MAX_PARTITIONS):
                 send(leader, chunk, errors)
-        for partition, code in errors.items():
-            is_unknown = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if code not in LEADER_ERRORS or monotonic() > (new_topic_deadline if is_unknown else deadline):
-                raise BrokerError(code, partition_text(partition))
+        failures = [BrokerError(code, partition_text(partition)) for partition, code in errors.items()]
+        for failure in failures:
+            is_unknown = failure.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if failure.code not in LEADER_ERRORS or (is_unknown and monotonic() > new_topic_deadline):
+                raise failure
+        if failures and not retries.again(failures[0]):
+            raise failures[0]
         left = list(errors)
-        if left:
-            sleep(RETRY_EVERY_S)
 
 
 def _by_leader(

@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 
 from kbroker.client.connection import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, BrokerConnection, BrokerUnreachable
@@ -20,11 +19,12 @@ from kbroker.client.requests import (
     found_coordinator,
     partition_text,
 )
+from kbroker.client.retries import OnWait, Retries, ignore_wait, reported_wait
 from kbroker.client.security import NO_SECURITY
 from kbroker.common import ClientSecurity, format_address
 from protocol.apis import ApiKey
 from protocol.client import UnsupportedVersionError
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, error_name
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.messages.k10_find_coordinator import FindCoordinatorResponse
 from protocol.schema.message import Message, message_info
@@ -32,9 +32,9 @@ from protocol.schema.message import Message, message_info
 M = TypeVar("M", bound=Message)
 
 # A request that only reads is sent again for this time while the broker that was asked cannot be reached.
-READ_FOR_S, READ_EVERY_S = 10.0, 0.1
+READ_FOR_S = 10.0
 # A request is sent again for this time while its coordinator moves or loads.
-COORDINATOR_FOR_S, COORDINATOR_EVERY_S = 30.0, 0.1
+COORDINATOR_FOR_S = 30.0
 MAX_THREADS = 32
 _SUBJECTS = {GROUP: "group", TRANSACTION: "transactional id"}
 
@@ -65,8 +65,13 @@ class ClusterClient:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         security: ClientSecurity = NO_SECURITY,
         max_versions: Mapping[int, int] = MAX_VERSIONS,
+        on_wait: OnWait = ignore_wait,
     ) -> None:
-        """Create an unconnected client. `timeout_s`: for each request without one of its own."""
+        """Create an unconnected client. `timeout_s`: for each request without one of its own.
+
+        `on_wait` is called with the reason of each longer wait, not always in this thread.
+        """
+        self.on_wait = on_wait
         self._bootstrap = list(bootstrap)
         self._client_id = client_id
         self._timeout_s, self._connect_timeout_s = timeout_s, connect_timeout_s
@@ -111,16 +116,14 @@ class ClusterClient:
             return self.broker(broker).request(request, response_type, timeout_s)
         if message_info(type(request)).key not in REPEATABLE:
             return self.any_broker().request(request, response_type, timeout_s)
-        deadline = monotonic() + READ_FOR_S
+        retries = Retries(self.on_wait, READ_FOR_S)
         while True:
             try:
                 return self.any_broker().request(request, response_type, timeout_s)
-            except OSError:
+            except OSError as error:
                 # At first nothing is known but the addresses of the command line.
-                has_connected = bool(self._connections)
-                if not has_connected or monotonic() > deadline:
+                if not self._connections or not retries.again(error):
                     raise
-            sleep(READ_EVERY_S)
 
     def request_all(
         self, requests: Iterable[tuple[int, Message]], response_type: type[M], timeout_s: float
@@ -166,29 +169,28 @@ class ClusterClient:
 
         Returns a response with an error code only after COORDINATOR_FOR_S. Raises as `request`, and BrokerError.
         """
-        deadline = monotonic() + COORDINATOR_FOR_S
+        retries = Retries(self.on_wait, COORDINATOR_FOR_S)
         while True:
             connection = self._connect(self.find_coordinator(key, key_type).address)
             response = connection.request(request, response_type, timeout_s)
-            if error_code(response) not in COORDINATOR_ERRORS or monotonic() > deadline:
+            code = error_code(response)
+            if code not in COORDINATOR_ERRORS or not retries.again(f"{_SUBJECTS[key_type]} {key}: {error_name(code)}"):
                 return response
-            sleep(COORDINATOR_EVERY_S)
 
     def find_coordinator(self, key: str, key_type: int = GROUP) -> FoundCoordinator:
         """Return the coordinator of a group or a transactional id. Raises BrokerError, BrokerUnreachable.
 
         Kafka creates the coordinator's topic on the first such request.
         """
-        deadline = monotonic() + COORDINATOR_FOR_S
+        retries = Retries(self.on_wait, COORDINATOR_FOR_S)
         while True:
             request = find_coordinator_request(key, key_type, self.version(ApiKey.FIND_COORDINATOR))
             response = self.request(request, FindCoordinatorResponse)
             try:
                 return found_coordinator(response, f"{_SUBJECTS[key_type]} {key}")
             except BrokerError as error:
-                if error.code not in COORDINATOR_ERRORS or monotonic() > deadline:
+                if error.code not in COORDINATOR_ERRORS or not retries.again(error):
                     raise
-            sleep(COORDINATOR_EVERY_S)
 
     def version(self, api_key: int) -> int:
         """Return the newest version of an API that this client and a broker support."""
@@ -272,10 +274,12 @@ class ClusterClient:
     def _connect(self, address: Address) -> BrokerConnection:
         connection = self._connections.get(address)
         if connection is None or not connection.is_usable():
-            connection = self._connections[address] = BrokerConnection(
-                address, client_id=self._client_id, timeout_s=self._timeout_s,
-                connect_timeout_s=self._connect_timeout_s, security=self._security, max_versions=self._max_versions,
-            )  # fmt: skip
+            with reported_wait(self.on_wait, f"no response from {format_address(*address)}"):
+                connection = self._connections[address] = BrokerConnection(
+                    address, client_id=self._client_id, timeout_s=self._timeout_s,
+                    connect_timeout_s=self._connect_timeout_s, security=self._security, max_versions=self._max_versions,
+                )  # fmt: skip
+            connection.on_wait = self.on_wait
         return connection
 
 

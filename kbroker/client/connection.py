@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TypeVar
 
 from kbroker.client.requests import MAX_VERSIONS, Address, BrokerError
+from kbroker.client.retries import SILENT_FOR_S, OnWait, ignore_wait
 from kbroker.client.security import NO_SECURITY, begin_tls, log_in
 from kbroker.common import ClientSecurity, format_address
 from protocol.apis import PRIVATE_APIS
@@ -35,7 +36,10 @@ class BrokerUnreachable(ConnectionError):
 
 
 class BrokerConnection:
-    """A connection to one broker. It is closed after a failure, and `is_open` is false then."""
+    """A connection to one broker. It is closed after a failure, and `is_open` is false then.
+
+    `on_wait` is called for each response that takes long.
+    """
 
     def __init__(
         self,
@@ -53,6 +57,7 @@ class BrokerConnection:
         """
         self.address = address
         self.is_open = True
+        self.on_wait: OnWait = ignore_wait
         self._timeout_s = timeout_s
         self._protocol = ClientConnection(client_id, max_versions=max_versions)
         self._socket: socket.socket | None = None
@@ -136,9 +141,18 @@ class BrokerConnection:
 
     def _receive(self, timeout_s: float) -> Response:
         deadline = monotonic() + timeout_s
+        # Until then nothing is said of the wait.
+        silent_until = min(monotonic() + SILENT_FOR_S, deadline)
         while (response := self._protocol.next_response()) is None:
-            self._connected().settimeout(max(deadline - monotonic(), 0.001))
-            data = self._connected().recv(READ_BYTES)
+            self._connected().settimeout(max(silent_until - monotonic(), 0.001))
+            try:
+                data = self._connected().recv(READ_BYTES)
+            except TimeoutError:
+                if silent_until == deadline:
+                    raise
+                silent_until = deadline
+                self.on_wait(f"no response from {format_address(*self.address)}")
+                continue
             if not data:
                 raise ConnectionResetError("the broker closed the connection")
             self._protocol.receive(data)

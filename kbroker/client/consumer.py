@@ -1,15 +1,15 @@
 """Reads records of partitions from their leaders, from given offsets on."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from time import monotonic, sleep
 from typing import NamedTuple
 
 from kbroker.client.admin import EARLIEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.connection import BrokerConnection
 from kbroker.client.requests import BrokerError, by_topic, check, partition_text
+from kbroker.client.retries import Retries
 from kbroker.common import TopicPartition
 from protocol.errors import ErrorCode, MalformedError, known_error
 from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
@@ -20,7 +20,7 @@ MAX_BYTES, MAX_PARTITION_BYTES = 32 << 20, 4 << 20
 # A poll waits for one leader after the other.
 WAIT_MS, WAIT_MS_OF_SEVERAL = 500, 100
 # Partitions that cannot be read are tried again for this time.
-RETRY_FOR_S, RETRY_EVERY_S = 30.0, 0.1
+RETRY_FOR_S = 30.0
 MAGIC = 2
 
 CREATE_TIME, LOG_APPEND_TIME = 0, 1
@@ -43,11 +43,23 @@ class ConsumedRecord(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
+# Whether a record is wanted.
+RecordFilter = Callable[[ConsumedRecord], bool]
+
+
 class _FetchedPartition:
     """The records of a partition in one response. They are decoded batch by batch when they are taken."""
 
-    def __init__(self, partition: TopicPartition, offset: int, data: PartitionData, is_committed: bool) -> None:
+    def __init__(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        data: PartitionData,
+        is_committed: bool,
+        selects: RecordFilter | None,
+    ) -> None:
         self.partition = partition
+        self._selects = selects
         self._batches = self._decode(offset, data, is_committed)
         self._records: list[ConsumedRecord] = []
         # Behind all batches that were decoded.
@@ -60,6 +72,8 @@ class _FetchedPartition:
             if found is None:
                 return None
             self._records, self._next_offset = found
+            if self._selects is not None:
+                self._records = list(filter(self._selects, self._records))
         taken, self._records = self._records[:max_records], self._records[max_records:]
         return taken, self._records[0].offset if self._records else self._next_offset
 
@@ -119,12 +133,16 @@ class PartitionConsumer:
         positions: Mapping[TopicPartition, int],
         *,
         isolation_level: int = READ_UNCOMMITTED,
+        selects: RecordFilter | None = None,
     ) -> None:
+        """`selects`: which records `poll` returns, by default all. Positions pass the others."""
+        self._selects = selects
         self.positions = dict(positions)
         self._cluster = cluster
         self._isolation_level = isolation_level
         self._fetched: deque[_FetchedPartition] = deque()
-        self._failing_since: float | None = None
+        # While partitions cannot be read.
+        self._retries: Retries | None = None
 
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read these partitions instead, from these offsets on."""
@@ -214,7 +232,8 @@ class PartitionConsumer:
                     failure = BrokerError(code, partition_text(partition))
                 elif row.records:
                     is_committed = self._isolation_level == READ_COMMITTED
-                    self._fetched.append(_FetchedPartition(partition, self.positions[partition], row, is_committed))
+                    position = self.positions[partition]
+                    self._fetched.append(_FetchedPartition(partition, position, row, is_committed, self._selects))
                     # The next response begins with the partitions of which this one has nothing.
                     self.positions[partition] = self.positions.pop(partition)
         if failure is not None:
@@ -223,13 +242,12 @@ class PartitionConsumer:
     def _note(self, failure: BrokerError | OSError | None) -> None:
         """Raise a failure that is final, or lasts; before the next poll, look the leaders up again."""
         if failure is None:
-            self._failing_since = None
+            self._retries = None
             return
-        self._failing_since = self._failing_since or monotonic()
+        self._retries = self._retries or Retries(self._cluster.on_wait, RETRY_FOR_S)
         is_final = isinstance(failure, BrokerError) and not failure.code.retriable
-        if is_final or monotonic() - self._failing_since > RETRY_FOR_S:
+        if is_final or not self._retries.again(failure):
             raise failure
         if isinstance(failure, OSError):
             self._cluster.reset()
         self._cluster.forget_topics()
-        sleep(RETRY_EVERY_S)

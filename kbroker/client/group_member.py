@@ -7,9 +7,10 @@ from kbroker.client.admin import describe_topics
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.groups import commit_offsets
 from kbroker.client.requests import by_topic, check
+from kbroker.client.retries import Retries
 from kbroker.common import TopicPartition
 from protocol.apis import ApiKey
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, error_name
 from protocol.messages.consumer_protocol import AssignedTopic, ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from protocol.messages.k11_classic_groups import (
     HeartbeatRequest,
@@ -67,21 +68,23 @@ class BlockingMember:
 
         Raises BrokerError, BrokerUnreachable.
         """
+        # A coordinator that cannot write refuses each new member id as an unknown one.
+        retries = Retries(self._cluster.on_wait, JOIN_TIMEOUT_S)
         while True:
             joined = self._join()
             if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                 self.member_id = joined.member_id
-            elif joined.error_code not in _REJOIN:
-                check(joined.error_code, self._subject)
+                continue
+            code = joined.error_code
+            if not code:
                 self.member_id, self.generation = joined.member_id, joined.generation_id
                 synced = self._sync(joined)
-                if synced.error_code not in _REJOIN:
-                    check(synced.error_code, self._subject)
+                code = synced.error_code
+                if not code:
                     self._heartbeat_at = monotonic() + HEARTBEAT_EVERY_S
                     return _decode_assignment(synced.assignment)
-                self._must_rejoin(synced.error_code)
-            else:
-                self._must_rejoin(joined.error_code)
+            if not self._must_rejoin(code) or not retries.again(f"{self._subject}: {error_name(code)}"):
+                check(code, self._subject)
 
     def heartbeat(self) -> bool:
         """Send a heartbeat if one is due. Returns False if the member must join again."""

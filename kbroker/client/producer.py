@@ -6,12 +6,13 @@ producer. One round of requests is in flight while the batches of the next one a
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from time import monotonic, sleep, time
+from time import monotonic, time
 from typing import NamedTuple
 
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.connection import BrokerConnection, BrokerUnreachable
 from kbroker.client.requests import TRANSACTION, BrokerError, check
+from kbroker.client.retries import Retries
 from kbroker.common import TopicPartition
 from protocol.errors import ErrorCode, known_error
 from protocol.messages.k00_produce import (
@@ -28,9 +29,8 @@ from protocol.records.compression import NONE
 
 ACKS_ALL = -1
 REQUEST_TIMEOUT_MS = 30_000
-# A batch is sent again for this time; after the shorter one, the caller learns what it waits for.
-DELIVERY_FOR_S, RETRY_EVERY_S = 30.0, 0.1
-SILENT_FOR_S = 1.5
+# A batch is sent again for this time.
+DELIVERY_FOR_S = 30.0
 NEW_TOPIC_FOR_S, UNKNOWN_TOPIC_FOR_S = 10.0, 1.5
 BATCH_BYTES = 256 << 10
 # What a record has beside key, value and headers in a batch, at most, if these are short.
@@ -64,10 +64,11 @@ class ProducerId(NamedTuple):
 class _Batch:
     """Records for one partition."""
 
-    __slots__ = ("encoded", "numbers", "partition", "records", "size")
+    __slots__ = ("began_s", "encoded", "numbers", "partition", "records", "size")
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
+        self.began_s = monotonic()
         self.records: list[NewRecord] = []
         # The positions of the records among those of the producer, from 1.
         self.numbers: list[int] = []
@@ -88,11 +89,12 @@ class BlockingProducer:
         acks: int = ACKS_ALL,
         codec: int = NONE,
         transactional_id: str | None = None,
-        on_wait: Callable[[str], None] = lambda reason: None,
+        batch_bytes: int | None = None,
         on_topic: Callable[[str, int], None] = lambda topic, partitions: None,
+        on_acknowledged: Callable[[int, float], None] = lambda records, seconds: None,
     ) -> None:
-        """`on_wait` is called with the reason when a batch is sent again for a second or two, once for each batch;
-        `on_topic` with a topic that was created, and its number of partitions.
+        """`on_topic` is called with a topic that was created, and its number of partitions; `on_acknowledged` for each
+        batch with its number of records and the seconds since its first one was added.
         """
         self.acknowledged = 0
         self.count = 0
@@ -101,7 +103,8 @@ class BlockingProducer:
         self._cluster = cluster
         self._acks, self._codec = acks, codec
         self._transactional_id = transactional_id
-        self._on_wait, self._on_topic = on_wait, on_topic
+        self._batch_bytes = BATCH_BYTES if batch_bytes is None else batch_bytes
+        self._on_topic, self._on_acknowledged = on_topic, on_acknowledged
         self._batches: dict[TopicPartition, _Batch] = {}
         self._sticky: dict[str, TopicPartition] = {}
         self._partition_counts: dict[str, int] = {}
@@ -116,7 +119,7 @@ class BlockingProducer:
         request = InitProducerIdRequest(
             transactional_id=self._transactional_id, transaction_timeout_ms=transaction_timeout_ms
         )
-        deadline = monotonic() + DELIVERY_FOR_S
+        retries = Retries(self._cluster.on_wait, DELIVERY_FOR_S)
         while True:
             if self._transactional_id is None:
                 response = self._cluster.request(request, InitProducerIdResponse)
@@ -125,9 +128,9 @@ class BlockingProducer:
                     self._transactional_id, request, InitProducerIdResponse, lambda found: found.error_code, TRANSACTION
                 )
             # A broker that has just started gets its producer ids from the controller.
-            if not known_error(response.error_code).retriable or monotonic() > deadline:
+            code = known_error(response.error_code)
+            if not code.retriable or not retries.again(f"no producer id: {code.name}"):
                 break
-            sleep(RETRY_EVERY_S)
         subject = "produce" if self._transactional_id is None else f"transactional id {self._transactional_id}"
         check(response.error_code, subject)
         self._producer_id = ProducerId(response.producer_id, response.producer_epoch)
@@ -164,7 +167,7 @@ class BlockingProducer:
         batch.size += len(key or b"") + len(value or b"") + RECORD_OVERHEAD_BYTES
         if headers:
             batch.size += sum(len(name) + len(content or b"") for name, content in names)
-        if batch.size >= BATCH_BYTES:
+        if batch.size >= self._batch_bytes:
             self._on_full(batch)
 
     def add_values(self, topic: str, values: Sequence[bytes]) -> None:
@@ -174,14 +177,14 @@ class BlockingProducer:
         while pos < len(values):
             batch = self._batch(self._target(topic, None, None))
             # As many as fit if all have the size of the first.
-            fitting = (BATCH_BYTES - batch.size) // (len(values[pos]) + RECORD_OVERHEAD_BYTES)
+            fitting = (self._batch_bytes - batch.size) // (len(values[pos]) + RECORD_OVERHEAD_BYTES)
             some = values[pos : pos + min(max(fitting, 1), MAX_VALUES)]
             batch.records += [(timestamp, None, value, ()) for value in some]
             batch.numbers += range(self.count + 1, self.count + 1 + len(some))
             batch.size += sum(map(len, some)) + len(some) * RECORD_OVERHEAD_BYTES
             self.count += len(some)
             pos += len(some)
-            if batch.size >= BATCH_BYTES:
+            if batch.size >= self._batch_bytes:
                 self._on_full(batch)
 
     def _batch(self, target: TopicPartition) -> _Batch:
@@ -221,23 +224,22 @@ class BlockingProducer:
         return count
 
     def _find_topic(self, topic: str) -> int:
-        deadline, is_new = monotonic() + NEW_TOPIC_FOR_S, False
+        retries, is_new = Retries(self._cluster.on_wait, NEW_TOPIC_FOR_S), False
         while True:
             try:
                 count = len(self._cluster.topic(topic).leaders)
             except BrokerError as error:
-                if not error.code.retriable or monotonic() > deadline:
-                    raise
                 if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not is_new:
                     is_new = True
                     if not self._cluster.create_by_metadata(topic):
                         # Kafka has the same error while it creates the topic, and if it creates none.
-                        deadline = monotonic() + UNKNOWN_TOPIC_FOR_S
+                        retries.for_s = UNKNOWN_TOPIC_FOR_S
+                if not error.code.retriable or not retries.again(error):
+                    raise
             else:
                 if is_new:
                     self._on_topic(topic, count)
                 return count
-            sleep(RETRY_EVERY_S)
 
     # Delivery.
 
@@ -307,7 +309,8 @@ class BlockingProducer:
                 failed += [(batch, error) for batch in led]
                 continue
             if self._acks == 0:
-                self.acknowledged += sum(len(batch.records) for batch in led)
+                for batch in led:
+                    self._acknowledge(batch)
             else:
                 self._in_flight.append((leader, led))
         return failed
@@ -333,7 +336,7 @@ class BlockingProducer:
                 row = rows.get(batch.partition)
                 code = known_error(row.error_code if row is not None else ErrorCode.UNKNOWN_SERVER_ERROR)
                 if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-                    self.acknowledged += len(batch.records)
+                    self._acknowledge(batch)
                 elif code.retriable or (code in _TOO_LARGE and len(batch.records) > 1):
                     failed.append((batch, BrokerError(code, str(batch.partition), row.error_message if row else None)))
                 else:
@@ -343,10 +346,13 @@ class BlockingProducer:
             raise fatal
         return failed
 
+    def _acknowledge(self, batch: _Batch) -> None:
+        self.acknowledged += len(batch.records)
+        self._on_acknowledged(len(batch.records), monotonic() - batch.began_s)
+
     def _deliver(self, failed: list[Failed]) -> None:
         """Send batches again until they are acknowledged. Raises DeliveryError at the deadline."""
-        started = monotonic()
-        has_waited = False
+        retries = Retries(self._cluster.on_wait, DELIVERY_FOR_S)
         while failed:
             again: list[_Batch] = []
             for batch, error in failed:
@@ -357,15 +363,10 @@ class BlockingProducer:
             if not again:
                 return
             batch, error = failed[0]
-            waited_s = monotonic() - started
-            if waited_s > DELIVERY_FOR_S:
+            if not retries.again(error):
                 if isinstance(error, BrokerError):
                     raise DeliveryError(batch.numbers[0], error.code, error.message)
                 raise BrokerUnreachable(str(error))
-            if waited_s > SILENT_FOR_S and not has_waited:
-                has_waited = True
-                self._on_wait(str(error))
-            sleep(RETRY_EVERY_S)
             if any(isinstance(error, OSError) for _, error in failed):
                 self._cluster.reset()
             self._cluster.forget_topics()

@@ -24,13 +24,13 @@ from typing import NamedTuple
 from kbroker.config.config_def import CLUSTER_WIDE, MEDIUM, ConfigKey, Validator
 from kbroker.config.validators import between
 from kbroker.config.values import BOOLEAN, INT, STRING, ConfigError, ConfigType, Value, invalid_value
+from kbroker.units import DURATION_UNITS_MS
 
 DELAY_LEVELS = "kbroker.delay.levels"
 # RocketMQ's.
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 MAX_LEVELS = 100
 
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)", re.ASCII)
 
 
@@ -41,7 +41,7 @@ def levels_ms(text: str) -> tuple[int, ...]:
     matches = [_LEVEL.fullmatch(part) for part in parts]
     if len(parts) > MAX_LEVELS or not all(matches):
         raise ValueError(f"Value must be 1 to {MAX_LEVELS} delays like 500ms, 10s, 5m, 2h or 1d, separated by spaces")
-    return tuple(int(match[1]) * _UNITS_MS[match[2]] for match in matches if match)
+    return tuple(int(match[1]) * DURATION_UNITS_MS[match[2]] for match in matches if match)
 
 
 def delay_levels(name: str, value: Value) -> None:

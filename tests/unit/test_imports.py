@@ -17,6 +17,7 @@ ROOT = Path(kbroker.__file__).parent.parent
 LAYERS = (
     "protocol",
     "common",
+    "units",
     "authorization",
     "client",
     "runtime",
@@ -41,7 +42,7 @@ LAYERS = (
 
 # Outside the layers: programs that reach brokers over the network, as any client does.
 CLIENTS = {
-    "cli": {"cli", "pipeline", "retry", "client", "common", "config", "protocol"},
+    "cli": {"cli", "pipeline", "retry", "client", "common", "units", "config", "protocol"},
     "retry": {"retry", "config"},
     "pipeline": {"pipeline", "client", "common", "config", "protocol"},
     "__main__": {"cli"},
@@ -201,6 +202,7 @@ PURE = (
     "kbroker/storage/log/leader_epoch_cache.py",
     "kbroker/storage/file_names.py",
     "kbroker/storage/producers/",
+    "kbroker/units.py",
     "protocol/",
 )
 # Files of those directories that carry out the decisions beside them.

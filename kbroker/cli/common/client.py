@@ -1,10 +1,12 @@
 """Access of the commands to brokers. The errors of clients leave this module as CliError."""
 
+import difflib
 import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from errno import ECONNREFUSED
+from time import monotonic
 from typing import TypeVar
 
 from kbroker.cli.common.errors import CliError, exception_text, usage_error
@@ -21,8 +23,9 @@ from protocol.schema.message import Message
 M = TypeVar("M", bound=Message)
 
 CLIENT_ID = "kbroker-cli"
-# A command says what it waits for after this time.
-SILENT_FOR_S = 1.5
+REPEAT_NOTE_S = 20.0
+# A message of Kafka's brokers and of kbroker's. Those about broker configs have a suggestion of kbroker.
+_UNKNOWN_CONFIG = re.compile(r"Unknown (?P<kind>topic|group) config name: (?P<name>\S+)")
 # What kbroker.client raises.
 CLIENT_ERRORS = (BrokerUnreachable, BrokerError, UnknownBroker, UnsupportedVersionError, MalformedError)
 
@@ -35,29 +38,41 @@ def parse_bootstrap(bootstrap: str) -> list[Address]:
     return [parse_host_port(server, "--bootstrap") for server in servers]
 
 
+def _wait_notes() -> Callable[[str], None]:
+    """Return what prints the reason of a wait, the same one a few times a minute at most."""
+    printed: dict[str, float] = {}
+
+    def note(reason: str) -> None:
+        now_s = monotonic()
+        if now_s - printed.get(reason, float("-inf")) > REPEAT_NOTE_S:
+            printed[reason] = now_s
+            print_note(f"waiting: {reason}")
+
+    return note
+
+
 @contextmanager
-def _reachable(bootstrap: str) -> Iterator[None]:
-    """Say what the command waits for, and what to do if no broker can be reached."""
-    note = threading.Timer(SILENT_FOR_S, print_note, [f"waiting for {bootstrap} to respond"])
-    note.daemon = True
-    note.start()
+def _reachable() -> Iterator[None]:
+    """Say what to do if no broker can be reached."""
     try:
         yield
     except BrokerUnreachable as error:
         hint = "start a broker with: kbroker start" if os.strerror(ECONNREFUSED) in str(error) else None
         raise CliError(str(error), hint=hint) from None
-    finally:
-        note.cancel()
 
 
 @contextmanager
 def admin_client(bootstrap: str, max_versions: Mapping[int, int] = MAX_VERSIONS) -> Iterator[ClusterClient]:
     """Connect to a cluster. Raises CliError if no bootstrap broker can be reached, and for the client's errors."""
     with ClusterClient(
-        parse_bootstrap(bootstrap), client_id=CLIENT_ID, security=current_security(), max_versions=max_versions
+        parse_bootstrap(bootstrap),
+        client_id=CLIENT_ID,
+        security=current_security(),
+        max_versions=max_versions,
+        on_wait=_wait_notes(),
     ) as cluster:
         try:
-            with _reachable(bootstrap):
+            with _reachable():
                 cluster.any_broker()
             yield cluster
         except CLIENT_ERRORS as error:
@@ -74,8 +89,23 @@ def client_error_text(error: Exception) -> str:
 
 
 def error_code_text(code: int, message: str | None = None) -> str:
-    """Return the broker's error message, or the meaning of its code, followed by the code's name."""
+    """Return the broker's error message, or the meaning of its code, followed by the code's name.
+
+    An unknown config has a suggestion.
+    """
     name = error_name(code)
+    if unknown := _UNKNOWN_CONFIG.fullmatch(message or ""):
+        # Only now, because definitions of configs take long.
+        from kbroker.config.definitions.group import GROUP_CONFIGS
+        from kbroker.config.definitions.topic import TOPIC_CONFIGS
+
+        known = TOPIC_CONFIGS if unknown["kind"] == "topic" else GROUP_CONFIGS
+        # A broker config such as log.retention.ms, or a similar name.
+        near = [name for name in known if unknown["name"].endswith(f".{name}")]
+        near = near or difflib.get_close_matches(unknown["name"], known, 1, 0.5)
+        message = f"{message} (did you mean {near[0]}?)" if near else message
+    elif code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+        message = message or "the name of a topic has 1 to 249 letters, digits, '.', '_' and '-'"
     return f"{message.rstrip('.')} ({name})" if message else name.replace("_", " ").capitalize() + f" ({name})"
 
 

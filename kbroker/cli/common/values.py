@@ -3,24 +3,17 @@
 Parsers raise CliError with the text that they could not parse.
 """
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 from typing import Literal, NamedTuple
 
 from kbroker.cli.common.errors import usage_error
+from kbroker.units import DURATION_UNITS_MS, config_number, duration_ms, size_bytes
 
 # The largest values of integer fields in Kafka's messages.
 INT16 = 2**15 - 1
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])i?b?|b)?", re.IGNORECASE)
-
-DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
-_DURATION = re.compile(r"(?:\d+(?:ms|[smhdw]))+")
-_DURATION_PART = re.compile(r"(\d+)(ms|[smhdw])")
-_ISO_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
@@ -34,13 +27,25 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
     return result
 
 
+def parse_configs(texts: Iterable[str]) -> dict[str, str]:
+    """Parse `NAME=VALUE` texts of configs. Durations and sizes with units become plain numbers."""
+    return {name: _config_value(name, value) for name, value in parse_assignments(texts).items()}
+
+
+def _config_value(name: str, text: str) -> str:
+    try:
+        return config_number(name, text)
+    except ValueError as error:
+        raise usage_error(str(error)) from None
+
+
 def parse_config_changes(
     set_: Sequence[str], unset: Sequence[str], append: Sequence[str], subtract: Sequence[str]
 ) -> dict[str, tuple[str, str | None]]:
     """Return (operation, value) by config name. One request changes a config at most once (KIP-339)."""
     listed: list[tuple[str, str, str | None]] = [("DELETE", name, None) for name in unset]
     for operation, texts in (("SET", set_), ("APPEND", append), ("SUBTRACT", subtract)):
-        listed += [(operation, name, value) for text in texts for name, value in parse_assignments([text]).items()]
+        listed += [(operation, name, value) for text in texts for name, value in parse_configs([text]).items()]
     changes: dict[str, tuple[str, str | None]] = {}
     for operation, name, value in listed:
         if name in changes:
@@ -60,10 +65,10 @@ def parse_integer(text: str, what: str) -> int:
 
 def parse_size(text: str) -> int:
     """Parse a size such as 128MiB, 1.5g or 4096 into bytes; all units are powers of 1024."""
-    match = _SIZE.fullmatch(text)
-    if match is None:
+    size = size_bytes(text)
+    if size is None:
         raise usage_error(f"expected a size such as 128MiB or 1GiB, not {text!r}")
-    return int(float(match[1]) * 1024 ** " kmgt".index((match[2] or " ").lower()))
+    return size
 
 
 def parse_rate(text: str) -> int:
@@ -76,18 +81,10 @@ def parse_rate(text: str) -> int:
 
 def parse_duration_ms(text: str) -> int:
     """Parse `90s`, `1h30m`, `250ms`, or ISO 8601 as Kafka's tools accept it (`P1DT2H`), into milliseconds."""
-    if _DURATION.fullmatch(text):
-        return sum(int(count) * DURATION_UNITS_MS[unit] for count, unit in _DURATION_PART.findall(text))
-    match = _ISO_DURATION.fullmatch(text)
-    if match is None or not any(match.groups()):
+    milliseconds = duration_ms(text)
+    if milliseconds is None:
         raise usage_error(f"expected a duration such as 90s, 1h30m or P1DT2H, not {text!r}")
-    days, hours, minutes, seconds = match.groups(default="0")
-    return (
-        int(days) * DURATION_UNITS_MS["d"]
-        + int(hours) * DURATION_UNITS_MS["h"]
-        + int(minutes) * DURATION_UNITS_MS["m"]
-        + round(float(seconds) * 1000)
-    )
+    return milliseconds
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
@@ -114,7 +111,7 @@ def parse_time_ms(text: str, now_ms: int) -> int:
 
 def is_relative_time(text: str) -> bool:
     """Return whether `parse_time_ms` reads this text as a duration before now."""
-    return text[:1].isdigit() and not text.isdigit() and _DURATION.fullmatch(text) is not None
+    return text[:1].isdigit() and duration_ms(text) is not None
 
 
 def parse_date(text: str) -> str:

@@ -144,7 +144,7 @@ def set_(
 ) -> None:
     """Set configs of a resource: all of them, or none if the broker rejects one.
 
-    Example: kbroker configs set topic orders retention.ms=86400000
+    Example: kbroker configs set topic orders retention.ms=7d segment.bytes=64MiB
 
     Example: kbroker configs set broker --default log.cleaner.threads=2
     """

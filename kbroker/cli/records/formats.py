@@ -8,7 +8,8 @@ not UTF-8 are in `key_base64` and `value_base64`, so that `produce` reads everyt
 import base64
 import binascii
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from kbroker.cli.common.errors import CliError, usage_error
@@ -144,6 +145,43 @@ def to_plain(record: ConsumedRecord, separator: bytes | None) -> bytes:
     """Return the value, after the key if there is a separator; null is printed as nothing."""
     value: bytes = record.value or b""
     return value if separator is None else (record.key or b"") + separator + value
+
+
+# The fields of --format, with kcat's letters.
+_FIELDS: dict[str, Callable[[ConsumedRecord], bytes]] = {
+    "t": lambda record: record.topic.encode(),
+    "p": lambda record: b"%d" % record.partition,
+    "o": lambda record: b"%d" % record.offset,
+    "T": lambda record: b"%d" % record.timestamp,
+    "k": lambda record: record.key or b"",
+    "s": lambda record: record.value or b"",
+    "K": lambda record: b"%d" % (-1 if record.key is None else len(record.key)),
+    "S": lambda record: b"%d" % (-1 if record.value is None else len(record.value)),
+    "h": lambda record: b",".join(
+        [name.encode() + b"=" + (b"NULL" if content is None else content) for name, content in record.headers]
+    ),
+    "%": lambda record: b"%",
+}
+_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\"}
+_FORMAT_PART = re.compile(r"(?P<text>[^%\\]+)|%(?P<field>.?)|\\(?P<escape>x[0-9a-fA-F]{2}|.?)", re.DOTALL)
+
+
+def parse_format(text: str) -> Callable[[ConsumedRecord], bytes]:
+    """Return the function that formats a record as --format says. Raises CliError for another letter than kcat's."""
+    template = b""
+    fields: list[Callable[[ConsumedRecord], bytes]] = []
+    for part in _FORMAT_PART.finditer(text):
+        escape, field = part["escape"], part["field"]
+        if part["text"] is not None:
+            template += part["text"].encode()
+        elif field in _FIELDS:
+            template += b"%b"
+            fields.append(_FIELDS[field])
+        elif escape is not None and (escape in _ESCAPES or len(escape) == 3):
+            template += (_ESCAPES.get(escape) or bytes.fromhex(escape[1:])).replace(b"%", b"%%")
+        else:
+            raise usage_error(f"--format: {part[0]!r} is none of %{' %'.join(_FIELDS)} \\n \\r \\t \\\\ \\xHH")
+    return lambda record: template % tuple([field(record) for field in fields])
 
 
 def to_terminal(record: ConsumedRecord, colors: bool) -> bytes:

@@ -1,10 +1,8 @@
 """Reads and prints records, between offsets of partitions or as a member of a group."""
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
@@ -12,7 +10,6 @@ from kbroker.cli.common.client import partition_leaders, select_partitions
 from kbroker.cli.common.output import ProgressBar
 from kbroker.cli.common.stop_signals import Interrupts
 from kbroker.cli.common.values import PartitionPosition, TopicPartitions
-from kbroker.cli.records.formats import to_json, to_plain, to_terminal
 from kbroker.client.admin import EARLIEST, LATEST, READ_UNCOMMITTED, list_offsets
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
@@ -96,18 +93,14 @@ COMMIT_EVERY_S = 1.0
 class Printer:
     """Writes records to standard output, all records of a poll in one write."""
 
-    def __init__(self, *, as_json: bool, separator: bytes | None, for_terminal: bool) -> None:
-        # Returns the line of a record, without its line end.
-        self._line: Callable[[ConsumedRecord], bytes] = partial(to_plain, separator=separator)
-        if as_json:
-            self._line = to_json
-        elif for_terminal:
-            self._line = partial(to_terminal, colors="NO_COLOR" not in os.environ)
+    def __init__(self, line: Callable[[ConsumedRecord], bytes], end: bytes = b"\n") -> None:
+        """`line` returns the text of a record, without the `end` of each."""
+        self._line, self._end = line, end
 
     def print(self, records: Iterable[ConsumedRecord]) -> None:
         """Write and flush, so that offsets committed afterwards are those of printed records."""
         out = sys.stdout.buffer
-        unwritten = memoryview(b"\n".join([*map(self._line, records), b""]))
+        unwritten = memoryview(self._end.join([*map(self._line, records), b""]))
         while unwritten:
             # With PYTHONUNBUFFERED this is a bare write(2), which may write a part only.
             unwritten = unwritten[out.write(unwritten) :]
@@ -139,10 +132,11 @@ def consume_partitions(
     printer: Printer,
     max_records: int | None,
     interrupts: Interrupts,
+    is_filtered: bool = False,
 ) -> None:
-    """Print the records within the bounds, at most `max_records`."""
+    """Print the records within the bounds, at most `max_records`. `is_filtered`: nobody knows how many these are."""
     total = max_records
-    if bounds.begin.keys() <= bounds.end.keys():
+    if not is_filtered and bounds.begin.keys() <= bounds.end.keys():
         count = sum(max(bounds.end[tp] - begin, 0) for tp, begin in bounds.begin.items())
         total = count if max_records is None else min(max_records, count)
     with ProgressBar("consuming", total, enabled=not sys.stdout.isatty()) as progress:
@@ -159,12 +153,17 @@ class GroupReader:
     """Reads as a member of a group, and commits the offsets of records after they are printed (at least once)."""
 
     def __init__(
-        self, cluster: ClusterClient, group: str, topics: list[str], start: PartitionPosition, isolation_level: int
+        self,
+        cluster: ClusterClient,
+        consumer: PartitionConsumer,
+        group: str,
+        topics: list[str],
+        start: PartitionPosition,
     ) -> None:
         """`start`: where partitions without a committed offset are read from, earliest or latest."""
         self._cluster, self._group, self._start = cluster, group, start
         self._member = BlockingMember(cluster, group, topics)
-        self._consumer = PartitionConsumer(cluster, {}, isolation_level=isolation_level)
+        self._consumer = consumer
         self._is_joined = False
         # Behind the printed records, and what of this is committed; the ends of the logs when they were assigned.
         self._printed: Offsets = {}

@@ -66,14 +66,14 @@ def produce(
     parse = record_from_json if as_json else partial(record_from_line, separator=separator)
     # Values that need no record of their own.
     is_plain = not as_json and separator is None and key is None and not headers and partition is None
-    acks_number, codec = _parse_acks(acks), _parse_codec(compression)
+    acks_number, codec = parse_acks(acks), parse_codec(compression)
     lines = (
         iter([[value.encode(errors="surrogateescape") for value in values]])
         if values
         else _read_lines(_open(file), interactive=file is None and os.isatty(STDIN))
     )
     with admin_client(bootstrap) as cluster:
-        producer = BlockingProducer(cluster, acks=acks_number, codec=codec, on_wait=_note_wait, on_topic=_note_topic)
+        producer = BlockingProducer(cluster, acks=acks_number, codec=codec, on_topic=_note_topic)
         with _delivery_errors(producer):
             for some in lines:
                 if not some:
@@ -114,25 +114,21 @@ def _delivery_errors(producer: BlockingProducer) -> Iterator[None]:
         raise CliError(f"{client_error_text(error)} ({acknowledged} acknowledged)") from None
     except BrokerError as error:
         if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise CliError(f"{error.subject} does not exist") from None
+            raise CliError(f"{error.subject} does not exist (create it with: kbroker topics create)") from None
         raise
-
-
-def _note_wait(reason: str) -> None:
-    print_note(f"waiting: {reason}")
 
 
 def _note_topic(topic: str, partitions: int) -> None:
     print_note(f"created topic {topic} with {count_text(partitions, 'partition')}")
 
 
-def _parse_acks(text: str) -> int:
+def parse_acks(text: str) -> int:
     if text not in _ACKS:
         raise usage_error(f"--acks must be 0, 1 or all, not {text!r}")
     return _ACKS[text]
 
 
-def _parse_codec(text: str | None) -> int:
+def parse_codec(text: str | None) -> int:
     if text in (None, "none"):
         return NONE
     if text not in CODEC_NAMES[1:]:

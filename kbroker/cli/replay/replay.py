@@ -28,7 +28,7 @@ from kbroker.cli.common.values import (
     count_text,
     format_size,
     format_timestamp,
-    parse_assignments,
+    parse_configs,
     parse_duration_ms,
     parse_time_ms,
 )
@@ -259,7 +259,7 @@ def replay(
         groups = (ALL_GROUPS,) if ALL in (restore_groups or ()) else tuple(restore_groups or ())
         by_key = partitions_by == "key"
         request = ReplayRequest(selection, names, by_key, origin_headers, append, compression, groups, group_prefix)
-    configs = parse_assignments(config or [])
+    configs = parse_configs(config or [])
     with pipeline_errors():
         _check_before_spark(directory, topics or [], bootstrap)
     with (

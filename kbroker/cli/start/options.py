@@ -7,6 +7,7 @@ This module is loaded before the first accepted connection: it imports only what
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from errno import EADDRINUSE
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from kbroker.config.broker.listeners import PLAINTEXT, PROTOCOLS
 from kbroker.config.definitions.broker import BROKER_CONFIGS, strip_listener_prefix
 from kbroker.config.sources.static_configs import StaticConfig, StaticConfigs, from_environment, merge_sources
 from kbroker.config.values import PASSWORD
+from kbroker.units import config_number
 
 if TYPE_CHECKING:
     from kbroker.config.broker.security import FirstUser
@@ -107,7 +109,8 @@ def parse_first_users(specs: Sequence[str]) -> list["FirstUser"]:
 def load_properties(options: StartOptions, environment: Mapping[str, str]) -> tuple[StaticConfigs, list[str]]:
     """Return the properties with their origins, and warnings about properties that are ignored.
 
-    Raises CliError for options and files that cannot be parsed; property names and values are not validated.
+    Durations and sizes with units are plain numbers then. Raises CliError for options and files that cannot be parsed;
+    property names and values are not validated otherwise.
     """
     from_file, warnings = ({}, []) if options.config is None else _read_file(options.config)
     properties = merge_sources(
@@ -122,6 +125,11 @@ def load_properties(options: StartOptions, environment: Mapping[str, str]) -> tu
         properties.setdefault("listener.security.protocol.map", StaticConfig(protocols, "--listen"))
     if "log.dir" not in properties:
         properties.setdefault("log.dirs", StaticConfig(DEFAULT_DATA_DIR, DEFAULT_ORIGIN))
+    for name, source in properties.items():
+        try:
+            properties[name] = source._replace(text=config_number(name, source.text))
+        except ValueError as error:
+            raise CliError(f"{error} (from {source.origin})") from None
     return properties, warnings
 
 
@@ -221,7 +229,8 @@ def print_ready(bootstrap: str) -> None:
 
 def failure_text(error: Exception) -> str:
     if not isinstance(error, ConfigError):
-        return f"the broker cannot run: {exception_text(error)}"
+        hint = " (see --listen HOST:PORT)" if isinstance(error, OSError) and error.errno == EADDRINUSE else ""
+        return f"the broker cannot run: {exception_text(error)}{hint}"
     if "inter.broker.listener.name" in str(error) or "advertised.listeners" not in str(error):
         return str(error)
     return f"{error} (see --advertise HOST:PORT)"

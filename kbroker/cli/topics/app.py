@@ -11,7 +11,7 @@ from kbroker.cli.common.deletion import DeletionOptions, DryRun
 from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap, PlanOptions, Yes, argument, option
 from kbroker.cli.common.output import ProgressBar, confirm
-from kbroker.cli.common.values import INT16, INT32, count_text, parse_assignments, parse_config_changes
+from kbroker.cli.common.values import INT16, INT32, count_text, parse_config_changes, parse_configs
 from kbroker.cli.configs.requests import Resource, alter_configs
 from kbroker.cli.topics.describe import describe, remove_partitions
 from kbroker.cli.topics.list_topics import list_topics
@@ -114,7 +114,7 @@ def alter(
 
     Example: kbroker topics alter orders --replication-factor 3 --throttle 50MiB
 
-    Example: kbroker topics alter orders --partitions 12 --set retention.ms=86400000 --unset segment.ms
+    Example: kbroker topics alter orders --partitions 12 --set retention.ms=7d --unset segment.ms
     """
     changes = parse_config_changes(set_ or [], unset or [], append or [], subtract or [])
     others = bool(changes) or partitions is not None
@@ -187,10 +187,10 @@ def create(
 ) -> None:
     """Create topics.
 
-    Example: kbroker topics create orders --partitions 6 --config retention.ms=86400000
+    Example: kbroker topics create orders --partitions 6 --config retention.ms=7d
     """
     view_configs = {"kbroker.view.of": view_of, "kbroker.view.filter": view_filter}
-    configs = parse_assignments(config or []) | {name: text for name, text in view_configs.items() if text is not None}
+    configs = parse_configs(config or []) | {name: text for name, text in view_configs.items() if text is not None}
     new_topic = TopicSpec(partitions or -1, replication_factor or -1, configs)
     action = "could be created" if validate_only else "created"
     with admin_client(bootstrap) as client:

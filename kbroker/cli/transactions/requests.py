@@ -5,16 +5,17 @@ partition knows which producers have a transaction open there. A transaction han
 unknown to its coordinator.
 """
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kbroker.cli.common.client import error_code_text, raise_error
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.output import ProgressBar
-from kbroker.client.admin import MAX_PARTITIONS, RETRY_EVERY_S, RETRY_FOR_S, chunks, describe_cluster
+from kbroker.client.admin import MAX_PARTITIONS, RETRY_FOR_S, chunks, describe_cluster
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import COORDINATOR_ERRORS, TRANSACTION, Partition, by_topic
+from kbroker.client.retries import Retries
+from protocol.errors import error_name
 from protocol.messages.k61_describe_producers import DescribeProducersRequest, DescribeProducersResponse, TopicRequest
 from protocol.messages.k65_describe_transactions import (
     DescribeTransactionsRequest,
@@ -47,13 +48,12 @@ def list_transactions(client: ClusterClient, selection: ListTransactionsRequest)
 def _list_transactions_of(
     client: ClusterClient, broker_id: int, selection: ListTransactionsRequest
 ) -> ListTransactionsResponse:
-    deadline = time.monotonic() + RETRY_FOR_S
+    retries = Retries(client.on_wait, RETRY_FOR_S)
     while True:
         response = client.request(selection, ListTransactionsResponse, broker_id)
-        if response.error_code not in COORDINATOR_ERRORS or time.monotonic() >= deadline:
+        if response.error_code not in COORDINATOR_ERRORS or not retries.again(error_name(response.error_code)):
             raise_error(response.error_code)
             return response
-        time.sleep(RETRY_EVERY_S)
 
 
 def describe_transaction(client: ClusterClient, transactional_id: str) -> TransactionState:

@@ -36,7 +36,7 @@ def broker(tmp_path: Path, try_kbroker: Kbroker, monkeypatch: pytest.MonkeyPatch
     broker = BrokerProcess(tmp_path)
     broker.data_dir = tmp_path / "kbroker-data"
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "server.properties").write_text("log.retention.hours=72\n")
+    (tmp_path / "server.properties").write_text("log.retention.hours=3d\n")
     try:
         broker.start()
         monkeypatch.setenv("KBROKER_BOOTSTRAP", broker.bootstrap)

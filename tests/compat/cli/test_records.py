@@ -113,6 +113,21 @@ def test_a_group_continues_at_its_committed_offsets(kbroker: Kbroker, name: str,
     assert kbroker("consume", name, "--group", group).out == "f\n"
 
 
+def test_records_are_selected_and_formatted(kbroker: Kbroker, name: str, group: str) -> None:
+    kbroker("topics", "create", name, "--partitions", "1", "--config", "segment.bytes=16MiB")
+    kbroker("produce", name, "--key-separator", ":", stdin="".join(f"k{n % 3}:value {n}\n" for n in range(12)))
+    kbroker("produce", name, "last", "--header", "h=1")
+    assert kbroker("consume", name, "--key", "k1", "--count", "2", "--format", r"%o %k %s\n").out == (
+        "1 k1 value 1\n4 k1 value 4\n"
+    )
+    assert kbroker("consume", name, "--grep", "(1|7)$", "--values").out == "value 1\nvalue 7\nvalue 11\n"
+    assert kbroker("consume", name, "--header", "h=1", "--grep", "l.st").out == "last\n"
+    assert kbroker("consume", name, "--key", "k0", "--from", "4", "--to", "9").out == "value 6\n"
+    # The group has read the others, too.
+    assert kbroker("consume", name, "--group", group, "--key", "k2", "--count", "1").out == "value 2\n"
+    assert kbroker("consume", name, "--group", group, "--grep", "5|3").out == "value 5\n"
+
+
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_compressed_records_arrive(kbroker: Kbroker, name: str, codec: str) -> None:
     kbroker("topics", "create", name, "--partitions", "1")

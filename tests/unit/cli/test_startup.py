@@ -81,6 +81,6 @@ def test_a_command_imports_its_own_package_and_none_of_the_broker(args: list[str
     assert command_packages(modules) == packages
     assert not modules & LIBRARIES
     ours = {module.split(".")[1] for module in modules if module.startswith("kbroker.")}
-    assert ours == {"cli", "client", "common"}
+    assert ours == {"cli", "client", "common", "units"}
     codecs = set() if packages == {"records"} else {"protocol.records"}
     assert not modules & {*codecs, "protocol.fast"}

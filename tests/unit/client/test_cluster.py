@@ -5,7 +5,7 @@ from time import monotonic
 
 import pytest
 
-from kbroker.client import admin, cluster, groups
+from kbroker.client import admin, cluster, groups, retries
 from kbroker.client.cluster import ClusterClient, UnknownBroker
 from kbroker.client.connection import BrokerUnreachable
 from kbroker.client.group_descriptions import GroupOverview, group_overviews
@@ -50,8 +50,8 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Start brokers 1, 2, ..., and return a client that knows the addresses of all."""
     running: list[SocketBroker] = []
     clients: list[ClusterClient] = []
-    for module, name in ((cluster, "READ_EVERY_S"), (cluster, "COORDINATOR_EVERY_S"), (admin, "RETRY_EVERY_S")):
-        monkeypatch.setattr(module, name, 0.0)
+    for module in (retries, admin):
+        monkeypatch.setattr(module, "RETRY_EVERY_S", 0.0)
 
     def start_brokers(count: int, **versions: int) -> tuple[ClusterClient, list[SocketBroker]]:
         limits = {ApiKey[name.upper()]: version for name, version in versions.items()}

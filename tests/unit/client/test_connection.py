@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from kbroker.client import connection as connection_module
 from kbroker.client.connection import NEGOTIATION_TIMEOUT_S, BrokerConnection, BrokerUnreachable
 from protocol.apis import ApiKey
 from protocol.client import UnsupportedVersionError
@@ -33,6 +34,27 @@ def test_several_requests_are_in_flight(broker: SocketBroker) -> None:
             connection.send(MetadataRequest(topics=None))
         assert [connection.receive(MetadataResponse).cluster_id for _ in range(3)] == ["abc"] * 3
         assert connection.request(MetadataRequest(topics=[]), MetadataResponse).cluster_id == "abc"
+
+
+def test_a_response_that_takes_long_is_reported_once(broker: SocketBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "SILENT_FOR_S", 0.05)
+    reported = threading.Event()
+    waits: list[str] = []
+
+    def report(reason: str) -> None:
+        waits.append(reason)
+        reported.set()
+
+    def respond(request: object) -> MetadataResponse:
+        assert reported.wait(10.0)
+        return MetadataResponse(cluster_id="late")
+
+    with connect(broker) as connection:
+        connection.on_wait = report
+        connection.request(MetadataRequest(topics=None), MetadataResponse)
+        broker.handlers[ApiKey.METADATA] = respond
+        assert connection.request(MetadataRequest(topics=None), MetadataResponse).cluster_id == "late"
+        assert waits == [f"no response from 127.0.0.1:{broker.port}"]
 
 
 def test_requests_that_name_topics_have_the_last_version_with_names(broker: SocketBroker) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kbroker.client import consumer as consumer_module
+from kbroker.client import retries
 from kbroker.client.admin import READ_COMMITTED
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import LOG_APPEND_TIME, PartitionConsumer
@@ -44,7 +45,7 @@ Start = Callable[..., tuple[PartitionConsumer, list[FetchRequest]]]
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Return a consumer of TP from offset 0, whose broker responds to each fetch with the next partition data."""
-    monkeypatch.setattr(consumer_module, "RETRY_EVERY_S", 0.0)
+    monkeypatch.setattr(retries, "RETRY_EVERY_S", 0.0)
     opened: list[Any] = []
 
     def open_consumer(*responses: PartitionData, **settings: Any) -> tuple[PartitionConsumer, list[FetchRequest]]:
@@ -112,6 +113,18 @@ def test_after_a_deletion_it_reads_from_the_log_start(start: Start) -> None:
     consumer, _ = start(deleted, PartitionData(records=batch(7, b"a")))
     assert consumer.poll(10) == []
     assert [record.offset for record in consumer.poll(10)] == [7]
+
+
+def test_records_that_are_not_selected_are_passed(start: Start) -> None:
+    first, second = batch(0, b"x1", b"2", b"x3", b"4"), batch(4, b"5")
+    consumer, _ = start(
+        PartitionData(records=first + second), selects=lambda record: (record.value or b"").startswith(b"x")
+    )
+    assert [record.offset for record in consumer.poll(1)] == [0]
+    # Up to the next one that is selected.
+    assert consumer.positions == {TP: 2}
+    assert [record.offset for record in consumer.poll(5)] == [2]
+    assert consumer.positions == {TP: 5}
 
 
 def test_a_leader_that_moves_is_asked_again_until_the_deadline(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kbroker.client import group_member
+from kbroker.client import group_member, retries
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.group_member import BlockingMember, range_assignment
 from kbroker.client.requests import BrokerError
@@ -42,6 +42,8 @@ class FakeCoordinator:
 
     def __init__(self) -> None:
         self.errors: list[int] = []
+        # As on a full disk.
+        self.refuses_members = False
         self.joins: list[JoinGroupRequest] = []
         self.broker = SocketBroker(
             {
@@ -72,6 +74,8 @@ class FakeCoordinator:
         self.joins.append(request)
         if not request.member_id:
             return JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m", protocol_name="")
+        if self.refuses_members:
+            return JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         member = JoinGroupResponseMember(member_id="m", metadata=request.protocols[0].metadata)
         return JoinGroupResponse(
             generation_id=len(self.joins), protocol_name="range", leader="m", member_id="m", members=[member]
@@ -97,6 +101,21 @@ def test_the_first_member_gets_its_id_and_assigns_all_partitions(group: tuple[Bl
     assert [request.member_id for request in coordinator.joins] == ["", "m"]
     assert member.heartbeat()
     assert member.commit({TopicPartition("t", 0): 5})
+
+
+def test_a_coordinator_that_refuses_each_member_is_not_asked_in_a_busy_loop(
+    group: tuple[BlockingMember, FakeCoordinator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member, coordinator = group
+    coordinator.refuses_members = True
+    monkeypatch.setattr(group_member, "JOIN_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(retries, "SILENT_FOR_S", 0.1)
+    waits: list[str] = []
+    member._cluster.on_wait = waits.append
+    with pytest.raises(BrokerError, match="group g: UNKNOWN_MEMBER_ID"):
+        member.join()
+    assert "group g: UNKNOWN_MEMBER_ID" in waits
+    assert len(coordinator.joins) <= 12
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kbroker.client import producer as producer_module
+from kbroker.client import retries
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.connection import BrokerUnreachable
 from kbroker.client.producer import BlockingProducer, DeliveryError, UnknownPartition
@@ -70,7 +71,7 @@ Open = Callable[..., tuple[BlockingProducer, FakeLeader]]
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Start a leader, and return a producer that is connected to it."""
-    monkeypatch.setattr(producer_module, "RETRY_EVERY_S", 0.0)
+    monkeypatch.setattr(retries, "RETRY_EVERY_S", 0.0)
     opened: list[tuple[ClusterClient, FakeLeader]] = []
 
     def open_producer(partitions: int = 1, **settings: Any) -> tuple[BlockingProducer, FakeLeader]:
@@ -198,9 +199,10 @@ def test_a_batch_that_is_too_large_is_split(start: Open) -> None:
 
 def test_what_it_waits_for_is_reported_and_named_at_the_deadline(start: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(range(1000))
-    monkeypatch.setattr(producer_module, "monotonic", lambda: float(next(times)))
+    monkeypatch.setattr(retries, "monotonic", lambda: float(next(times)))
     waits: list[str] = []
-    producer, leader = start(on_wait=waits.append)
+    producer, leader = start()
+    producer._cluster.on_wait = waits.append
     leader.errors += [{"error_code": ErrorCode.KAFKA_STORAGE_ERROR} for _ in range(100)]
     producer.add_values("t", [b"a"])
     with pytest.raises(DeliveryError, match="record 1: KAFKA_STORAGE_ERROR"):

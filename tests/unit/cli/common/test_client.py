@@ -23,6 +23,21 @@ def test_error_texts() -> None:
     assert str(topic_error("t", 3)) == "topic t does not exist"
 
 
+@pytest.mark.parametrize(
+    ("unknown", "suggestion"),
+    [
+        ("topic config name: retention", " (did you mean retention.ms?)"),
+        ("topic config name: retention_ms", " (did you mean retention.ms?)"),
+        ("topic config name: log.retention.ms", " (did you mean retention.ms?)"),
+        ("topic config name: zzz", ""),
+        ("group config name: consumer.session.timeout", " (did you mean consumer.session.timeout.ms?)"),
+        ("broker config name: retention.ms (did you mean log.retention.ms?)", ""),
+    ],
+)
+def test_an_unknown_config_has_a_suggestion(unknown: str, suggestion: str) -> None:
+    assert error_code_text(40, f"Unknown {unknown}") == f"Unknown {unknown}{suggestion} (INVALID_CONFIG)"
+
+
 def test_selected_partitions_must_exist() -> None:
     known = {("a", 0): 1, ("a", 1): 2, ("b", 0): 1}
     assert select_partitions(known, []) == known

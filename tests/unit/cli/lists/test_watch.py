@@ -12,7 +12,7 @@ import pytest
 
 from kbroker.cli.common import output
 from kbroker.cli.common.errors import CliError
-from kbroker.client import cluster
+from kbroker.client import retries
 from tests.unit.cli.lists.conftest import Run
 
 
@@ -107,13 +107,13 @@ def test_a_closed_pipe_ends_it(bootstrap: str) -> None:
 
 
 def test_a_broker_that_does_not_respond_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "SILENT_FOR_S", 0.02)
+    monkeypatch.setattr(retries, "SILENT_FOR_S", 0.02)
     monkeypatch.setattr("kbroker.client.connection.NEGOTIATION_TIMEOUT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         for command in ("topics list", "groups describe g", "cluster info", "transactions list", "users list"):
             outcome = run(f"{command} -b {address}")
             note, error = outcome.err.splitlines()
-            assert note == f"waiting for {address} ..."
+            assert note == f"waiting: no response from {address}"
             assert "no response to the first request" in error
             assert outcome.status == 1

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kbroker.cli.common.values import PartitionPosition
+from kbroker.cli.records.consume import RecordSelection
 from kbroker.cli.records.polling import Printer, resolve_position
 from kbroker.client.consumer import CREATE_TIME, ConsumedRecord
 from kbroker.common import TopicPartition
@@ -43,8 +44,38 @@ def test_with_follow_the_end_may_be_a_future_offset() -> None:
     }
 
 
-def record(value: bytes) -> ConsumedRecord:
-    return ConsumedRecord("t", 0, 0, 0, CREATE_TIME, None, value, ())
+def record(
+    value: bytes | None, key: bytes | None = None, headers: tuple[tuple[str, bytes | None], ...] = ()
+) -> ConsumedRecord:
+    return ConsumedRecord("t", 0, 0, 0, CREATE_TIME, key, value, headers)
+
+
+@pytest.mark.parametrize(
+    ("selection", "selected"),
+    [
+        (RecordSelection(grep="^a.*é$"), ["accents"]),
+        (RecordSelection(grep=""), ["accents", "empty", "headers", "null"]),
+        (RecordSelection(key="k"), ["accents"]),
+        (RecordSelection(key=""), ["empty"]),
+        (RecordSelection(header=["h=1"]), ["empty", "headers"]),
+        (RecordSelection(header=["h=1", "h="]), ["headers"]),
+        (RecordSelection(grep="x", header=["h=1"]), []),
+    ],
+)
+def test_records_are_selected_by_all_conditions(selection: RecordSelection, selected: list[str]) -> None:
+    records = {
+        "accents": record("a b é".encode(), b"k"),
+        "empty": record(b"\xff", b"", (("h", b"1"),)),
+        "headers": record(b"x"[:0], None, (("h", b"1"), ("h", b""))),
+        "null": record(None, b"kk", (("h", None),)),
+    }
+    selects = selection.filter()
+    assert selects is not None
+    assert [name for name, each in records.items() if selects(each)] == selected
+
+
+def test_without_a_condition_there_is_no_filter() -> None:
+    assert RecordSelection().filter() is None
 
 
 class PartialWriter(io.BytesIO):
@@ -57,5 +88,5 @@ class PartialWriter(io.BytesIO):
 def test_partial_writes_are_continued(monkeypatch: pytest.MonkeyPatch) -> None:
     out = PartialWriter()
     monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(buffer=out))
-    Printer(as_json=False, separator=None, for_terminal=False).print([record(b"one"), record(b""), record(b"three")])
+    Printer(lambda record: record.value or b"").print([record(b"one"), record(b""), record(b"three")])
     assert out.getvalue() == b"one\n\nthree\n"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.records.formats import (
     ProducerRecord,
+    parse_format,
     parse_headers,
     printable,
     record_from_json,
@@ -106,6 +107,32 @@ def test_plain_output_is_the_value_unchanged() -> None:
     assert to_plain(consumed(b"k", b"\xff\x00"), None) == b"\xff\x00"
     assert to_plain(consumed(b"k", b"v"), b"\t") == b"k\tv"
     assert to_plain(consumed(None, None), b"\t") == b"\t"
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        (r"%t %p %o %T\n", b"orders 3 17 1795000000000\n"),
+        (r"%k=%s\t%K/%S", b"k%d=v\xff\t3/2"),
+        ("%h", b"h=1,n=NULL,h="),
+        (r"100%% \\ \x25s \x00", b"100% \\ %s \0"),
+        ("é\n", "é\n".encode()),
+        ("", b""),
+    ],
+)
+def test_a_format_has_the_letters_of_kcat(format: str, text: bytes) -> None:
+    assert parse_format(format)(consumed(b"k%d", b"v\xff", [("h", b"1"), ("n", None), ("h", b"")])) == text
+
+
+def test_null_has_the_length_minus_one_in_a_format() -> None:
+    assert parse_format("[%k%s]%K%S")(consumed(None, None)) == b"[]-1-1"
+
+
+@pytest.mark.parametrize("format", ["%q", "%", "a\\", r"\x2", r"\e", "%5s"])
+def test_other_letters_are_wrong_usage(format: str) -> None:
+    with pytest.raises(CliError, match=r"--format: .* is none of %t") as error:
+        parse_format(format)
+    assert error.value.status == 2
 
 
 def test_control_characters_are_escaped_on_a_terminal() -> None:

@@ -191,7 +191,9 @@ def test_a_failure_of_the_broker_is_one_line(broker: Callable[[Run], None], caps
 
     broker(run)
     assert start(StartOptions()) == 1
-    assert capsys.readouterr().err == "kbroker: the broker cannot run: Address already in use\n"
+    assert (
+        capsys.readouterr().err == "kbroker: the broker cannot run: Address already in use (see --listen HOST:PORT)\n"
+    )
 
 
 def test_the_ready_line_is_flushed(capsys: pytest.CaptureFixture[str]) -> None:

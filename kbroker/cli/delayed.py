@@ -18,6 +18,7 @@ from kbroker.client.admin import chunks, topic_configs
 from kbroker.client.cluster import ClusterClient, UnknownBroker
 from kbroker.client.connection import BrokerUnreachable
 from kbroker.client.requests import LEADER_ERRORS
+from kbroker.client.retries import SILENT_FOR_S
 from protocol.errors import ErrorCode
 from protocol.messages.k10011_delayed_records import DelayedRecord, DelayedRecordsRequest, DelayedRecordsResponse
 
@@ -149,6 +150,8 @@ class DelayedTopic:
                         return response
             if (code and code not in RETRIABLE_ERRORS) or self._clock() >= deadline:
                 raise CliError(f"{self._topic}-{partition}: {error_code_text(code, message)}")
+            if self._clock() > deadline - RETRY_FOR_S + SILENT_FOR_S:
+                self._client.on_wait(f"{self._topic}-{partition}: {error_code_text(code, message)}")
             self._sleep(RETRY_EVERY_S)
             self._leaders |= self._find_leaders()
 

@@ -27,6 +27,8 @@ class Brokers:
         self.responses = responses
         self.sent: list[tuple[int, DelayedRecordsRequest]] = []
         self.seconds = 0.0
+        self.waits: list[str] = []
+        self.on_wait = self.waits.append
         self.knows_delay = True
 
     def partition_leaders(self, client: Any, topics: list[str]) -> dict[tuple[str, int], int]:
@@ -113,6 +115,7 @@ def test_errors(patched: Any):
     with pytest.raises(CliError, match="LEADER_NOT_AVAILABLE"):
         topic.counts(0)
     assert brokers.seconds >= delayed.RETRY_FOR_S
+    assert set(brokers.waits) == {"t-0: Leader not available (LEADER_NOT_AVAILABLE)"}
 
 
 def test_a_row_and_its_json():

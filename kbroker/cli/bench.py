@@ -24,8 +24,7 @@ from kbroker.client.cluster import ClusterClient
 if TYPE_CHECKING:
     from kbroker.client.producer import BlockingProducer
 
-SLOT_S = 0.1
-CHART_ROWS, BAR_WIDTH = 10, 40
+SLOT_S, CHART_ROWS, BAR_WIDTH = 0.1, 10, 40
 MAX_BYTES = 100 << 20  # of a record, and of a batch
 # The values of records repeat. They are random letters, which compress by a quarter.
 VALUES, VALUES_BYTES = 1000, 8 << 20
@@ -39,8 +38,7 @@ class Measurement:
         self.records = self.bytes = 0
         self._began_s = self._ended_s = monotonic()
         self._slots = Counter[int]()
-        # Records by latency in milliseconds, with three digits.
-        self._latencies = Counter[float]()
+        self._latencies = Counter[float]()  # records, by milliseconds with three digits
 
     def add(self, records: int, size: int, latency_s: float | None) -> None:
         """Add records that have just arrived. `size`: their bytes."""

@@ -1,7 +1,7 @@
 """`kbroker delayed`: list the pending records of topics with delayed delivery, cancel them, deliver them now."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
@@ -18,7 +18,7 @@ from kbroker.client.admin import chunks, topic_configs
 from kbroker.client.cluster import ClusterClient, UnknownBroker
 from kbroker.client.connection import BrokerUnreachable
 from kbroker.client.requests import LEADER_ERRORS
-from kbroker.client.retries import SILENT_FOR_S
+from kbroker.client.retries import Retries
 from protocol.errors import ErrorCode
 from protocol.messages.k10011_delayed_records import DelayedRecord, DelayedRecordsRequest, DelayedRecordsResponse
 
@@ -26,7 +26,7 @@ DELAY_ENABLE = "kbroker.delay.enable"
 LIST, CANCEL, DELIVER = range(3)
 # The most records of a list, and offsets of a change, that a request may have.
 PAGE_RECORDS, CHANGED_RECORDS = 10_000, 1000
-RETRY_FOR_S, RETRY_EVERY_S = 30.0, 0.2
+RETRY_FOR_S = 30.0
 # The leader changes, or the partition waits for its replicas.
 RETRIABLE_ERRORS = LEADER_ERRORS | {ErrorCode.NOT_ENOUGH_REPLICAS}
 
@@ -66,18 +66,11 @@ class WaitingRecord(NamedTuple):
 
 
 class DelayedTopic:
-    """A topic with delayed delivery. `clock` and `sleep` are in seconds."""
+    """A topic with delayed delivery."""
 
-    def __init__(
-        self,
-        client: ClusterClient,
-        topic: str,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, client: ClusterClient, topic: str) -> None:
         self._client = client
         self._topic = topic
-        self._clock, self._sleep = clock, sleep
         self._leaders = self._find_leaders()
 
     def _find_leaders(self) -> dict[int, int]:
@@ -131,28 +124,25 @@ class DelayedTopic:
     def _send(self, partition: int, request: DelayedRecordsRequest) -> DelayedRecordsResponse:
         """Send to the leader, for at most RETRY_FOR_S if that changes. Raises CliError."""
         request.topic_name, request.partition_index = self._topic, partition
-        deadline = self._clock() + RETRY_FOR_S
-        code, message = int(ErrorCode.LEADER_NOT_AVAILABLE), None
+        retries = Retries(self._client.on_wait, RETRY_FOR_S)
         while True:
             leader = self._leaders.get(partition, -1)
+            code, message = int(ErrorCode.LEADER_NOT_AVAILABLE), None
+            failure: Exception | None = None
             if leader >= 0:
                 try:
                     response = self._client.request(request, DelayedRecordsResponse, leader)
-                except (BrokerUnreachable, UnknownBroker):
-                    # It has died, or is no longer among the brokers that clients know.
-                    if self._clock() >= deadline:
-                        raise
-                    if not knows_delay(self._client, self._topic):
-                        raise CliError(f"{self._topic}: these brokers have no delayed delivery") from None
-                else:
                     code, message = response.error_code, response.error_message
                     if not code:
                         return response
-            if (code and code not in RETRIABLE_ERRORS) or self._clock() >= deadline:
-                raise CliError(f"{self._topic}-{partition}: {error_code_text(code, message)}")
-            if self._clock() > deadline - RETRY_FOR_S + SILENT_FOR_S:
-                self._client.on_wait(f"{self._topic}-{partition}: {error_code_text(code, message)}")
-            self._sleep(RETRY_EVERY_S)
+                except (BrokerUnreachable, UnknownBroker) as error:
+                    # It has died, or is no longer among the brokers that clients know.
+                    if not knows_delay(self._client, self._topic):
+                        raise CliError(f"{self._topic}: these brokers have no delayed delivery") from None
+                    failure = error
+            failure = failure or CliError(f"{self._topic}-{partition}: {error_code_text(code, message)}")
+            if code not in RETRIABLE_ERRORS or not retries.again(failure):
+                raise failure
             self._leaders |= self._find_leaders()
 
 

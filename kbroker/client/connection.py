@@ -5,8 +5,9 @@ is then unknown.
 """
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from time import monotonic
 from typing import TypeVar
 
@@ -20,6 +21,7 @@ from protocol.errors import MalformedError
 from protocol.schema.message import Message, message_info
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
@@ -38,7 +40,7 @@ class BrokerUnreachable(ConnectionError):
 class BrokerConnection:
     """A connection to one broker. It is closed after a failure, and `is_open` is false then.
 
-    `on_wait` is called for each response that takes long.
+    `on_wait` is called if the broker reads or sends nothing for long.
     """
 
     def __init__(
@@ -97,8 +99,9 @@ class BrokerConnection:
             # The broker's version has no field for a value.
             raise UnsupportedVersionError(str(error)) from None
         with self._closed_by_failures():
-            self._connected().settimeout(self._timeout_s)
-            self._connected().sendall(encoded.frame)
+            deadline, unsent = monotonic() + self._timeout_s, memoryview(encoded.frame)
+            while unsent:
+                unsent = unsent[self._wait_for(partial(self._connected().send, unsent), deadline) :]
 
     def receive(self, response_type: type[M], timeout_s: float | None = None) -> M:
         """Return the response to the oldest request in flight. Raises BrokerUnreachable."""
@@ -141,22 +144,25 @@ class BrokerConnection:
 
     def _receive(self, timeout_s: float) -> Response:
         deadline = monotonic() + timeout_s
-        # Until then nothing is said of the wait.
-        silent_until = min(monotonic() + SILENT_FOR_S, deadline)
         while (response := self._protocol.next_response()) is None:
-            self._connected().settimeout(max(silent_until - monotonic(), 0.001))
-            try:
-                data = self._connected().recv(READ_BYTES)
-            except TimeoutError:
-                if silent_until == deadline:
-                    raise
-                silent_until = deadline
-                self.on_wait(f"no response from {format_address(*self.address)}")
-                continue
+            data = self._wait_for(partial(self._connected().recv, READ_BYTES), deadline)
             if not data:
                 raise ConnectionResetError("the broker closed the connection")
             self._protocol.receive(data)
         return response
+
+    def _wait_for(self, operation: Callable[[], T], deadline: float) -> T:
+        """Run an operation of the socket, and report it if it waits for long. Raises TimeoutError."""
+        left_s = max(deadline - monotonic(), 0.001)
+        self._connected().settimeout(min(left_s, SILENT_FOR_S))
+        try:
+            return operation()
+        except TimeoutError:
+            if left_s <= SILENT_FOR_S:
+                raise
+        self.on_wait(f"no response from {format_address(*self.address)}")
+        self._connected().settimeout(left_s - SILENT_FOR_S)
+        return operation()
 
     def _negotiate_versions(self) -> None:
         timeout_s = min(self._timeout_s, NEGOTIATION_TIMEOUT_S)

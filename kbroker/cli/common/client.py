@@ -38,7 +38,7 @@ def parse_bootstrap(bootstrap: str) -> list[Address]:
     return [parse_host_port(server, "--bootstrap") for server in servers]
 
 
-def _wait_notes() -> Callable[[str], None]:
+def wait_notes() -> Callable[[str], None]:
     """Return what prints the reason of a wait, the same one a few times a minute at most."""
     printed: dict[str, float] = {}
 
@@ -69,7 +69,7 @@ def admin_client(bootstrap: str, max_versions: Mapping[int, int] = MAX_VERSIONS)
         client_id=CLIENT_ID,
         security=current_security(),
         max_versions=max_versions,
-        on_wait=_wait_notes(),
+        on_wait=wait_notes(),
     ) as cluster:
         try:
             with _reachable():

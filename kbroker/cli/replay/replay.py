@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kbroker.cli.common.client import wait_notes
 from kbroker.cli.common.completion import complete_groups
 from kbroker.cli.common.errors import usage_error
 from kbroker.cli.common.options import (
@@ -32,6 +33,7 @@ from kbroker.cli.common.values import (
     parse_duration_ms,
     parse_time_ms,
 )
+from kbroker.client.retries import reported_wait
 
 if TYPE_CHECKING:
     from kbroker.pipeline.replay.group_offsets import GroupPosition
@@ -324,7 +326,8 @@ def _check_before_spark(directory: str, topics: Sequence[str], bootstrap: str) -
     require_spark(os.environ)
     if "://" not in directory:
         require_topics(Archive.open(open_storage(directory)), topics)
-    require_reachable(bootstrap)
+    with reported_wait(wait_notes(), f"no response from {bootstrap}"):
+        require_reachable(bootstrap)
 
 
 @contextmanager
@@ -335,6 +338,7 @@ def _replay_context(session: Any, directory: str, bootstrap: str, patience_s: fl
     from kbroker.pipeline.storage import open_storage
 
     with cluster_client(bootstrap) as cluster:
+        cluster.on_wait = wait_notes()
         archive = Archive.open(open_storage(directory, session))
         yield ReplayContext(session, archive, cluster, bootstrap, print_note, patience_s)
 

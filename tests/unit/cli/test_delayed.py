@@ -7,6 +7,7 @@ import pytest
 from kbroker.cli import delayed
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.delayed import CANCEL, LIST, DelayedTopic, WaitingRecord, _row
+from kbroker.client import retries
 from kbroker.client.cluster import UnknownBroker
 from kbroker.client.connection import BrokerUnreachable
 from protocol.errors import ErrorCode
@@ -27,9 +28,9 @@ class Brokers:
         self.responses = responses
         self.sent: list[tuple[int, DelayedRecordsRequest]] = []
         self.seconds = 0.0
+        self.knows_delay = True
         self.waits: list[str] = []
         self.on_wait = self.waits.append
-        self.knows_delay = True
 
     def partition_leaders(self, client: Any, topics: list[str]) -> dict[tuple[str, int], int]:
         leaders = self.leaders.pop(0) if len(self.leaders) > 1 else self.leaders[0]
@@ -53,7 +54,9 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> Any:
         brokers = Brokers(leaders, responses)
         monkeypatch.setattr(delayed, "partition_leaders", brokers.partition_leaders)
         monkeypatch.setattr(delayed, "knows_delay", lambda client, topic: brokers.knows_delay)
-        return brokers, DelayedTopic(brokers, "t", lambda: brokers.seconds, brokers.sleep)
+        monkeypatch.setattr(retries, "monotonic", lambda: brokers.seconds)
+        monkeypatch.setattr(retries, "sleep", brokers.sleep)
+        return brokers, DelayedTopic(brokers, "t")
 
     return topic
 
@@ -115,7 +118,7 @@ def test_errors(patched: Any):
     with pytest.raises(CliError, match="LEADER_NOT_AVAILABLE"):
         topic.counts(0)
     assert brokers.seconds >= delayed.RETRY_FOR_S
-    assert set(brokers.waits) == {"t-0: Leader not available (LEADER_NOT_AVAILABLE)"}
+    assert brokers.waits == ["t-0: Leader not available (LEADER_NOT_AVAILABLE)"]
 
 
 def test_a_row_and_its_json():

@@ -11,7 +11,7 @@ from kbroker.client.connection import NEGOTIATION_TIMEOUT_S, BrokerConnection, B
 from protocol.apis import ApiKey
 from protocol.client import UnsupportedVersionError
 from protocol.framing import encode_frame
-from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
+from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.messages.k60_describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from protocol.messages.k10003_describe_broker import DescribeBrokerRequest, DescribeBrokerResponse
 from tests.unit.support.socket_broker import SocketBroker
@@ -55,6 +55,20 @@ def test_a_response_that_takes_long_is_reported_once(broker: SocketBroker, monke
         broker.handlers[ApiKey.METADATA] = respond
         assert connection.request(MetadataRequest(topics=None), MetadataResponse).cluster_id == "late"
         assert waits == [f"no response from 127.0.0.1:{broker.port}"]
+
+
+def test_a_broker_that_does_not_read_is_reported(broker: SocketBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "SILENT_FOR_S", 0.05)
+    reported = threading.Event()
+    broker.handlers[ApiKey.METADATA] = lambda request: MetadataResponse(cluster_id="a" if reported.wait(10.0) else "b")
+    # More than the buffers of the sockets hold, while the broker is busy with the first request.
+    large = MetadataRequest(topics=[MetadataRequestTopic(name="t" * 30_000)] * 500)
+    with connect(broker) as connection:
+        connection.on_wait = lambda reason: reported.set()
+        connection.send(MetadataRequest(topics=None))
+        connection.send(large)
+        assert reported.is_set()
+        assert [connection.receive(MetadataResponse).cluster_id for _ in range(2)] == ["a", "a"]
 
 
 def test_requests_that_name_topics_have_the_last_version_with_names(broker: SocketBroker) -> None:

@@ -194,7 +194,7 @@ class Broker:
         if cluster is not None:
             cluster.start_fencing_check(self._sessions)
             self._started += [self._sessions.stop_rejoining, cluster.hand_over]
-        if self.config.kbroker_metrics_listener:
+        if self.config.kbroker_metrics_listener or self.config.kbroker_metrics_otlp:
             await self._export(member)
         return format_address(node.host, node.port)
 
@@ -219,7 +219,7 @@ class Broker:
         self.exporter = Exporter(self.environment, self.services, self._extensions, self._server, *parts)
         member.add_roles_listener(self.exporter.elections.on_delta)
         self._started.append(self.exporter.stop)
-        await self.exporter.start(self.config.kbroker_metrics_listener)
+        await self.exporter.start(self.config.kbroker_metrics_listener, self.config.kbroker_metrics_otlp)
 
     async def _load(self, directory: DataDirectory) -> tuple[ClusterMember, Collection[bytes]]:
         """Open a session, and load the metadata. Returns also the ids of the topics that were deleted last."""

@@ -32,10 +32,6 @@ class ScramMechanism(IntEnum):
         """The name of the hash function."""
         return "sha256" if self is ScramMechanism.SCRAM_SHA_256 else "sha512"
 
-    @property
-    def digest_bytes(self) -> int:
-        return 32 if self is ScramMechanism.SCRAM_SHA_256 else 64
-
 
 MECHANISMS = {mechanism.sasl_name: mechanism for mechanism in ScramMechanism}
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384

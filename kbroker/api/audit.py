@@ -1,19 +1,25 @@
-"""What the audit log says of changes: who has changed what. Denials are found in responses (response_errors.py).
+"""What the logs say of changes: who has changed what. Denials are found in responses (response_errors.py).
 
 `auditing` wraps the handlers of APIs that change something, where they are handled: a forwarded request on the
 controller, with the client's principal and address. CHANGES says what such a request has changed; configs have their
 names only, since values may be secret.
+
+Not recorded is what consumers and applications do all the time: OffsetCommit, even without a member, which resets the
+offsets of a group, but is also each commit of a consumer that has assigned its partitions itself.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kbroker.api.authorization import after
 from kbroker.api.context import Handle, RequestContext, Services, sender
 from kbroker.authorization.acl import Operation, PatternType, PermissionType, ResourceType, numbered
+from kbroker.config.alter import OpType
 from kbroker.config.config_def import ConfigResourceType
+from kbroker.runtime.audit_log import record_changes
 from protocol.apis import ApiKey
 
 # The changed thing and what has changed, of each change without an error.
@@ -26,13 +32,17 @@ def auditing(key: ApiKey, handle: Handle) -> Handle:
     if changes is None:
         return handle
 
+    level = logging.DEBUG if key in ROUTINE else logging.INFO
+
     def handle_and_record(services: Services, context: RequestContext, request: Any) -> Any:
         response = handle(services, context, request)
-        if services.audit is None:
+        if key is ApiKey.WRITE_TXN_MARKERS and context.peer_broker is not None:
+            # A coordinator ends a transaction of its client.
             return response
 
         def record(complete: Any) -> Any:
-            _record(services, context, request, complete, changes)
+            if not getattr(request, "validate_only", False) and not getattr(complete, "error_code", 0):
+                record_changes(services.audit, sender(context), changes(request, complete), level)
             return complete
 
         return after(response, record)
@@ -40,21 +50,13 @@ def auditing(key: ApiKey, handle: Handle) -> Handle:
     return handle_and_record
 
 
-def _record(services: Services, context: RequestContext, request: Any, response: Any, changes: Changes) -> None:
-    assert services.audit is not None
-    if getattr(request, "validate_only", False) or getattr(response, "error_code", 0):
-        return
-    for resource, change in changes(request, response):
-        services.audit.record("changed", **sender(context), resource=resource, change=change or None)
-
-
 def _each(elements: str, resource: str, change: str) -> Changes:
-    """Return a function for changes that are elements of the response. The texts have fields of the element, `e`."""
+    """Return a function for changes that are elements `e` of the response to `r`. The texts have fields of these."""
 
     def changes(request: Any, response: Any) -> Iterator[tuple[str, str]]:
         for e in getattr(response, elements):
             if not e.error_code:
-                yield resource.format(e=e), change.format(e=e)
+                yield resource.format(e=e, r=request), change.format(e=e, r=request)
 
     return changes
 
@@ -88,9 +90,10 @@ def _altered_configs(request: Any, response: Any) -> Iterator[tuple[str, str]]:
 
 
 def _altered_config(config: Any, has_value: bool) -> str:
-    if config.value is None:
+    operation = getattr(config, "config_operation", 0)
+    if config.value is None or operation == OpType.DELETE:
         return f"{config.name} deleted"
-    sign = ("=", " deleted", "+=", "-=")[getattr(config, "config_operation", 0)]
+    sign = "+=" if operation == OpType.APPEND else "-=" if operation == OpType.SUBTRACT else "="
     return f"{config.name}{sign}{config.value}" if has_value else f"{config.name} set"
 
 
@@ -139,6 +142,29 @@ def _removed_partitions(request: Any, response: Any) -> Iterator[tuple[str, str]
         yield f"TOPIC:{request.topic_name}", f"partitions removed: {request.partition_count} remain"
 
 
+def _ended_transactions(request: Any, response: Any) -> Iterator[tuple[str, str]]:
+    for marker, result in zip(request.markers, response.markers, strict=False):
+        end = "committed" if marker.transaction_result else "aborted"
+        for topic in result.topics:
+            for p in topic.partitions:
+                if not p.error_code:
+                    change = f"transaction of producer {marker.producer_id} in partition {p.partition_index} {end}"
+                    yield f"TOPIC:{topic.name}", change
+
+
+# An operation of DelayedRecords; 2 delivers.
+_CANCEL = 1
+
+
+def _delayed_records(request: Any, response: Any) -> Iterator[tuple[str, str]]:
+    count = sum(not each.error_code for each in response.results)
+    if count:
+        end = "cancelled" if request.operation == _CANCEL else "delivered early"
+        yield f"TOPIC:{request.topic_name}", f"{count} delayed records of partition {request.partition_index} {end}"
+
+
+# Programs send these all the time: Kafka Streams deletes the records of its internal topics.
+ROUTINE = (ApiKey.DELETE_RECORDS,)
 CHANGES: Mapping[ApiKey, Changes] = {
     ApiKey.CREATE_TOPICS: _each("topics", "TOPIC:{e.name}", "created with {e.num_partitions} partitions"),
     ApiKey.DELETE_TOPICS: _each("responses", "TOPIC:{e.name}", "deleted"),
@@ -156,6 +182,12 @@ CHANGES: Mapping[ApiKey, Changes] = {
     ApiKey.OFFSET_DELETE: _each_partition(
         "topics", "name", "partitions", "GROUP:{r.group_id}", "offset of {t}-{p.partition_index} deleted"
     ),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: _each_partition(
+        "responses", "topic_name", "partitions", "GROUP:{r.group_id}", "start offset of {t}-{p.partition_index} set"
+    ),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: _each("responses", "GROUP:{r.group_id}", "offsets of {e.topic_name} deleted"),
+    ApiKey.WRITE_TXN_MARKERS: _ended_transactions,
+    ApiKey.DELAYED_RECORDS: _delayed_records,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _each_partition(
         "responses", "name", "partitions", "TOPIC:{t}", "reassignment of partition {p.partition_index}"
     ),

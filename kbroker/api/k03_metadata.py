@@ -4,6 +4,8 @@
 - A topic that does not exist is created with the broker's defaults if the request (version 4) and
   auto.create.topics.enable allow it. As in Kafka, the error is UNKNOWN_TOPIC_OR_PARTITION, and the client asks again. A
   lone broker waits for the creation and returns the new topic, which it serves at once; other brokers may not yet.
+  If the topic was deleted in the last seconds, the client may be looking whether it is gone (kafka-go does, with the
+  permission to create it): then a lone broker responds as Kafka.
 - Versions 12 and later find topics by id. A request with ids ignores its names, as in Kafka.
 - Retired partitions (queues/closing/closing_partitions.py) are returned only to producers that know them.
 - The addresses are those of the request's listener. A broker that does not have it is left out, its replicas are
@@ -113,6 +115,8 @@ async def _create_missing_topics(
         yield_if_due()
     if len(services.metadata.brokers) > 1:
         builder.created = frozenset(missing)
+    else:
+        builder.created = {name for name in missing if services.auto_topic_creation.deleted_lately(name)}
     return builder.response([builder.topic_by_name(name) for name in paced(names)])
 
 

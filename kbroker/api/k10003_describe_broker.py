@@ -13,14 +13,11 @@
 """
 
 from collections.abc import Mapping
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 
+from kbroker import __version__
 from kbroker.api.context import RequestContext, Services
 from kbroker.metadata.image import WriteHealth
 from protocol.messages.k10003_describe_broker import DescribeBrokerRequest, DescribeBrokerResponse, FailedHandshake
-
-UNKNOWN_VERSION = "unknown"
 
 
 def handle(services: Services, context: RequestContext, request: DescribeBrokerRequest) -> DescribeBrokerResponse:
@@ -33,7 +30,7 @@ def handle(services: Services, context: RequestContext, request: DescribeBrokerR
         broker_id=services.node_id,
         broker_epoch=-1 if broker is None else broker.epoch,
         started_ms=services.started_ms,
-        software_version=software_version(),
+        software_version=__version__,
         failing_brokers=_with(WriteHealth.FAILING, health),
         brokers_on_probation=_with(WriteHealth.PROBATION, health),
         recovering_partitions=services.metadata.count_recovering(),
@@ -43,12 +40,3 @@ def handle(services: Services, context: RequestContext, request: DescribeBrokerR
 
 def _with(health: WriteHealth, brokers: Mapping[int, WriteHealth]) -> list[int]:
     return sorted(broker_id for broker_id, found in brokers.items() if found is health)
-
-
-@cache
-def software_version() -> str:
-    """Return the version of kbroker, UNKNOWN_VERSION if it was not installed as a package."""
-    try:
-        return version("kbroker")
-    except PackageNotFoundError:
-        return UNKNOWN_VERSION

@@ -38,6 +38,8 @@ async def handle(services: Services, context: RequestContext, request: DeleteTop
     quota = mutation_quota(services, context, FIRST_WITH_STRICT_QUOTA)
     deletions = await services.controller.topics.delete_topics(requested, quota)
     release(requested)
+    deleted = [deletion.name for deletion in paced(deletions) if deletion.error is None and deletion.name is not None]
+    services.auto_topic_creation.record_deletions(deleted)
     results = [_result(deletion) for deletion in drained(deletions)]
     return DeleteTopicsResponse(throttle_time_ms=quota.throttle_ms, responses=results)
 

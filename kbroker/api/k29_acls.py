@@ -9,7 +9,7 @@
   an error to them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 from kbroker.api.context import Handle, RequestContext, Services
@@ -24,7 +24,6 @@ from kbroker.authorization.acl import (
     numbered,
 )
 from kbroker.common import KafkaError
-from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.turns import paced
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode, MalformedError
@@ -50,8 +49,6 @@ RUNS_IN_TURNS = {ApiKey.DESCRIBE_ACLS}
 # How long the response to a change waits for other brokers, in seconds.
 PROPAGATION_S = 1.0
 DISABLED, NO_AUTHORIZER = ErrorCode.SECURITY_DISABLED, "No Authorizer is configured"
-
-log = EventLogger("kbroker.authorization")
 
 
 def describe_acls(services: Services, context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
@@ -79,7 +76,6 @@ async def create_acls(services: Services, context: RequestContext, request: Crea
     if any(acl.is_for_filters for acl in paced(acls)):
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
     errors = await services.controller.acls.create(acls)
-    _log(context, "acl created", (acl for acl, error in zip(acls, errors, strict=True) if error is None))
     await _propagate(services)
     return CreateAclsResponse(results=[_creation_result(error) for error in paced(errors)])
 
@@ -88,7 +84,6 @@ async def delete_acls(services: Services, context: RequestContext, request: Dele
     filters = _filters(request.filters)
     _check_authorizer(services)
     matching = await services.controller.acls.delete(filters)
-    _log(context, "acl deleted", dict.fromkeys(acl for acls in matching for acl in acls))
     await _propagate(services)
     return DeleteAclsResponse(
         filter_results=[_deletion_result(filter, acls) for filter, acls in zip(filters, matching, strict=True)]
@@ -171,11 +166,6 @@ def _check_authorizer(services: Services) -> None:
 async def _propagate(services: Services) -> None:
     if services.peers is not None:
         await services.peers.wait_for_images(services.controller.last_change_number, PROPAGATION_S)
-
-
-def _log(context: RequestContext, message: str, acls: Iterable[Acl]) -> None:
-    for acl in paced(acls):
-        log.info(message, acl=acl, principal=context.principal, host=context.host)
 
 
 def _creation_result(error: KafkaError | None) -> AclCreationResult:

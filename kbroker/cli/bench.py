@@ -171,14 +171,15 @@ def produce(
     Example: kbroker bench produce --records 1000000 --size 1KiB --compression zstd
     """
     from kbroker.cli.records.produce import parse_acks, parse_codec
-    from kbroker.client.producer import BlockingProducer
+    from kbroker.client.producer import AcknowledgedBatch, BlockingProducer
 
     value_bytes, batch_bytes = _parse_bytes(size, "--size"), _parse_bytes(batch_size, "--batch-size")
     acks_number, codec, linger_s = parse_acks(acks), parse_codec(compression), parse_duration_ms(linger) / 1000
     values = _random_values(value_bytes)
 
-    def acknowledged(count: int, seconds: float) -> None:
-        measured.add(count, count * value_bytes, seconds if acks_number else None)
+    def acknowledged(batch: AcknowledgedBatch) -> None:
+        count = len(batch.numbers)
+        measured.add(count, count * value_bytes, batch.seconds if acks_number else None)
 
     with admin_client(bootstrap) as cluster, _bench_topic(cluster, topic, partitions) as (name, _):
         producer = BlockingProducer(

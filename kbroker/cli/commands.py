@@ -45,13 +45,15 @@ COMMANDS = {
         "kbroker.cli.configs.app", "app", "Get, set and unset configs of topics, brokers, groups and client metrics."
     ),
     "log": CommandSource("kbroker.cli.log.app", "app", "Dump and verify the files of a data directory."),
+    "backup": CommandSource("kbroker.cli.backup", "backup", "Copy the data directory of a broker that may run."),
+    "restore": CommandSource("kbroker.cli.backup", "restore", "Copy a backup into an empty data directory."),
     "archive": CommandSource("kbroker.cli.archive.app", "app", "Archive topics as Parquet files."),
     "replay": CommandSource("kbroker.cli.replay.replay", "replay", "Produce the records of an archive to topics."),
     "pipeline": CommandSource("kbroker.cli.pipeline.app", "app", "Run Spark jobs on topics."),
     "tools": CommandSource("kbroker.cli.tools.app", "app", "Print captured requests and responses."),
     "doctor": CommandSource("kbroker.cli.doctor.doctor", "doctor", "Check whether a broker can start and run well."),
     "completion": CommandSource("kbroker.cli.shell", "completion", "Print the completion script of a shell."),
-    "version": CommandSource("kbroker.cli.shell", "version", "Print the version."),
+    "version": CommandSource("kbroker.cli.shell", "version", "Print the version, and the commit of a checkout."),
 }
 
 _OPTIONS = [

@@ -1,7 +1,10 @@
 """`kbroker version` and `kbroker completion`."""
 
+import subprocess
+from pathlib import Path
 from typing import Annotated
 
+import kbroker
 from kbroker.cli.common.errors import usage_error
 from kbroker.cli.common.options import argument
 
@@ -9,10 +12,20 @@ SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 
 
 def version() -> None:
-    """Print the version."""
-    from importlib.metadata import version
+    """Print the version, and the commit of a checkout."""
+    commit = _commit(Path(kbroker.__file__).parents[1])
+    print(f"kbroker {kbroker.__version__}{f' (commit {commit})' if commit else ''}")
 
-    print(f"kbroker {version('kbroker')}")
+
+def _commit(root: Path) -> str:
+    """Return the commit of a checkout, with ", dirty" if files have changed; "" if root is none, or without git."""
+    if not (root / ".git").exists():  # an installed package, whose directory may be ignored in somebody's repository
+        return ""
+    command = ["git", "-C", str(root), "describe", "--always", "--exclude=*", "--abbrev=9", "--dirty=, dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def completion(shell: Annotated[str, argument("SHELL", f"{', '.join(SHELLS[:-1])} or {SHELLS[-1]}.")]) -> None:

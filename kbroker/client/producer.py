@@ -5,7 +5,7 @@ producer. One round of requests is in flight while the batches of the next one a
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from time import monotonic, time
 from typing import NamedTuple
 
@@ -76,6 +76,18 @@ class _Batch:
         self.encoded: bytearray | None = None
 
 
+class AcknowledgedBatch(NamedTuple):
+    """What a broker has stored. `numbers`: the positions of the records among those of the producer, from 1.
+
+    `base_offset`: of the first, -1 with acks=0. `seconds`: since the first was added.
+    """
+
+    partition: TopicPartition
+    numbers: Sequence[int]
+    base_offset: int
+    seconds: float
+
+
 Failed = tuple[_Batch, BrokerError | OSError]
 
 
@@ -89,12 +101,17 @@ class BlockingProducer:
         acks: int = ACKS_ALL,
         codec: int = NONE,
         transactional_id: str | None = None,
+        is_idempotent: bool = True,
+        retried: Collection[ErrorCode] | None = None,
+        delivery_for_s: float = DELIVERY_FOR_S,
         batch_bytes: int | None = None,
         on_topic: Callable[[str, int], None] = lambda topic, partitions: None,
-        on_acknowledged: Callable[[int, float], None] = lambda records, seconds: None,
+        on_acknowledged: Callable[[AcknowledgedBatch], None] = lambda batch: None,
     ) -> None:
-        """`on_topic` is called with a topic that was created, and its number of partitions; `on_acknowledged` for each
-        batch with its number of records and the seconds since its first one was added.
+        """`is_idempotent`: with acks=all, no batch is stored twice. `retried`: the errors after which a batch is sent
+        again; by default all that Kafka calls retriable.
+
+        `on_topic` is called with a topic that was created, and its number of partitions.
         """
         self.acknowledged = 0
         self.count = 0
@@ -103,6 +120,8 @@ class BlockingProducer:
         self._cluster = cluster
         self._acks, self._codec = acks, codec
         self._transactional_id = transactional_id
+        self._is_idempotent = is_idempotent and acks == ACKS_ALL
+        self._retried, self._delivery_for_s = retried, delivery_for_s
         self._batch_bytes = BATCH_BYTES if batch_bytes is None else batch_bytes
         self._on_topic, self._on_acknowledged = on_topic, on_acknowledged
         self._batches: dict[TopicPartition, _Batch] = {}
@@ -119,7 +138,7 @@ class BlockingProducer:
         request = InitProducerIdRequest(
             transactional_id=self._transactional_id, transaction_timeout_ms=transaction_timeout_ms
         )
-        retries = Retries(self._cluster.on_wait, DELIVERY_FOR_S)
+        retries = Retries(self._cluster.on_wait, self._delivery_for_s)
         while True:
             if self._transactional_id is None:
                 response = self._cluster.request(request, InitProducerIdResponse)
@@ -253,7 +272,7 @@ class BlockingProducer:
         batches, self._batches = list(self._batches.values()), {}
         if not batches:
             return
-        if self._acks == ACKS_ALL and self._producer_id is None:
+        if self._is_idempotent and self._producer_id is None:
             self.init_producer_id()
         self._prepare([batch.partition for batch in batches])
         for batch in batches:
@@ -310,7 +329,7 @@ class BlockingProducer:
                 continue
             if self._acks == 0:
                 for batch in led:
-                    self._acknowledge(batch)
+                    self._acknowledge(batch, -1)
             else:
                 self._in_flight.append((leader, led))
         return failed
@@ -336,8 +355,8 @@ class BlockingProducer:
                 row = rows.get(batch.partition)
                 code = known_error(row.error_code if row is not None else ErrorCode.UNKNOWN_SERVER_ERROR)
                 if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-                    self._acknowledge(batch)
-                elif code.retriable or (code in _TOO_LARGE and len(batch.records) > 1):
+                    self._acknowledge(batch, row.base_offset if row is not None else -1)
+                elif self._is_retried(code) or (code in _TOO_LARGE and len(batch.records) > 1):
                     failed.append((batch, BrokerError(code, str(batch.partition), row.error_message if row else None)))
                 else:
                     error_ = _delivery_error(batch, code, row)
@@ -346,13 +365,17 @@ class BlockingProducer:
             raise fatal
         return failed
 
-    def _acknowledge(self, batch: _Batch) -> None:
+    def _acknowledge(self, batch: _Batch, base_offset: int) -> None:
         self.acknowledged += len(batch.records)
-        self._on_acknowledged(len(batch.records), monotonic() - batch.began_s)
+        seconds = monotonic() - batch.began_s
+        self._on_acknowledged(AcknowledgedBatch(batch.partition, batch.numbers, base_offset, seconds))
+
+    def _is_retried(self, code: ErrorCode) -> bool:
+        return code.retriable if self._retried is None else code in self._retried
 
     def _deliver(self, failed: list[Failed]) -> None:
         """Send batches again until they are acknowledged. Raises DeliveryError at the deadline."""
-        retries = Retries(self._cluster.on_wait, DELIVERY_FOR_S)
+        retries = Retries(self._cluster.on_wait, self._delivery_for_s)
         while failed:
             again: list[_Batch] = []
             for batch, error in failed:

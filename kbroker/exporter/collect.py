@@ -6,13 +6,16 @@ page are not taken at the same instant.
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
+from contextlib import suppress
+from functools import partial
+from importlib import metadata
+from platform import python_version
 from typing import NamedTuple
 
 from kbroker.api.context import Services
 from kbroker.config.broker.broker_config import INTER_BROKER
-from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.exporter.families import MetricsPage, labels
+from kbroker.exporter.groups import Step, collect_groups
 from kbroker.exporter.replication import (
     ITEMS_PER_STEP,
     ElectionCounter,
@@ -39,8 +42,6 @@ CONSUMER, FOLLOWER = "Consumer", "Follower"
 _TOPICS = "kafka_server_brokertopicmetrics_"
 _REQUESTS = "kafka_network_requestmetrics_"
 _REPLICAS = "kafka_server_replicamanager_"
-_GROUPS = "kafka_coordinator_group_groupmetadatamanager_"
-_GROUP_COORDINATOR = "kafka_server_group_coordinator_metrics_"
 _SOCKETS = "kafka_server_socket_server_metrics_connection_"
 _SESSIONS = "kafka_server_fetchsessioncache_numincrementalfetch"
 
@@ -55,20 +56,31 @@ class MetricSources(NamedTuple):
     loop_delay: Histogram
 
 
-def collect_metrics(sources: MetricSources, page: MetricsPage) -> Iterator[None]:
-    """Add all samples to the page; each step is short."""
+def collect_metrics(sources: MetricSources, page: MetricsPage) -> Iterator[Step]:
+    """Add all samples to the page; each step is short. Yields what must be done in a thread before the next step."""
+    labelled = labels(version=metadata.version("kbroker"), python_version=python_version())
+    page.add("kbroker_build_info", 1, labelled)
+    yield partial(_add_disk_blocking, sources.services, page)
     _add_requests(sources, page)
-    yield
+    yield None
     _add_connections(sources, page)
     page.add_histogram("kbroker_event_loop_delay_seconds", sources.loop_delay)
     yield from collect_cluster(sources.services, sources.elections, page)
     yield from collect_fetchers(sources.services, sources.fetchers, page)
     yield from _add_partitions(sources.services, page)
     yield from _add_waiting_fetches(sources.services, page)
-    yield from _add_groups(sources.services, page)
+    yield from collect_groups(sources.services, page)
     yield from collect_share_groups(sources.services, page)
     yield from _add_client_metrics(sources.services, page)
     yield from collect_queues(sources.queues, page, sources.services.environment.clock.now_ms())
+
+
+def _add_disk_blocking(services: Services, page: MetricsPage) -> None:
+    """Add the space of the file system, unless the disk does not say it."""
+    with suppress(OSError):
+        size, free = services.environment.disk.usage(services.replicas.logs.path)
+        page.add("kbroker_disk_size_bytes", size)
+        page.add("kbroker_disk_free_bytes", free)
 
 
 def _add_requests(sources: MetricSources, page: MetricsPage) -> None:
@@ -247,59 +259,6 @@ def _add_waiting_fetches(services: Services, page: MetricsPage) -> Iterator[None
     page.add(_SESSIONS + "sessions", len(sessions))
     page.add(_SESSIONS + "partitionscached", sum(len(session.partitions) for session in sessions))
     yield
-
-
-def _add_groups(services: Services, page: MetricsPage) -> Iterator[None]:
-    # By kind and state.
-    states: Counter[tuple[str, str]] = Counter()
-    offsets = 0
-    for context in services.groups.runtime.contexts():
-        shard = context.shard
-        for group_id, group in list(shard.groups.items()):
-            states[group.type_name, group.state_name] += 1
-            page.add("kafka_consumergroup_members", group.member_count, labels(consumergroup=group_id))
-            if states.total() % ITEMS_PER_STEP == 0:
-                yield
-        for group_id, topics in list(shard.offsets.by_group.items()):
-            yield
-            for topic, by_partition in list(topics.items()):
-                offsets += len(by_partition)
-                yield from _add_offsets(services, page, group_id, topic, {p: o.offset for p, o in by_partition.items()})
-    for kind in services.groups.kinds:
-        type_name = kind.type_name
-        count = sum(states[type_name, state] for state in kind.state_names)
-        page.add(_GROUP_COORDINATOR + "group_count", count, labels(protocol=type_name))
-        if type_name == ClassicGroup.type_name:
-            page.add(_GROUPS + "numgroups", count)
-        for state in kind.state_names:
-            if type_name == ClassicGroup.type_name:
-                page.add(f"{_GROUPS}numgroups{state.lower()}", states[type_name, state])
-            else:
-                name = f"{_GROUP_COORDINATOR}{type_name}_group_count"
-                page.add(name, states[type_name, state], labels(state=state.lower()))
-    page.add(_GROUPS + "numoffsets", offsets)
-
-
-def _add_offsets(
-    services: Services, page: MetricsPage, group: str, topic: str, committed: dict[int, int]
-) -> Iterator[None]:
-    """Add the offsets of one group in one topic. There is no lag for deleted partitions."""
-    start = labels(consumergroup=group)[:-1]
-    lags = 0
-    items = iter(committed.items())
-    while step := list(islice(items, ITEMS_PER_STEP)):
-        for index, offset in step:
-            labelled = f'{start},partition="{index}",topic="{topic}"}}'
-            page.add("kafka_consumergroup_current_offset", offset, labelled)
-            partition = services.replicas.get(topic, index)
-            if partition is not None:
-                lag = partition.high_watermark - offset
-                lags += lag
-                page.add("kafka_consumergroup_lag", lag, labelled)
-        yield
-    labelled = f'{start},topic="{topic}"}}'
-    page.add("kafka_consumergroup_current_offset_sum", sum(committed.values()), labelled)
-    page.add("kafka_consumergroup_lag_sum", lags, labelled)
 
 
 def collect_queues(queues: QueueExtensions, page: MetricsPage, now_ms: int) -> Iterator[None]:

@@ -1,6 +1,9 @@
 """Serves /metrics, /healthz and /livez of one broker, and measures the delay of its event loop."""
 
+from __future__ import annotations
+
 import asyncio
+from typing import TYPE_CHECKING
 
 from kbroker.api.context import Services
 from kbroker.common import format_address
@@ -12,11 +15,15 @@ from kbroker.exporter.replication import ElectionCounter
 from kbroker.metadata.image import WriteHealth
 from kbroker.queues.queue_extensions import QueueExtensions
 from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcherManager
+from kbroker.replica.logs.disk_health import LARGE_PROBE_BYTES
 from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.metrics import Histogram
 from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
 from kbroker.server.socket_server import SocketServer
+
+if TYPE_CHECKING:
+    from kbroker.exporter.otlp import OtlpExporter
 
 log = EventLogger("kbroker.exporter")
 
@@ -81,19 +88,31 @@ class Exporter:
         self._http = HttpServer(environment.loop, handlers, self._on_error)
         # The scrape in progress. Its page is the response to all requests that arrive meanwhile.
         self._scrape: asyncio.Task[list[bytes]] | None = None
+        self._otlp: OtlpExporter | None = None
 
-    async def start(self, listener: str) -> None:
-        """Start the HTTP server. `listener`: the value of kbroker.metrics.listener. Raises OSError."""
+    async def start(self, listener: str, sends_otlp: bool) -> None:
+        """Start the HTTP server. `listener`: the value of kbroker.metrics.listener; empty for none.
+
+        `sends_otlp`: the value of kbroker.metrics.otlp. Raises OSError, ConfigError.
+        """
+        self._delay.start()
+        if sends_otlp:
+            from kbroker.exporter.otlp import OtlpExporter
+
+            self._otlp = OtlpExporter(self._environment, self._sources.services.node_id, self.scrape_page)
+        if not listener:
+            return
         address = parse_host_port(listener)
         assert address is not None
         host, port = address
         port = await self._http.start(host or None, port)
         self.address = format_address(host or "0.0.0.0", port)
-        self._delay.start()
         log.info("metrics are served", address=self.address)
 
     async def stop(self) -> None:
         self._delay.stop()
+        if self._otlp is not None:
+            await self._otlp.stop()
         await self._http.stop()
         if self._scrape is not None:
             self._scrape.cancel()
@@ -101,7 +120,7 @@ class Exporter:
 
     async def _metrics(self) -> HttpResponse:
         if self._scrape is None:
-            self._scrape = self._environment.loop.create_task(self._scrape_page())
+            self._scrape = self._environment.loop.create_task(self.scrape_page())
             self._scrape.add_done_callback(self._on_scraped)
         try:
             return HttpResponse(200, CONTENT_TYPE, await asyncio.shield(self._scrape))
@@ -112,14 +131,16 @@ class Exporter:
     def _on_scraped(self, _: object) -> None:
         self._scrape = None
 
-    async def _scrape_page(self) -> list[bytes]:
+    async def scrape_page(self) -> list[bytes]:
         """Return the page in parts, and serve other callbacks meanwhile."""
         from prometheus_client import generate_latest
 
         page = MetricsPage()
         began_ns = step_ns = self._clock.mono_ns()
-        for _ in collect_metrics(self._sources, page):
-            if self._clock.mono_ns() - step_ns > STEP_NS:
+        for blocking in collect_metrics(self._sources, page):
+            if blocking is not None:
+                await self._environment.offload(blocking)
+            elif self._clock.mono_ns() - step_ns > STEP_NS:
                 await asyncio.sleep(0)
                 step_ns = self._clock.mono_ns()
         page.add("kbroker_scrape_seconds", (self._clock.mono_ns() - began_ns) / 1e9)
@@ -136,8 +157,13 @@ class Exporter:
     async def _health(self) -> HttpResponse:
         """Respond to /healthz, whether the broker is ready: 503 if it cannot write to its disk, or has logs offline.
 
-        A stopping broker has no listener.
+        A stopping broker has no listener. The disk of a lone broker is probed here if it is full, since it is otherwise
+        probed only after a failed append.
         """
+        environment, logs = self._environment, self._sources.services.replicas.logs
+        _, free = await environment.offload(environment.disk.usage, logs.path)
+        if free < LARGE_PROBE_BYTES:
+            await self._write_health.check()
         if self._write_health.health is WriteHealth.FAILING:
             return text_response(503, f"the broker cannot write to its disk: {self._write_health.error}")
         replicas = self._sources.services.replicas

@@ -13,13 +13,13 @@ from kbroker.metadata.controller import Controller
 from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
 from kbroker.metadata.topics.topic_requests import NewTopic, new_internal_topic
+from kbroker.runtime.audit_log import AuditLog, record_changes
 from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode, known_error
 
 if TYPE_CHECKING:
     from kbroker.interbroker.controller_channel import ControllerChannel
-    from kbroker.runtime.audit_log import AuditLog
 
 log = EventLogger("kbroker.interbroker")
 
@@ -29,6 +29,7 @@ IMAGE_TIMEOUT_S = 5.0
 IMAGE_POLL_S = 0.01
 # As in Kafka.
 MAX_FAILURES = 1000
+DELETED_LATELY_MS = 5_000
 # The principal and the host of the client whose request needs a topic.
 Requester = tuple[Principal, str]
 _SELF: Requester = BROKER_PRINCIPAL, ""
@@ -63,6 +64,17 @@ class AutoTopicCreationManager:
         self._creating: set[str] = set()
         self._failures: dict[str, tuple[str, int]] = {}
         self._tasks: set[Task[None]] = set()
+        self._deleted_at_ms: dict[str, int] = {}
+
+    def record_deletions(self, names: Iterable[str]) -> None:
+        """Remember for DELETED_LATELY_MS that clients have deleted topics."""
+        now_ms = self._environment.clock.mono_ms()
+        remembered = {name: at_ms for name, at_ms in self._deleted_at_ms.items() if now_ms - at_ms < DELETED_LATELY_MS}
+        self._deleted_at_ms = remembered | dict.fromkeys(names, now_ms)
+
+    def deleted_lately(self, name: str) -> bool:
+        at_ms = self._deleted_at_ms.get(name)
+        return at_ms is not None and self._environment.clock.mono_ms() - at_ms < DELETED_LATELY_MS
 
     async def auto_create_topic(self, name: str, requester: Requester) -> TopicImage:
         """Return a topic; create it with the cluster's defaults if it does not exist. Raises KafkaError."""
@@ -83,10 +95,10 @@ class AutoTopicCreationManager:
         (result,) = await self._controller.topics.create_topics([new], validate_only=False)
         if result.error is not None and result.error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise result.error
-        if self.audit is not None and result.error is None:
+        if result.error is None:
             change = f"created with {result.partitions} partitions"
             sender = {"principal": str(requester[0]), "host": requester[1] or None, "api": "CreateTopics"}
-            self.audit.record("changed", **sender, resource=f"TOPIC:{new.name}", change=change)
+            record_changes(self.audit, sender, [(f"TOPIC:{new.name}", change)])
         return self._image.topics[new.name]
 
     def begin_creation(self, topics: Iterable[NewTopic], remember_ms: int, requester: Requester) -> Mapping[str, str]:

@@ -8,6 +8,9 @@ line that is written has their number. A crash of the broker loses at most the e
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from kbroker.runtime.event_log import EventLogger, Field, plain
@@ -21,6 +24,32 @@ log = EventLogger("kbroker.audit")
 
 FLUSH_MS = 1_000
 MAX_PENDING_BYTES = 4 << 20
+
+
+changes_log = EventLogger("kbroker.changes")
+# Changes of one request that the broker's log has line by line.
+MAX_CHANGE_LINES = 20
+
+
+def record_changes(
+    audit: AuditLog | None, sender: Mapping[str, Field], changes: Iterable[tuple[str, str]], level: int = logging.INFO
+) -> None:
+    """Record what a client has changed in the audit log, if there is one, and in the broker's log with this level.
+
+    `changes`: the changed things, and what has changed. `sender`: fields that say who has sent the request.
+    """
+    pairs = iter(changes)
+    for resource, change in islice(pairs, MAX_CHANGE_LINES):
+        changes_log.event(level, "changed", resource=resource, change=change or None, **sender)
+        if audit is not None:
+            audit.record("changed", **sender, resource=resource, change=change or None)
+    others = 0
+    for resource, change in pairs:
+        others += 1
+        if audit is not None:
+            audit.record("changed", **sender, resource=resource, change=change or None)
+    if others:
+        changes_log.event(level, "more changes by the same request", count=others, **sender)
 
 
 class AuditLog:

@@ -13,27 +13,26 @@ Nothing is imported before it is used: pytest loads the plugin (pytest_plugin.py
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kbroker.client.consumer import ConsumedRecord
     from kbroker.testing.broker import InProcessBroker as Broker
     from kbroker.testing.cluster import InProcessCluster as Cluster
     from kbroker.testing.faults import Fault, RecordedRequest
-    from kbroker.testing.records import FetchedRecord
 
-__all__ = ["Broker", "Cluster", "Fault", "FetchedRecord", "RecordedRequest"]
+__all__ = ["Broker", "Cluster", "ConsumedRecord", "Fault", "RecordedRequest"]
 
-# The module and the class of each name.
-_CLASSES = {
-    "Broker": ("broker", "InProcessBroker"),
-    "Cluster": ("cluster", "InProcessCluster"),
-    "FetchedRecord": ("records", "FetchedRecord"),
-    "Fault": ("faults", "Fault"),
-    "RecordedRequest": ("faults", "RecordedRequest"),
+_MODULES = {
+    "Broker": ("kbroker.testing.broker", "InProcessBroker"),
+    "Cluster": ("kbroker.testing.cluster", "InProcessCluster"),
+    "ConsumedRecord": ("kbroker.client.consumer", "ConsumedRecord"),
+    "Fault": ("kbroker.testing.faults", "Fault"),
+    "RecordedRequest": ("kbroker.testing.faults", "RecordedRequest"),
 }
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name not in _CLASSES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, class_name = _CLASSES[name]
-    return getattr(import_module(f"kbroker.testing.{module}"), class_name)
+    module, class_name = _MODULES[name]
+    return getattr(import_module(module), class_name)

@@ -10,13 +10,14 @@ import asyncio
 import os
 import threading
 import warnings
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from random import SystemRandom
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 from kbroker.broker import Broker
+from kbroker.client.requests import Address
 from kbroker.config import BrokerConfig
 from kbroker.metadata.coordination_sessions import OpenSession
 from kbroker.runtime.environment import Environment
@@ -27,12 +28,55 @@ from kbroker.testing.faults import FaultDispatch, RequestLog
 
 T = TypeVar("T")
 
+# How this machine reaches what listens on all of its addresses.
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 START_S = 60.0
 STOP_S = 60.0
 
 
-class BrokerThread:
-    """A broker that runs. `bootstrap`: its address. One that fails by itself says so in the log."""
+class LoopThread:
+    """A thread with an event loop, and the environment of what runs on it."""
+
+    def __init__(self, name: str, clock: MovableClock, disk: DiskControl) -> None:
+        loop = self.loop = MovableLoop(clock)
+        threads = self.threads = Threads(loop)
+        controlled = self.disk = ControlledDisk(disk)
+        self.environment = Environment(
+            loop=loop,
+            clock=clock,
+            disk=controlled,
+            random=SystemRandom(),
+            offload=threads,
+            process_runner=lambda job, task: ThreadJob(threads, controlled, clock, job, bytes(task)),
+            direct_socket=direct_socket,
+        )
+        self._thread = threading.Thread(target=loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float = 30.0) -> T:
+        """Run a coroutine on the loop, from another thread, and return its result."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout_s)
+
+    def end(self) -> None:
+        """End the thread as it is, and everything that runs on its loop."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close_sockets()
+        self.disk.die()
+        self.threads.stop()
+        with warnings.catch_warnings():
+            # Coroutines that a task has created may never have been awaited.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            for task in asyncio.all_tasks(self.loop):
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                with suppress(BaseException):
+                    task.get_coro().close()
+        self.loop.close()
+
+
+class BrokerThread(LoopThread):
+    """A broker that runs. `bootstrap`: the address of its first listener for clients;
+    `local`: for those on this machine. One that fails by itself says so in the log."""
 
     def __init__(
         self,
@@ -44,84 +88,41 @@ class BrokerThread:
     ) -> None:
         """Start a broker, and wait until it serves. Raises what keeps it from starting."""
         config = BrokerConfig.load(configs)
-        self.loop = MovableLoop(clock)
-        self._threads = Threads(self.loop)
-        self._disk = ControlledDisk(disk)
-        environment = Environment(
-            loop=self.loop,
-            clock=clock,
-            disk=self._disk,
-            random=SystemRandom(),
-            offload=self._threads,
-            process_runner=lambda job, task: ThreadJob(self._threads, self._disk, clock, job, bytes(task)),
-            direct_socket=direct_socket,
-        )
-        self.broker = Broker(environment, config, open_session, dispatch=FaultDispatch(log, environment))
-        self._thread = threading.Thread(target=self.loop.run_forever, name="kbroker-testing", daemon=True)
-        self._thread.start()
+        super().__init__("kbroker-testing", clock, disk)
         _running.add(self)
         try:
+            self.broker = Broker(self.environment, config, open_session, dispatch=FaultDispatch(log, self.environment))
             self.bootstrap = self.run(self.broker.start(), START_S)
+            host, port, *_ = self.loop.servers[0].sockets[0].getsockname()
+            self.local: Address = (LOOPBACK.get(host, host), port)
         except BaseException:
             self.stop()
             raise
 
-    # Calls from the test's threads.
-
-    def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float = 30.0) -> T:
-        """Run a coroutine on the broker's loop, and return its result."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout_s)
-
-    def call(self, function: Callable[[], T]) -> T:
-        """Call a function on the broker's loop, and return its result."""
-
-        async def call() -> T:
-            return function()
-
-        return self.run(call())
-
-    def settle(self) -> None:
-        """Wait until the broker has done what is due."""
-        self.run(self._threads.settle())
-
     def postpone_sessions(self, ms: int) -> None:
         """Move the deadlines of all members of groups later."""
 
-        def postpone() -> None:
+        async def postpone() -> None:
             for context in self.broker.services.groups.runtime.contexts():
                 for group in context.shard.groups.values():
                     group.deadlines.postpone(ms)
 
-        self.call(postpone)
-
-    # The end.
+        self.run(postpone())
 
     def stop(self) -> None:
         """Stop the broker as SIGTERM does."""
         with suppress(Exception):
             self.run(self.broker.stop(), STOP_S)
-        self._end()
+        self.end()
 
     def kill(self) -> None:
         """End the broker as SIGKILL does: clients see their connections end, files stay as they are."""
-        self._disk.die()
-        self._end()
+        self.disk.die()
+        self.end()
 
-    def _end(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
+    def end(self) -> None:
+        super().end()
         _running.discard(self)
-        self.loop.close_sockets()
-        self._disk.die()
-        self._threads.stop()
-        with warnings.catch_warnings():
-            # Coroutines that a task has created may never have been awaited.
-            warnings.simplefilter("ignore", RuntimeWarning)
-            for task in asyncio.all_tasks(self.loop):
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                with suppress(BaseException):
-                    task.get_coro().close()
-        self.loop.close()
 
     def forget_in_child(self) -> None:
         """Close what a forked process has inherited: it would keep the port open and the data directory locked.
@@ -132,7 +133,7 @@ class BrokerThread:
         for descriptor in self.loop.descriptors():
             os.dup2(null, descriptor, inheritable=False)
         os.close(null)
-        for lock in self._disk.locks:
+        for lock in self.disk.locks:
             lock.close()
 
 

@@ -62,8 +62,10 @@ class MovableLoop(asyncio.SelectorEventLoop):
 
     def descriptors(self) -> list[int]:
         """Return the file descriptors of all open sockets."""
-        listening = [socket.fileno() for server in self.servers for socket in server.sockets]
-        return [descriptor for descriptor in (*listening, *self._transports) if descriptor >= 0]
+        # A transport is listed until it is collected, when other files may have got the number of its socket.
+        open_ = [transport._sock for transport in self._transports.values() if transport._sock is not None]
+        listening = [socket for server in self.servers for socket in server.sockets]
+        return [descriptor for socket in (*listening, *open_) if (descriptor := socket.fileno()) >= 0]
 
     def close_sockets(self) -> None:
         """Close all sockets of a loop that was stopped, as the system does when a process is killed."""

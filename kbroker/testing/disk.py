@@ -14,14 +14,15 @@ class DiskControl:
     """What the test does to the disk of a broker. It outlives the broker's restarts."""
 
     def __init__(self) -> None:
-        self.is_full = False
+        self.is_full = self.was_full = False
 
     def fill(self) -> None:
         """Let every write fail as on a full disk, until `free`."""
-        self.is_full = True
+        self.is_full = self.was_full = True
 
     def free(self) -> None:
-        """Let writes succeed again. The broker notices it with its next probe, within a second."""
+        """Let writes succeed again. The broker notices it with its next probes: records within a second of its clock,
+        new topics a second later."""
         self.is_full = False
 
 

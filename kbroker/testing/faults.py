@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import count
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -38,16 +39,15 @@ _ELEMENT_KEYS = ("group_id", "transactional_id", "name", "key")
 _APIS_BY_NAME = {api.key.name.replace("_", "").lower(): api.key for api in ALL_APIS.values()}
 
 
-def api_named(name: str) -> ApiKey:
-    """Return the API of a name such as "OffsetCommit" or "OFFSET_COMMIT". Raises ValueError."""
+def api_named(name: str) -> str:
+    """Return Kafka's name of an API, OffsetCommit, also for "OFFSET_COMMIT". Raises ValueError."""
     key = _APIS_BY_NAME.get(name.replace("_", "").lower())
     if key is None:
         raise ValueError(f"there is no API {name!r}; the names are those of Kafka, such as Produce or OffsetCommit")
-    return key
+    return api_title(key)
 
 
 def api_title(key: int) -> str:
-    """Return Kafka's name of an API: OffsetCommit."""
     return message_classes(ApiKey(key))[0].__name__.removesuffix("Request")
 
 
@@ -65,15 +65,27 @@ class RecordedRequest(NamedTuple):
     groups: frozenset[str]
     fields: dict[str, Any]
 
+    def is_about(self, api: str | None, topic: str | None, group: str | None, client_id: str | None) -> bool:
+        """Return whether the request is of this API and client, and names this topic and group; None for any."""
+        return (
+            api in (None, self.api)
+            and (topic is None or topic in self.topics)
+            and (group is None or group in self.groups)
+            and client_id in (None, self.client_id)
+        )
 
-@dataclass
+
+@dataclass(eq=False)
 class Fault:
     """What happens to requests of an API. `hits`: how many it has hit. `count`: how many it hits at most.
 
-    `after`: the request is carried out before its response is replaced, or its connection closed.
+    `after`: the request is carried out before its response is replaced, or its connection closed. A block `with` ends
+    with the removal of the fault.
     """
 
-    api: ApiKey
+    log: RequestLog
+    number: int
+    api: str
     error: ErrorCode | None = None
     delay_ms: int = 0
     drop: bool = False
@@ -82,22 +94,28 @@ class Fault:
     group: str | None = None
     client_id: str | None = None
     count: int | None = None
-    hits: int = field(default=0, init=False)
+    hits: int = 0
 
-    def matches(self, request: RecordedRequest, key: int) -> bool:
-        return (
-            self.api == key
-            and (self.count is None or self.hits < self.count)
-            and (self.topic is None or self.topic in request.topics)
-            and (self.group is None or self.group in request.groups)
-            and (self.client_id is None or self.client_id == request.client_id)
-        )
+    def __enter__(self) -> Fault:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Disturb no more requests."""
+        if self in self.log.faults:
+            self.log.faults.remove(self)
+
+    def matches(self, request: RecordedRequest) -> bool:
+        is_left = self.count is None or self.hits < self.count
+        return is_left and request.is_about(self.api, self.topic, self.group, self.client_id)
 
     def __str__(self) -> str:
-        what = [text for text, on in ((f"delay_ms={self.delay_ms}", self.delay_ms), ("drop", self.drop)) if on]
-        what += [self.error.name] if self.error is not None else []
-        where = [f"{name}={value}" for name in ("topic", "group") if (value := getattr(self, name)) is not None]
-        return " ".join([api_title(self.api), *where, *what])
+        named = [f"{name}={value}" for name in ("topic", "group", "delay_ms") if (value := getattr(self, name))]
+        return " ".join(
+            [self.api, *named, *(["drop"] if self.drop else []), *([self.error.name] if self.error else [])]
+        )
 
 
 class RequestLog:
@@ -106,14 +124,15 @@ class RequestLog:
     def __init__(self) -> None:
         self.faults: list[Fault] = []
         self.requests: deque[RecordedRequest] = deque(maxlen=MAX_REQUESTS)
+        self.numbers = count(1)
         self._lock = Lock()
 
-    def record(self, key: int, request: RecordedRequest) -> Fault | None:
+    def record(self, request: RecordedRequest) -> Fault | None:
         """Record a request, and return the fault that hits it: the one that was installed first."""
         with self._lock:
             self.requests.append(request)
             for fault in self.faults:
-                if fault.matches(request, key):
+                if fault.matches(request):
                     fault.hits += 1
                     return fault
         return None
@@ -143,7 +162,7 @@ class FaultDispatch(Dispatch):
             if context.client_id == TEST_CLIENT_ID:
                 return handler.handle(services, context, request)
             recorded = recorded_request(services, context, request)
-            fault = self._log.record(context.api_key, recorded)
+            fault = self._log.record(recorded)
             if fault is None:
                 return handler.handle(services, context, request)
             return self._apply(fault, handler, services, context, request)
@@ -183,7 +202,8 @@ class FaultDispatch(Dispatch):
 def recorded_request(services: Services, context: RequestContext, request: Any) -> RecordedRequest:
     fields = _fields(request)
     topics, groups = set(_values(fields, _TOPIC_FIELDS)), set(_values(fields, _GROUP_FIELDS))
-    for key in (*_values(fields, frozenset({"topic_id"})), *_session_topics(services, request)):
+    in_session = (key for key, _ in _session_partitions(services, request))
+    for key in (*_values(fields, frozenset({"topic_id"})), *in_session):
         topic = services.metadata.topics_by_id.get(key) if isinstance(key, bytes) else None
         topics.add(key if topic is None else topic.name)
     return RecordedRequest(
@@ -195,39 +215,32 @@ def _names(values: Iterable[str | bytes]) -> frozenset[str]:
     return frozenset(value for value in values if isinstance(value, str) and value)
 
 
-def _session_topics(services: Services, request: Any) -> list[str | bytes]:
-    """Return the topics, by name or id, that a Fetch does not name because its session has them (KIP-227)."""
-    if isinstance(request, FetchRequest) and request.session_id:
-        for session in services.fetching.sessions.all():
-            if session.id == request.session_id:
-                return [key for key, _ in session.partitions]
-    return []
+def _session_partitions(services: Services, request: Any) -> list[tuple[str | bytes, int]]:
+    """Return the partitions that a Fetch need not name because its session has them (KIP-227)."""
+    if not isinstance(request, FetchRequest) or not request.session_id:
+        return []
+    sessions = (each for each in services.fetching.sessions.all() if each.id == request.session_id)
+    return [key for session in sessions for key in session.partitions]
 
 
 def _fields(request: Any) -> dict[str, Any]:
     """Return a copy of a request: its records are in a buffer that is used again."""
+    topics: list[tuple[str | bytes, list[dict[str, int]]]]
     if isinstance(request, ProduceRequest):
-        return {
-            **request._asdict(),
-            "topics": [
-                _named(key, [{"index": index, "bytes": len(data or b"")} for index, data in partitions])
-                for key, partitions in request.topics
-            ],
-        }
-    if isinstance(request, FetchRequest):
-        return {
-            **{name: value for name, value in asdict(request).items() if name != "forgotten"},
-            "topics": [
-                _named(key, [{"partition": row[0], "fetch_offset": row[2]} for row in rows])
-                for key, rows in request.topics
-            ],
-        }
-    copied = _plain(request)
-    return copied if isinstance(copied, dict) else {}
-
-
-def _named(key: str | bytes, partitions: list[dict[str, int]]) -> dict[str, Any]:
-    return {"name" if isinstance(key, str) else "topic_id": key, "partitions": partitions}
+        fields = request._asdict()
+        topics = [
+            (key, [{"index": at, "bytes": len(data or b"")} for at, data in rows]) for key, rows in request.topics
+        ]
+    elif isinstance(request, FetchRequest):
+        fields = {name: value for name, value in asdict(request).items() if name != "forgotten"}
+        topics = [
+            (key, [{"partition": row[0], "fetch_offset": row[2]} for row in rows]) for key, rows in request.topics
+        ]
+    else:
+        copied = _plain(request)
+        return copied if isinstance(copied, dict) else {}
+    named = [{"name" if isinstance(key, str) else "topic_id": key, "partitions": rows} for key, rows in topics]
+    return {**fields, "topics": named}
 
 
 def _plain(value: Any) -> Any:
@@ -279,9 +292,7 @@ def error_response(services: Services, context: RequestContext, request: Any, fa
 def _fetch_response(services: Services, request: FetchRequest, code: ErrorCode) -> FetchResponse:
     """Return the error for the partitions of the request and of its session, which ends: it has missed this request."""
     named = {(key, row[0]) for key, rows in request.topics for row in rows}
-    for session in services.fetching.sessions.all():
-        if request.session_id and session.id == request.session_id:
-            named |= set(session.partitions)
+    named.update(_session_partitions(services, request))
     topics: dict[str | bytes, list[FetchResult]] = {}
     for key, index in named:
         topics.setdefault(key, []).append(FetchResult(index, code, -1, -1, -1, None, b""))

@@ -39,21 +39,16 @@ def kafka(_kafka_broker: Broker, request: pytest.FixtureRequest) -> Iterator[Bro
     """A broker that the tests of a session share. Names of new topics begin with the name of the test.
 
     After a test its faults and the recorded requests are gone, the disk is free and the broker runs. A test that has
-    moved the clock leaves an empty broker in the time of the machine, at the same address.
+    moved the clock or filled the disk leaves an empty broker in the time of the machine, at the same address.
     """
     broker = _kafka_broker
     broker.topic_prefix = _prefix(request.node.name)
     checks = request.config.getoption("kafka_leftovers") or request.config.getini(LEFTOVERS)
-    before = set(_topics(broker)) if checks else set()
+    before = broker.topics() if checks else []
     broker.request_log.clear()
     yield broker
-    left = _leftovers(broker, before) if checks else []
-    broker.request_log.clear()
-    broker.disk.free()
-    if broker.clock.is_moved:
-        broker.renew()
-    else:
-        broker.start()
+    left = broker.leftovers(before) if checks else []
+    broker.reset(keep_data=True)
     if left:
         pytest.fail(f"the test has left behind: {'; '.join(left)}", pytrace=False)
 
@@ -76,28 +71,3 @@ def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Callable[..., Clus
 def _prefix(test: str) -> str:
     """Return the name of a test as the beginning of a topic's name, of at most 100 of the 249 allowed characters."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", test)[:100].strip("-.") or "test"
-
-
-def _topics(broker: Broker) -> list[str]:
-    from kbroker.client.admin import describe_topics
-
-    with broker.client() as cluster:
-        return [topic.name for topic in describe_topics(cluster) if not topic.is_internal]
-
-
-def _leftovers(broker: Broker, before: set[str]) -> list[str]:
-    """Return what a test has left: faults, topics, groups with members; the last two if the broker runs."""
-    from kbroker.client.group_descriptions import describe_group
-    from kbroker.client.groups import list_groups
-
-    left = [f"the fault {fault}" for fault in broker.request_log.faults]
-    if not broker.is_running:
-        return [*left, "a stopped broker"]
-    left += [f"the topic {name}" for name in sorted(set(_topics(broker)) - before)]
-    with broker.client() as cluster:
-        for group in list_groups(cluster):
-            members = describe_group(cluster, group.group_id).members
-            if members:
-                clients = ", ".join(sorted({member.client_id for member in members}))
-                left.append(f"{len(members)} members of the group {group.group_id} ({clients})")
-    return left

@@ -55,6 +55,18 @@ def test_an_address_of_a_container_replaces_that_of_the_image() -> None:
     assert properties["listeners"] == "PLAINTEXT://0.0.0.0:9092,HOST://0.0.0.0:19092"
 
 
+def test_a_container_for_tests_has_the_options_of_the_documentation() -> None:
+    page = (DOCKER.parent / "docs" / "testing.md").read_text()
+    found = re.search(r"^\$ docker run .* kbroker \\\n    (--dev .*)$", page, re.MULTILINE)
+    assert found is not None
+    options = parse_options(found[1].split())
+    assert options is not None
+    assert (options.dev, options.control, options.control_insecure_host) == (True, "0.0.0.0:9080", ["localhost"])
+    properties = properties_of(*found[1].split())
+    assert properties["log.dirs"] == "/data"
+    assert properties["advertised.listeners"] == "PLAINTEXT://localhost:9092"
+
+
 class Health(BaseHTTPRequestHandler):
     status = 200
 

@@ -52,6 +52,7 @@ CLIENTS = {
 # kbroker.metadata, which the brokers can use too.
 CLIENT_EXCEPTIONS = {
     "kbroker/cli/acls.py": {"authorization"},
+    "kbroker/cli/backup.py": {"runtime", "storage"},
     "kbroker/cli/cluster/brokers.py": {"metadata"},
     "kbroker/cli/cluster/cluster_state.py": {"metadata"},
     "kbroker/cli/cluster/plan_report.py": {"metadata"},
@@ -66,6 +67,9 @@ CLIENT_EXCEPTIONS = {
     "kbroker/cli/log/items.py": {"runtime", "storage"},
     "kbroker/cli/log/verify.py": {"coordination", "runtime", "storage"},
     "kbroker/cli/start/broker_process.py": {"runtime", "storage"},
+    "kbroker/cli/start/control.py": {"runtime"},
+    "kbroker/cli/start/control_calls.py": {"testing"},
+    "kbroker/cli/start/dev.py": {"runtime", "testing"},
     "kbroker/cli/start/directories.py": {"storage"},
     "kbroker/cli/start/local_cluster.py": {"coordination", "runtime", "storage"},
     "kbroker/cli/start/run.py": {"broker", "runtime"},

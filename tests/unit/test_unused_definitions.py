@@ -37,6 +37,8 @@ CONFIGS_WITHOUT_EFFECT = "kbroker/config/definitions/no_effect.json"
 # Definitions without a use, and why they stay.
 ALLOWED = {
     "kbroker/broker.py: Broker._assigned": "tests end its roles, as the end of a session does",
+    "kbroker/cli/start/control.py: ControlRequest.do_GET": "http.server calls it",
+    "kbroker/cli/start/control.py: ControlRequest.do_POST": "http.server calls it",
     "kbroker/retry/batch.py: PollBatch.succeeded": "programs read it",
     "kbroker/testing/pytest_plugin.py: pytest_addoption": "pytest calls it",
     "kbroker/telemetry/subscriptions.py: ClientAttributes.client_source_address": "patterns of subscriptions name it",

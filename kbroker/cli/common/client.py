@@ -1,6 +1,5 @@
 """Access of the commands to brokers. The errors of clients leave this module as CliError."""
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,16 +51,6 @@ def wait_notes() -> Callable[[str], None]:
 
 
 @contextmanager
-def _reachable() -> Iterator[None]:
-    """Say what to do if no broker can be reached."""
-    try:
-        yield
-    except BrokerUnreachable as error:
-        hint = "start a broker with: kbroker start" if os.strerror(ECONNREFUSED) in str(error) else None
-        raise CliError(str(error), hint=hint) from None
-
-
-@contextmanager
 def admin_client(bootstrap: str, max_versions: Mapping[int, int] = MAX_VERSIONS) -> Iterator[ClusterClient]:
     """Connect to a cluster. Raises CliError if no bootstrap broker can be reached, and for the client's errors."""
     with ClusterClient(
@@ -72,8 +61,11 @@ def admin_client(bootstrap: str, max_versions: Mapping[int, int] = MAX_VERSIONS)
         on_wait=wait_notes(),
     ) as cluster:
         try:
-            with _reachable():
-                cluster.any_broker()
+            cluster.any_broker()
+        except BrokerUnreachable as error:
+            hint = "start a broker with: kbroker start" if os.strerror(ECONNREFUSED) in str(error) else None
+            raise CliError(str(error), hint=hint) from None
+        try:
             yield cluster
         except CLIENT_ERRORS as error:
             raise CliError(client_error_text(error)) from error
@@ -96,13 +88,15 @@ def error_code_text(code: int, message: str | None = None) -> str:
     name = error_name(code)
     if unknown := _UNKNOWN_CONFIG.fullmatch(message or ""):
         # Only now, because definitions of configs take long.
+        from difflib import get_close_matches
+
         from kbroker.config.definitions.group import GROUP_CONFIGS
         from kbroker.config.definitions.topic import TOPIC_CONFIGS
 
         known = TOPIC_CONFIGS if unknown["kind"] == "topic" else GROUP_CONFIGS
         # A broker config such as log.retention.ms, or a similar name.
         near = [name for name in known if unknown["name"].endswith(f".{name}")]
-        near = near or difflib.get_close_matches(unknown["name"], known, 1, 0.5)
+        near = near or get_close_matches(unknown["name"], known, 1, 0.5)
         message = f"{message} (did you mean {near[0]}?)" if near else message
     elif code == ErrorCode.INVALID_TOPIC_EXCEPTION:
         message = message or "the name of a topic has 1 to 249 letters, digits, '.', '_' and '-'"

@@ -63,10 +63,32 @@ def start(
         ),
     ] = None,
     secure: Secure = False,
+    dev: Annotated[
+        bool,
+        option(
+            "--dev",
+            "A broker for tests: settings that make them quick, a clock that moves, data in memory unless --data-dir "
+            "is given. Nothing is synced to the disk.",
+        ),
+    ] = False,
+    control: Annotated[
+        str | None,
+        option("--control HOST:PORT", "With --dev, let tests control the broker over HTTP.", show_default="off"),
+    ] = None,
+    control_insecure_host: Annotated[
+        list[str] | None,
+        option(
+            "--control-insecure-host NAME",
+            "Let tests reach --control by this name of a container, and on any address: whoever reaches it controls "
+            "the broker, without a login; repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Run a broker until SIGTERM or SIGINT.
 
     Prints one line with the bootstrap address on standard output when it is ready, and logs to standard error.
+
+    With --dev --control 127.0.0.1:0, the line has the address of the control as well, whose first page lists its calls.
 
     With --brokers, each broker is a process of its own, and this process serves the coordination service to them.
 
@@ -76,6 +98,6 @@ def start(
 
     options = StartOptions(
         config, data_dir, listen or [], advertise or [], properties or [], log_level, log_format, metrics, brokers,
-        add_scram or [], secure,
+        add_scram or [], secure, dev, control, control_insecure_host or [],
     )  # fmt: skip
     raise typer.Exit(start_broker(options))

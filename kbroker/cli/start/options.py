@@ -46,6 +46,9 @@ class StartOptions:
     brokers: int | None = None
     add_scram: list[str] = field(default_factory=list)
     secure: bool = False
+    dev: bool = False
+    control: str | None = None
+    control_insecure_host: list[str] = field(default_factory=list)
 
     @property
     def protocol(self) -> str:
@@ -64,7 +67,10 @@ _ATTRIBUTES = {
     "--metrics": "metrics",
     "--brokers": "brokers",
     "--add-scram": "add_scram",
+    "--control": "control",
+    "--control-insecure-host": "control_insecure_host",
 }
+_LISTS = ("set", "listen", "advertise", "add_scram", "control_insecure_host")
 
 
 def parse_options(args: Sequence[str]) -> StartOptions | None:
@@ -72,15 +78,15 @@ def parse_options(args: Sequence[str]) -> StartOptions | None:
     options = StartOptions()
     remaining = iter(args)
     for arg in remaining:
-        if arg == "--secure":
-            options.secure = True
+        if arg in ("--secure", "--dev"):
+            setattr(options, arg[2:], True)
             continue
         name, sign, text = arg.partition("=")
         attribute = _ATTRIBUTES.get(name)
         value = text if sign else next(remaining, None)
         if attribute is None or value is None:
             return None
-        if attribute in ("set", "listen", "advertise", "add_scram"):
+        if attribute in _LISTS:
             getattr(options, attribute).append(value)
         elif attribute == "brokers":
             if not value.isascii() or not value.isdigit():
@@ -222,9 +228,9 @@ def origins_text(message: str, properties: StaticConfigs) -> str:
     return f" (from {', '.join(origins)})" if origins else ""
 
 
-def print_ready(bootstrap: str) -> None:
-    """Print the only line on standard output: scripts wait for it and read the address from it."""
-    print(f"kbroker ready: bootstrap {bootstrap}", flush=True)
+def print_ready(bootstrap: str, control: str | None = None) -> None:
+    """Print the only line on standard output: scripts wait for it and read the addresses from it."""
+    print(f"kbroker ready: bootstrap {bootstrap}" + (f" control {control}" if control else ""), flush=True)
 
 
 def failure_text(error: Exception) -> str:

@@ -49,7 +49,7 @@ async def _serve(
             notify_service_manager("STOPPING=1")
             broker.stopped.set_result(None)
 
-    for number in _stop_signals():
+    for number in stop_signals():
         loop.add_signal_handler(number, on_signal, number)
     try:
         bootstrap = await broker.start()
@@ -66,7 +66,7 @@ async def _serve(
     return 0 if failure is None else 1
 
 
-def _stop_signals() -> list[signal.Signals]:
+def stop_signals() -> list[signal.Signals]:
     """Return the signals that stop the broker cleanly. As with a JVM, SIGHUP is included unless nohup started it."""
     hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
     return [signal.SIGTERM, signal.SIGINT, *hangup]

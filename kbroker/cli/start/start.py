@@ -5,6 +5,7 @@ This module is loaded before the first accepted connection: it imports only what
 
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.cli.common.errors import CliError, print_error, usage_error
@@ -43,8 +44,12 @@ def start(options: StartOptions) -> int:
         handler.setFormatter(formatter("text"))
         logging.basicConfig(level=options.log_level.upper(), handlers=[handler])
         properties = _load_properties(options, handler)
+        if options.dev or options.control or options.control_insecure_host:
+            from kbroker.cli.start.dev import run_dev
+
+            return run_dev(options, properties)
         first_users = parse_first_users(options.add_scram)
-        on_ready = print_ready
+        on_ready: Callable[[str], None] = print_ready
         if options.secure:
             from kbroker.cli.start.secure import secure
 

@@ -89,6 +89,7 @@ class BrokerConfig:
     kbroker_inter_broker_listener: str
     kbroker_log_format: str
     kbroker_metrics_listener: str
+    kbroker_metrics_otlp: bool
     kbroker_record_validation: str
     kbroker_retired_partition_idle_ms: int
     leader_imbalance_check_interval_seconds: int

@@ -148,6 +148,9 @@ KEYS = (
         "Only in kbroker. Format of the log: text, or json for one JSON object per line."),
     ConfigKey("kbroker.metrics.listener", STRING, "", optional_address, MEDIUM, READ_ONLY,
         "Only in kbroker. HOST:PORT on which /metrics is served for Prometheus; empty to disable it."),
+    ConfigKey("kbroker.metrics.otlp", BOOLEAN, False, None, MEDIUM, READ_ONLY,
+        "Only in kbroker. Whether to send the metrics by OTLP/HTTP, with the environment variables of OpenTelemetry, "
+        "such as OTEL_EXPORTER_OTLP_ENDPOINT."),
     ConfigKey("quota.window.num", INT, 11, at_least(1), LOW, READ_ONLY,
         "Number of windows over which the rate of a client is measured; all but one may be used at once."),
     ConfigKey("quota.window.size.seconds", INT, 1, at_least(1), LOW, READ_ONLY,

@@ -60,9 +60,9 @@ def _error(change: CredentialChange, current: UserCredentials) -> KafkaError | N
     if not MIN_ITERATIONS <= change.iterations <= MAX_ITERATIONS:
         message = "Too few iterations" if change.iterations < MIN_ITERATIONS else "Too many iterations"
         return KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, message)
-    if len(change.salted_password) != ScramMechanism(change.mechanism).digest_bytes:
-        # Kafka accepts other sizes, and fails with an empty one.
-        return KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The salted password does not have the mechanism's size")
+    if not change.salted_password:
+        # Kafka accepts other sizes than the mechanism's, too, and fails with an empty one.
+        return KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The salted password must not be empty")
     return None
 
 

@@ -20,7 +20,7 @@ from kbroker.storage.log.segment import BULK_BYTES, FileSlice, LogSegment
 from kbroker.storage.log.segment_indexes import SegmentGone
 from kbroker.storage.log.transaction_index import AbortedTransaction
 from protocol.errors import ErrorCode
-from protocol.records.batch import HEADER_SIZE, LENGTH_OVERHEAD
+from protocol.records.batch import HEADER_SIZE, LENGTH_OVERHEAD, parse_header
 
 # The read ended at the end of the log, not at the limit of the request: the same read may return more later.
 _NOT_LIMITED = -1
@@ -64,6 +64,24 @@ def read_blocking(log: Log, offset: int, max_bytes: int, max_offset: int, min_on
         except OSError as error:
             raise log.health.read_failed(error) from error
     raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "segments keep disappearing")
+
+
+def timestamp_at(log: Log, offset: int, wait: bool) -> int:
+    """Return the largest timestamp of the first batch that reaches `offset`, in milliseconds; -1 if it has none.
+
+    May be called in a thread. Without `wait` raises WouldBlock, with it SegmentGone. Raises KafkaError.
+    """
+    try:
+        segments, positions = log.segments, log.positions
+        segment, position = find_batch(log, segments, positions, max(offset, log.log_start_offset), wait)
+        header = segment.read(HEADER_SIZE, position, wait)
+    except OSError as error:
+        raise log.health.read_failed(error) from error
+    if len(header) < HEADER_SIZE:
+        if not wait:
+            raise WouldBlock
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is not in the log")
+    return parse_header(header).max_timestamp
 
 
 def _read_batches(

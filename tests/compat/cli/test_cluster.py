@@ -1,4 +1,4 @@
-"""`kbroker cluster status` and `info`, and the filters of `kbroker topics describe`, against a broker without problems."""
+"""`kbroker cluster status` and `info`, and filters of `kbroker topics describe`, on a broker without problems."""
 
 import pytest
 

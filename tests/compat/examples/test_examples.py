@@ -118,6 +118,30 @@ def test_a_task_that_fails_is_delivered_again(bootstrap: str, name: str, client:
     assert failed < output.index("task 3 done")
 
 
+def control_java() -> str:
+    need("java", "javac", "mvn")
+    options = ("-Xmx256m", *kafka_jvm(), "-cp", kafka_classpath())
+    return run("java", *options, "java/ControlledBroker.java", sys.executable, "-m", "kbroker")
+
+
+def control_go() -> str:
+    need("go")
+    command = ("go", "run", "./control", sys.executable, "-m", "kbroker")
+    return run(*command, directory=EXAMPLES / "go", environment=GO_ENVIRONMENT)
+
+
+def control_javascript() -> str:
+    return run("node", "control.js", sys.executable, "-m", "kbroker", directory=javascript_directory())
+
+
+CONTROLS = {"kafka_tools": control_java, "go": control_go, "javascript": control_javascript}
+
+
+@pytest.mark.parametrize("client", [pytest.param(client, marks=pytest.mark.client(client)) for client in CONTROLS])
+def test_a_test_in_another_language_controls_the_broker(client: str) -> None:
+    assert CONTROLS[client]() == "passed\n"
+
+
 def check(output: str) -> None:
     records = [line for line in output.splitlines() if " = value " in line]
     assert sorted(line.partition(" ")[2] for line in records) == sorted(f"key-{n % 3} = value {n}" for n in range(10))
@@ -129,4 +153,6 @@ def test_every_program_is_listed_and_tested() -> None:
     programs = [path for path in programs if "node_modules" not in path.parts]
     page = (EXAMPLES / "README.md").read_text()
     assert [path.name for path in programs if path.name not in page] == []
-    assert len(programs) == len(PROGRAMS) + len(WORK_QUEUES) + 2
+    systems = (Path(__file__).parent / "test_systems.py").read_text()
+    first_steps = [path for path in programs if str(path.relative_to(EXAMPLES)) not in systems]
+    assert len(first_steps) == len(PROGRAMS) + len(WORK_QUEUES) + len(CONTROLS) + 2

@@ -1,15 +1,19 @@
 """Unchanged clients against a broker inside the test: they see its clock, its faults and its end."""
 
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import confluent_kafka
 import kafka as kafka_python
 import pytest
 
-from kbroker.testing import Broker
+from kbroker.testing import Broker, Cluster
 
 pytestmark = [pytest.mark.compat]
 HOUR_MS = 3_600_000
@@ -119,3 +123,32 @@ def test_a_transaction_that_takes_too_long_is_aborted_when_the_clock_has_moved(k
         producer.commit_transaction(10)
     assert kafka.consume(topic, read_committed=True) == []
     assert [record.value for record in kafka.consume(topic)] == [b"lost"]
+
+
+def run_orders(bootstrap: str, topic: str) -> None:
+    """The program of docs/testing.md: it produces an order, and consumes what there is."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "retry.backoff.ms": 10})
+    producer.produce(topic, b"order")
+    assert producer.flush(10) == 0
+    settings = {"bootstrap.servers": bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"}
+    consumer = confluent_kafka.Consumer({**settings, "enable.partition.eof": True})
+    consumer.subscribe([topic])
+    ends = 0
+    while ends < 3:
+        message = consumer.poll(10)
+        ends += message.error() is not None
+    consumer.close()
+
+
+@pytest.mark.feature("records")
+@pytest.mark.client("confluent_kafka")
+def test_the_tests_of_the_docs_pass(
+    kafka: Broker, kafka_cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
+):
+    page = Path(__file__).parents[3] / "docs" / "testing.md"
+    orders, failover, *_ = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    monkeypatch.setitem(sys.modules, "orders", SimpleNamespace(run_orders=run_orders))
+    tests: dict[str, Any] = {}
+    exec(orders + failover, tests)
+    tests["test_orders"](kafka)
+    tests["test_failover"](kafka_cluster)

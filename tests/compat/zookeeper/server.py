@@ -88,7 +88,7 @@ class ZooKeeperServer:
 
     def _launch(self, *options: str) -> "subprocess.Popen[bytes]":
         jars = [str(path) for pattern in PATTERNS for path in sorted(JARS.glob(f"{pattern}.jar"))]
-        java = [require_java(os.environ).executable, "-Xmx128m", *QUICK_JVM, *(options or _archived_classes())]
+        java = [require_java(os.environ).executable, "-Xmx128m", *QUICK_JVM, *(options or archived_classes())]
         java += ["-Dreadonlymode.enabled=true", "-cp", ":".join(jars)]
         with (self.directory / "output").open("a") as output:
             command = [*self._prefix, *java, self._main, str(self.directory / "zoo.cfg")]
@@ -125,7 +125,7 @@ class ZooKeeperServer:
             return probe.connect_ex((self.host, self.port)) == 0
 
 
-def _archived_classes() -> list[str]:
+def archived_classes() -> list[str]:
     """Return the options of a JVM that maps a server's classes from an archive: a third of its start less."""
 
     def train(option: str) -> None:

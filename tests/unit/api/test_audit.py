@@ -1,4 +1,8 @@
-"""The audit log says what a request has changed, and who has sent it."""
+"""The log and the audit log say what a request has changed, and who has sent it."""
+
+import logging
+
+import pytest
 
 from kbroker.api.audit import CHANGES
 from kbroker.api.dispatch import is_forwarded
@@ -7,6 +11,14 @@ from protocol.apis import ALL_APIS, ApiKey
 from protocol.messages.k03_metadata import MetadataRequestTopic
 from protocol.messages.k19_create_topics import CreatableTopic
 from protocol.messages.k20_delete_topics import DeleteTopicState
+from protocol.messages.k27_write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from protocol.messages.k29_acls import (
     AclCreation,
     AclCreationResult,
@@ -27,6 +39,20 @@ from protocol.messages.k49_alter_client_quotas import (
     OpData,
 )
 from protocol.messages.k50_scram_credentials import ScramCredentialDeletion, ScramCredentialUpsertion
+from protocol.messages.k90_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+    AlterShareGroupOffsetsResponsePartition,
+    AlterShareGroupOffsetsResponseTopic,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsResponseTopic,
+)
+from protocol.messages.k10011_delayed_records import (
+    DelayedRecordResult,
+    DelayedRecordsRequest,
+    DelayedRecordsResponse,
+)
 from tests.unit.support.async_test import async_test
 from tests.unit.support.handlers import Handlers, start_handlers
 
@@ -101,7 +127,7 @@ async def test_values_of_a_brokers_configs_may_be_passwords():
         return AlterConfigsResource(resource_type=kind, resource_name=name, configs=alterable)
 
     resources = [
-        resource(ConfigResourceType.TOPIC, "a", ("retention.ms", 0, "1000"), ("retention.bytes", 1, None)),
+        resource(ConfigResourceType.TOPIC, "a", ("retention.ms", 0, "1000"), ("retention.bytes", 1, "a secret")),
         resource(ConfigResourceType.BROKER, "1", ("message.max.bytes", 0, "1000000")),
         resource(ConfigResourceType.TOPIC, "b", ("retention.ms", 0, "1000")),
     ]
@@ -152,6 +178,56 @@ def test_quotas():
     change = "producer_byte_rate=1000000, consumer_byte_rate deleted"
     altered = CHANGES[ApiKey.ALTER_CLIENT_QUOTAS](request, response)
     assert list(altered) == [("QUOTA:user=<default>,client-id=app", change)]
+
+
+def test_group_offsets_transactions_and_delayed_records():
+    offsets = AlterShareGroupOffsetsResponseTopic(
+        topic_name="t",
+        partitions=[
+            AlterShareGroupOffsetsResponsePartition(partition_index=0),
+            AlterShareGroupOffsetsResponsePartition(partition_index=1, error_code=42),
+        ],
+    )
+    altered = CHANGES[ApiKey.ALTER_SHARE_GROUP_OFFSETS](
+        AlterShareGroupOffsetsRequest(group_id="g"), AlterShareGroupOffsetsResponse(responses=[offsets])
+    )
+    assert list(altered) == [("GROUP:g", "start offset of t-0 set")]
+    deleted = CHANGES[ApiKey.DELETE_SHARE_GROUP_OFFSETS](
+        DeleteShareGroupOffsetsRequest(group_id="g"),
+        DeleteShareGroupOffsetsResponse(responses=[DeleteShareGroupOffsetsResponseTopic(topic_name="t")]),
+    )
+    assert list(deleted) == [("GROUP:g", "offsets of t deleted")]
+    marker = WritableTxnMarkerTopicResult(name="t", partitions=[WritableTxnMarkerPartitionResult(partition_index=2)])
+    ended = CHANGES[ApiKey.WRITE_TXN_MARKERS](
+        WriteTxnMarkersRequest(markers=[WritableTxnMarker(producer_id=7, transaction_result=False)]),
+        WriteTxnMarkersResponse(markers=[WritableTxnMarkerResult(producer_id=7, topics=[marker])]),
+    )
+    assert list(ended) == [("TOPIC:t", "transaction of producer 7 in partition 2 aborted")]
+    cancelled = DelayedRecordsResponse(results=[DelayedRecordResult(offset=1), DelayedRecordResult(error_code=42)])
+    request = DelayedRecordsRequest(topic_name="t", partition_index=3, operation=1)
+    changes = CHANGES[ApiKey.DELAYED_RECORDS]
+    assert list(changes(request, cancelled)) == [("TOPIC:t", "1 delayed records of partition 3 cancelled")]
+    assert list(changes(DelayedRecordsRequest(topic_name="t", operation=0), DelayedRecordsResponse())) == []
+
+
+@async_test
+async def test_the_log_has_each_change_without_an_audit_log(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "kbroker.changes")
+    handlers = await start_handlers()
+    await handlers.request(ApiKey.CREATE_TOPICS, 7, topics=[new_topic(f"t{number}") for number in range(25)])
+    lines = [str(record.msg) for record in caplog.records]
+    who = "principal=User:ANONYMOUS host=127.0.0.1 client=client api=CreateTopics"
+    assert lines[0] == f'changed resource=TOPIC:t0 change="created with 2 partitions" {who}'
+    assert lines[20:] == [f'"more changes by the same request" count=5 {who}'.replace('"', "")]
+
+
+def test_every_api_that_changes_something_is_recorded():
+    # All its replicas are in one directory; tokens are not supported; brokers send the others.
+    nothing = {ApiKey.ALTER_REPLICA_LOG_DIRS, ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN}
+    nothing |= {ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.ALTER_PARTITION, ApiKey.DELETE_SHARE_GROUP_STATE}
+    verbs = ("ALTER", "CREATE", "DELETE", "REMOVE", "RENEW", "EXPIRE", "UPDATE", "UNREGISTER", "CANCEL", "ELECT")
+    named = {key for key in ALL_APIS if key.name.startswith(verbs) or "ALTER" in key.name or "DELETE" in key.name}
+    assert named - nothing <= set(CHANGES)
 
 
 def test_every_api_that_changes_the_cluster_is_recorded():

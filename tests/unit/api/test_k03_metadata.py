@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.interbroker.auto_topic_creation_manager import DELETED_LATELY_MS
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.topics.topic_requests import NewTopic
 from protocol.apis import APIS, ApiKey
@@ -141,6 +142,19 @@ async def test_auto_creation_can_be_disabled():
 async def test_a_colliding_name_is_not_created():
     handlers = await with_topics("x.y")
     assert codes(await metadata(handlers, 12, "x_y")) == [("x_y", 3)]
+
+
+@async_test
+async def test_a_topic_that_was_just_deleted_is_unknown_once():
+    """kafka-go's tests look whether it is gone with a request that creates it."""
+    handlers = await with_topics("t1", "t2")
+    await handlers.request(ApiKey.DELETE_TOPICS, 3, topic_names=["t1", "t2", "nope"])
+    assert codes(await metadata(handlers, 4, "t1", "new", "nope")) == [("t1", 3), ("new", 0), ("nope", 0)]
+    assert codes(await metadata(handlers, 4, "t1")) == [("t1", 0)]
+    clock: Any = handlers.services.environment.clock
+    later_ms = clock.mono_ms() + DELETED_LATELY_MS
+    clock.mono_ms = lambda: later_ms
+    assert codes(await metadata(handlers, 4, "t2")) == [("t2", 0)]
 
 
 async def join_second_broker(handlers):

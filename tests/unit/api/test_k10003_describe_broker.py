@@ -1,9 +1,9 @@
 """DescribeBroker: the process that responds."""
 
-from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any, cast
 
+from kbroker import __version__
 from kbroker.metadata.image import WriteHealth
 from protocol.apis import ApiKey
 from protocol.messages.k10003_describe_broker import DescribeBrokerResponse
@@ -17,7 +17,7 @@ async def test_a_broker_describes_itself() -> None:
     handlers = await start_handlers()
     handlers.services.started_ms = 1_700_000_000_123
     assert await handlers.request(ApiKey.DESCRIBE_BROKER, 0) == DescribeBrokerResponse(
-        broker_id=1, broker_epoch=1, started_ms=1_700_000_000_123, software_version=version("kbroker")
+        broker_id=1, broker_epoch=1, started_ms=1_700_000_000_123, software_version=__version__
     )
 
 

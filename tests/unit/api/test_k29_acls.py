@@ -81,8 +81,9 @@ async def test_changes_are_logged_with_who_has_made_them(caplog: pytest.LogCaptu
     handlers = await handlers_with_acls()
     await handlers.request(ApiKey.CREATE_ACLS, 3, creations=[NEW])
     await handlers.request(ApiKey.DELETE_ACLS, 3, filters=[DeleteAclsFilter(**ANY)])
-    lines = [str(record.msg) for record in caplog.records if record.name == "kbroker.authorization"]
+    lines = [str(record.msg) for record in caplog.records if record.name == "kbroker.changes"]
     assert lines == [
-        f'acl {verb} acl="ALLOW READ on TOPIC t to User:a from *" principal=User:ANONYMOUS host=127.0.0.1'
+        f'changed resource=TOPIC:t change="ACL {verb}: ALLOW READ to User:a from *" '
+        f"principal=User:ANONYMOUS host=127.0.0.1 client=client api={verb[:-1].capitalize()}Acls"
         for verb in ("created", "deleted")
     ]

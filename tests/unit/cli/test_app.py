@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -183,10 +184,36 @@ def test_help_of_start_has_every_option(capsys: pytest.CaptureFixture[str]) -> N
         assert option in output
 
 
-def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.2.3")
-    assert main(["--version"]) == main(["version"]) == 0
-    assert capsys.readouterr().out == "kbroker 1.2.3\n" * 2
+def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A checkout has a commit. An installed package has none, even where somebody's repository has its directory."""
+    installed = tmp_path / "venv" / "kbroker" / "__init__.py"
+    monkeypatch.setattr("kbroker.__version__", "1.2.3")
+    monkeypatch.setattr("kbroker.__file__", str(installed))
+
+    def git(*args: str) -> str:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+        return subprocess.run(
+            ["git", *identity, "-C", str(tmp_path), *args], capture_output=True, check=True
+        ).stdout.decode()
+
+    def versions() -> set[str]:
+        assert main(["--version"]) == main(["version"]) == 0
+        return set(capsys.readouterr().out.splitlines())
+
+    assert versions() == {"kbroker 1.2.3"}
+    (tmp_path / "file").write_text("a")
+    git("init", "-q")
+    git("add", "file")
+    git("commit", "-q", "-m", "first")
+    git("tag", "-m", "a", "v9")
+    assert versions() == {"kbroker 1.2.3"}
+    monkeypatch.setattr("kbroker.__file__", str(tmp_path / "kbroker" / "__init__.py"))
+    commit = git("rev-parse", "--short=9", "HEAD").strip()
+    assert versions() == {f"kbroker 1.2.3 (commit {commit})"}
+    (tmp_path / "file").write_text("b")
+    assert versions() == {f"kbroker 1.2.3 (commit {commit}, dirty)"}
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert versions() == {"kbroker 1.2.3"}
 
 
 def test_a_missing_file_is_reported_before_a_connection_is_opened(

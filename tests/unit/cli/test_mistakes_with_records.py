@@ -1,6 +1,6 @@
 """Deliberate mistakes with records, configs, files and starts: one line that says what to do, and the exit status.
 
-Those with topics and groups are in test_app.py.
+Those with topics, groups and clusters are in lists/test_mistakes.py.
 """
 
 import gc
@@ -57,7 +57,7 @@ MISTAKES = [
     ("consume missing", FAILURE, "topic missing does not exist"),
     ("consume T missing", FAILURE, "topic missing does not exist"),
     ("consume T -p 9", FAILURE, "topic t has no partition 9: it has 1"),
-    ("consume T -n ten", USAGE, "'ten' is not a valid int"),
+    ("consume T -n ten", USAGE, "'ten' is not a whole number"),
     ("consume T --from @2026-13-01", USAGE, "expected a time such as 2026-01-31T12:00"),
     ("consume T --from -x", USAGE, "the number of last records must be a whole number, not 'x'"),
     ("consume T --to soon", USAGE, "expected earliest, latest, an offset, -N or @TIME, not 'soon'"),
@@ -202,5 +202,5 @@ def test_a_mistake_is_one_line(
     lines = [line for line in err.splitlines() if not line.startswith("request refused")]
     assert out == ""
     assert len(lines) == 1
-    assert lines[0].startswith("kbroker: ")
+    assert lines[0].startswith('{"error": ' if "--json" in args and "produce" not in args else "kbroker: ")
     assert words in lines[0]

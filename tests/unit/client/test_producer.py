@@ -115,6 +115,22 @@ def test_a_broker_that_has_just_started_may_have_no_producer_ids_yet(start: Open
         other.flush()
 
 
+def test_without_idempotence_batches_have_no_sequence_and_errors_are_retried_as_asked(start: Open) -> None:
+    acknowledged: list[tuple[int, list[int]]] = []
+    producer, leader = start(
+        is_idempotent=False,
+        retried={ErrorCode.NOT_LEADER_OR_FOLLOWER},
+        on_acknowledged=lambda batch: acknowledged.append((batch.partition.partition, list(batch.numbers))),
+    )
+    leader.errors += [{"error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER}, {}, {"error_code": 56}]
+    producer.add_values("t", [b"a", b"b"])
+    producer.flush()
+    assert (leader.batches[0][1].producer_id, acknowledged) == (-1, [(0, [1, 2])])
+    producer.add_values("t", [b"c"])
+    with pytest.raises(DeliveryError, match="KAFKA_STORAGE_ERROR"):
+        producer.flush()
+
+
 def test_a_key_has_the_partition_of_kafkas_partitioner(start: Open) -> None:
     producer, leader = start(partitions=10)
     for key in (b"a", b"user-17", b""):

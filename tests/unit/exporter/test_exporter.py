@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -124,6 +125,41 @@ async def test_requests_and_records_are_counted(m: Machine) -> None:
     assert metrics["kafka_consumergroup_members"][group,] == 0
     assert metrics["kafka_coordinator_group_groupmetadatamanager_numgroupsempty"][()] == 1
     assert metrics["kafka_coordinator_group_groupmetadatamanager_numoffsets"][()] == 1
+
+
+@broker_test(**LISTENER)
+async def test_the_lag_of_a_group_in_seconds(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", 2)
+
+    async def lag_seconds() -> float:
+        return (await scrape(m))["kafka_consumergroup_lag_seconds"][("consumergroup", "g"), ("topic", "t")]
+
+    for age_s, partition in ((700, 1), (300, 0), (200, 1), (100, 1)):
+        await client.produce("t", build_batch([(m.now_ms - age_s * 1000, None, b"v", [])]), partition)
+    await commit(client, "t", 1, 1)
+    assert 200 <= await lag_seconds() < 205
+    await commit(client, "t", 0, 0)
+    assert 300 <= await lag_seconds() < 305
+    await commit(client, "t", 0, 1)
+    # Outside of the page cache: the header is read in a thread.
+    m.disk.cold = 1.0
+    assert 200 <= await lag_seconds() < 205
+    await commit(client, "t", 1, 3)
+    assert await lag_seconds() == 0
+
+
+@broker_test(**LISTENER)
+async def test_the_version_and_the_disk(m: Machine) -> None:
+    m.disk.capacity = m.disk.used + 5_000_000
+    metrics = await scrape(m)
+    ((labels, value),) = metrics["kbroker_build_info"].items()
+    assert ("version", version("kbroker")) in labels
+    assert value == 1
+    assert metrics["kbroker_disk_size_bytes"][()] == m.disk.capacity
+    assert 0 < metrics["kbroker_disk_free_bytes"][()] <= 5_000_000
+    assert metrics["process_start_time_seconds"][()] > 0
+    m.disk.capacity = None
 
 
 @broker_test(**LISTENER)

@@ -43,6 +43,18 @@ async def test_a_broker_that_cannot_write_is_not_healthy(m: Machine) -> None:
 
 
 @broker_test(**LISTENER)
+async def test_an_idle_broker_with_a_full_disk_is_not_healthy(m: Machine) -> None:
+    await (await m.client()).create_topic("t")
+    m.disk.capacity = m.disk.used
+    assert (await get(m, "/livez"))[0] == 200
+    status, _, body = await get(m, "/healthz")
+    assert (status, body) == (503, b"the broker cannot write to its disk: No space left on device\n")
+    m.disk.capacity = None
+    await asyncio.sleep(3)
+    assert (await get(m, "/healthz"))[0] == 200
+
+
+@broker_test(**LISTENER)
 async def test_a_broker_with_an_offline_log_is_alive_but_not_ready(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -99,14 +111,14 @@ async def test_the_number_of_connections_is_limited(m: Machine) -> None:
 @broker_test(**LISTENER)
 async def test_concurrent_requests_share_a_scrape(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     scrapes = []
-    make = m.broker.exporter._scrape_page
+    make = m.broker.exporter.scrape_page
 
     async def counted() -> list[bytes]:
         scrapes.append(1)
         await asyncio.sleep(1)
         return await make()
 
-    monkeypatch.setattr(m.broker.exporter, "_scrape_page", counted)
+    monkeypatch.setattr(m.broker.exporter, "scrape_page", counted)
     responses = await asyncio.gather(*(get(m) for _ in range(5)))
     assert {status for status, _, _ in responses} == {200}
     assert len(scrapes) == 1
@@ -121,7 +133,7 @@ async def test_a_failed_scrape_returns_status_500(
     async def broken() -> list[bytes]:
         raise KeyError("x")
 
-    monkeypatch.setattr(m.broker.exporter, "_scrape_page", broken)
+    monkeypatch.setattr(m.broker.exporter, "scrape_page", broken)
     assert (await get(m))[0] == 500
     assert any(record.message == "scrape failed error=KeyError" for record in caplog.records)
 

@@ -6,12 +6,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from kbroker.client.groups import commit_offsets
 from kbroker.client.requests import BrokerError
+from kbroker.common import TopicPartition
 from kbroker.testing import Broker
 from protocol.errors import ErrorCode
 
@@ -37,7 +40,16 @@ def test_records_come_back_as_they_were_produced(kafka: Broker):
     records = {(record.partition, record.offset): record for record in kafka.consume(topic)}
     first, second, third, fourth = (records[at] for at in produced)
     assert (first.key, first.value, third.key, third.value) == (b"k", b"v", b"k", None)
-    assert (second.value, second.headers, fourth.value) == (b"w", [("TAGS", b"a")], b"x")
+    assert (second.value, second.headers, fourth.value) == (b"w", (("TAGS", b"a"),), b"x")
+
+
+def test_keys_are_divided_as_kafkas_clients_do_and_other_records_in_turn(kafka: Broker):
+    topic = kafka.topic(partitions=10)
+    # The values of Kafka's own test of murmur2 (UtilsTest), as positive numbers modulo 10.
+    keys = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
+    produced = kafka.produce(topic, [(key, b"v") for key in keys] + [b"3", b"4"])
+    expected = [(murmur2 & 0x7FFFFFFF) % 10 for murmur2 in keys.values()]
+    assert [record.partition for record in produced] == [*expected, 3, 4]
 
 
 def test_records_that_do_not_come_are_an_error_that_says_which_came(kafka: Broker):
@@ -49,6 +61,19 @@ def test_records_that_do_not_come_are_an_error_that_says_which_came(kafka: Broke
         kafka.wait_group("nobody", members=1, timeout_s=0.1)
     with pytest.raises(BrokerError):
         kafka.topic(topic)
+
+
+def test_the_lag_of_a_group_counts_partitions_in_which_it_has_committed_nothing(kafka: Broker):
+    topic = kafka.topic(partitions=2)
+    kafka.produce(topic, [b"a", b"b"], partition=0)
+    kafka.produce(topic, [b"c"], partition=1)
+    with kafka.client() as cluster:
+        commit_offsets(cluster, "slow", {TopicPartition(topic, 0): 2})
+        assert kafka.wait_group("slow", lag=1, topic=topic).lag == 1
+        with pytest.raises(TimeoutError, match="but Empty with 0 members, lag 1"):
+            kafka.wait_group("slow", lag=0, timeout_s=0.1)
+        commit_offsets(cluster, "slow", {TopicPartition(topic, 1): 1})
+    assert kafka.wait_group("slow", lag=0).lag == 0
 
 
 def test_a_jump_of_the_clock_deletes_what_retention_no_longer_keeps(kafka: Broker):
@@ -97,6 +122,8 @@ def test_a_full_disk_refuses_records_until_it_is_freed(kafka: Broker):
     kafka.clock.advance(seconds=5)
     kafka.produce(topic, [b"kept"])
     assert [record.value for record in kafka.consume(topic)] == [b"kept"]
+    kafka.clock.advance(seconds=5)
+    kafka.topic()
 
 
 def test_a_directory_keeps_the_data_and_a_temporary_one_is_removed(tmp_path: Path):
@@ -152,3 +179,23 @@ def test_it_needs_no_kafka_client():
     )
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert output == "[]\n"
+
+
+def test_the_number_of_a_socket_that_was_closed_belongs_to_other_files(kafka: Broker):
+    """The event loop knows the socket for a while: a forked process must not close what has its number now."""
+    (thread,) = kafka.running()
+    host, _, port = kafka.bootstrap.rpartition(":")
+    with socket.create_connection((host, int(port))) as client:
+        address = client.getsockname()
+        deadline = time.monotonic() + 10
+        while not (accepted := [each for each in list(thread.loop._transports.values()) if peer(each) == address]):
+            assert time.monotonic() < deadline
+        number = accepted[0]._sock_fd
+        assert number in thread.loop.descriptors()
+    while number in thread.loop.descriptors():
+        assert time.monotonic() < deadline
+    assert number in thread.loop._transports
+
+
+def peer(transport: asyncio.Transport) -> object:
+    return transport.get_extra_info("peername")

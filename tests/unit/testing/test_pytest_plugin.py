@@ -28,6 +28,15 @@ def test_the_next_one_has_a_new_broker(kafka):
     assert not kafka.clock.is_moved
     kafka.topic("moved")
 
+def test_it_fills_the_disk(kafka):
+    kafka.topic("filled")
+    kafka.disk.fill()
+    with pytest.raises(Exception):
+        kafka.topic("refused")
+
+def test_it_creates_a_topic_after_a_full_disk(kafka):
+    kafka.topic("filled")
+
 def test_it_leaves_a_fault_behind(kafka):
     seen.add(fault := kafka.fault(api="Produce", drop=True))
     fault.__enter__()
@@ -42,4 +51,4 @@ def test_tests_share_a_broker_but_nothing_else_and_leftovers_are_one_clear_error
     output = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120).stdout
     assert "the test has left behind: the fault Produce drop\n" in output
     assert "the test has left behind: the topic test_each_test_has_its_own-1" in output
-    assert "5 passed" in output
+    assert "7 passed" in output

@@ -52,7 +52,7 @@ ASKED = {
 # Their JSON is that of records, of measurements, of files or of Spark jobs, and has tests of its own.
 OTHERS = {
     "produce", "consume", "bench produce", "bench consume", "dlq show", "log dump", "log verify",
-    "archive run", "archive list", "archive describe",
+    "archive run", "archive list", "archive describe", "backup", "restore",
     "archive compact", "archive verify", "replay", "pipeline aggregate", "tools frame",
 }  # fmt: skip
 # Commands that fail here by their arguments, or that another broker would have to be there for.

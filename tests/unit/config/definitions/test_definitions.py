@@ -43,6 +43,7 @@ OWN = {
         "kbroker.inter.broker.listener",
         "kbroker.log.format",
         "kbroker.metrics.listener",
+        "kbroker.metrics.otlp",
         "kbroker.record.validation",
         "kbroker.replica.rebuild.after.ms",
         "kbroker.replica.rebuild.throttled.rate",

@@ -126,6 +126,9 @@ def test_the_same_thing_has_the_same_fields(filled: Run) -> None:
     common = info.keys() & status.keys() - {"brokers", "conditions"}
     assert len(common) == 5
     assert {name: info[name] for name in common} == {name: status[name] for name in common}
+    brokers = [*rows("brokers list"), *info["brokers"], *status["brokers"]]
+    names = ("broker", "address", "rack", "state", "leads", "replica_count", "in_sync")
+    assert len({tuple(broker[name] for name in names) for broker in brokers}) == 1
 
 
 @pytest.mark.parametrize(

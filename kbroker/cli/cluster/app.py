@@ -65,12 +65,12 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
         print_json(summary | {"failed_handshakes": handshakes} | others)
     else:
         print_cluster(summary)
-        columns = ("broker", "address", "rack", "state", "leads", "preferred", "replicas", "in sync", "lag")
+        names = ("broker", "address", "rack", "state", "leads", "preferred", "replica_count", "in_sync")
         rows = [
-            [*list(broker.values())[:-1], UNKNOWN_LAG if broker["lag"] is None else broker["lag"]]
+            [*(broker[name] for name in names), UNKNOWN_LAG if broker["lag"] is None else broker["lag"]]
             for broker in summary["brokers"]
         ]
-        print_table(columns, rows)
+        print_table((*names[:-2], "replicas", "in sync", "lag"), rows)
         print_table(("condition", "partitions"), condition_rows(summary))
         print_problems(problems, len(summary["brokers"]))
         print_healing(healing, now_ms())
@@ -92,20 +92,10 @@ def broker_statuses(
     cluster: DescribeClusterResponse, partitions: Sequence[PartitionHealth], lags: Mapping[int, int | None]
 ) -> list[dict[str, Any]]:
     """Return the JSON of brokers. `lags`: see lag_by_broker."""
-    leads = Counter(part.leader for part in partitions)
     prefers = Counter(part.replicas[0] for part in partitions if part.replicas)
-    hosts = Counter(node_id for part in partitions for node_id in part.replicas)
-    in_sync = Counter(node_id for part in partitions for node_id in part.isr)
     return [
-        {
-            **row,
-            "leads": leads[node_id],
-            "preferred": prefers[node_id],
-            "replica_count": hosts[node_id],
-            "in_sync": in_sync[node_id],
-            "lag": lags.get(node_id, 0),
-        }
-        for node_id, row in broker_rows(cluster, hosts)
+        {**row, "preferred": prefers[node_id], "lag": lags.get(node_id, 0)}
+        for node_id, row in broker_rows(cluster, partitions)
     ]
 
 

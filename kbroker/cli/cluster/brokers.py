@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -41,7 +40,12 @@ from kbroker.cli.common.options import (
     option,
 )
 from kbroker.cli.common.output import confirm, print_json, print_note, print_table, watchable
-from kbroker.cli.common.partitions import cancel_reassignments, reassignments_if_known
+from kbroker.cli.common.partitions import (
+    PartitionHealth,
+    cancel_reassignments,
+    partition_health,
+    reassignments_if_known,
+)
 from kbroker.cli.common.values import INT32, count_text, format_size
 from kbroker.client.admin import chunks
 from kbroker.client.cluster import ClusterClient
@@ -51,7 +55,6 @@ from kbroker.metadata.reassignments.placement.balance import balance as balanced
 from kbroker.metadata.reassignments.placement.drain import drain as drained
 from kbroker.metadata.reassignments.placement.drain import replace as replaced
 from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove, given_moves
-from protocol.messages.k03_metadata import MetadataResponsePartition
 from protocol.messages.k60_describe_cluster import DescribeClusterResponse
 
 
@@ -274,8 +277,8 @@ def list_brokers(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTR
     """
     with admin_client(bootstrap) as client:
         cluster, topics = read_cluster(client)
-        rows = [row for topic in topics for row in topic.partitions]
-        brokers = broker_summaries(cluster, rows, running_log_dirs(client, cluster))
+        partitions = [partition_health(row, 1) for topic in topics for row in topic.partitions]
+        brokers = broker_summaries(cluster, partitions, running_log_dirs(client, cluster))
         healing = read_healing(client, brokers)
     if as_json:
         print_json(brokers)
@@ -285,32 +288,30 @@ def list_brokers(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTR
 
 
 def broker_summaries(
-    cluster: DescribeClusterResponse,
-    partitions: Sequence[MetadataResponsePartition],
-    directories: Mapping[int, LogDirs],
+    cluster: DescribeClusterResponse, partitions: Sequence[PartitionHealth], directories: Mapping[int, LogDirs]
 ) -> list[dict[str, Any]]:
     """Return the JSON of brokers: those that are registered, and those that only partitions name."""
-    leads = Counter(row.leader_id for row in partitions)
-    replicas = Counter(broker for row in partitions for broker in row.replica_nodes)
-    out_of_sync = Counter(broker for row in partitions for broker in row.replica_nodes if broker not in row.isr_nodes)
     return [
         {
             **row,
             "cordoned": found.is_cordoned if found else None,
-            "leads": leads[broker_id],
-            "replica_count": replicas[broker_id],
-            "out_of_sync": out_of_sync[broker_id],
             "size_bytes": found.size_bytes if found else None,
             "free_bytes": found.free_bytes if found else None,
         }
-        for broker_id, row in broker_rows(cluster, replicas)
+        for broker_id, row in broker_rows(cluster, partitions)
         for found in [directories.get(broker_id)]
     ]
 
 
 def _cells(broker: Mapping[str, Any]) -> list[Any]:
-    *others, size_bytes, free_bytes = {**broker, "cordoned": "yes" if broker["cordoned"] else None}.values()
-    return [*others, *(UNKNOWN_SIZE if size is None else format_size(size) for size in (size_bytes, free_bytes))]
+    return [
+        *(broker[name] for name in ("broker", "address", "rack", "state")),
+        "yes" if broker["cordoned"] else None,
+        broker["leads"],
+        broker["replica_count"],
+        broker["replica_count"] - broker["in_sync"],
+        *(UNKNOWN_SIZE if size is None else format_size(size) for size in (broker["size_bytes"], broker["free_bytes"])),
+    ]
 
 
 for _command in (balance, drain, replace, execute, plan):

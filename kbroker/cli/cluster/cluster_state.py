@@ -2,7 +2,8 @@
 plans, with how fast producers write.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kbroker.cli.common.client import request_if_known
@@ -98,12 +99,14 @@ def condition_rows(summary: Mapping[str, Any]) -> list[list[Cell]]:
     return [[name, summary["conditions"][name.replace("-", "_")]] for name in CONDITIONS]
 
 
-def broker_rows(cluster: DescribeClusterResponse, replicas: Iterable[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the id of each broker, with what its JSON begins with: registered brokers, and others that have replicas.
-
-    `replicas`: the brokers of all replicas.
-    """
+def broker_rows(
+    cluster: DescribeClusterResponse, partitions: Sequence[PartitionHealth]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the id of each broker, with what its JSON begins with: registered ones, and others that have replicas."""
     known = {broker.broker_id: broker for broker in cluster.brokers}
+    leads = Counter(part.leader for part in partitions)
+    replicas = Counter(broker for part in partitions for broker in part.replicas)
+    in_sync = Counter(broker for part in partitions for broker in part.isr)
     for broker_id in sorted({*known, *replicas}):
         broker = known.get(broker_id)
         yield (
@@ -113,6 +116,9 @@ def broker_rows(cluster: DescribeClusterResponse, replicas: Iterable[int]) -> It
                 "address": format_address(broker.host, broker.port) if broker else None,
                 "rack": broker.rack if broker else None,
                 "state": broker_state(broker, cluster.controller_id),
+                "leads": leads[broker_id],
+                "replica_count": replicas[broker_id],
+                "in_sync": in_sync[broker_id],
             },
         )
 

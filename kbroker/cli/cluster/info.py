@@ -34,7 +34,8 @@ def info(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> N
     """
     with admin_client(bootstrap) as client:
         cluster, topics = read_cluster(client)
-        document = cluster_summary(cluster, len(topics), read_health(client, topics))
+        partitions = read_health(client, topics)
+        document = cluster_summary(cluster, len(topics), partitions)
         document["features"] = read_features(client)
         running = [broker.broker_id for broker in cluster.brokers if not broker.is_fenced]
         requests = [(broker, DescribeBrokerRequest()) for broker in running]
@@ -45,7 +46,7 @@ def info(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> N
             "version": found.software_version if found else None,
             "started_ms": found.started_ms if found else None,
         }
-        for broker, row in broker_rows(cluster, ())
+        for broker, row in broker_rows(cluster, partitions)
         for found in [processes.get(broker)]
     ]
     if as_json:
@@ -55,7 +56,7 @@ def info(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> N
     print_table(
         ("broker", "address", "rack", "state", "version", "started"),
         [
-            [*list(broker.values())[:-1], if_known(format_timestamp, broker["started_ms"])]
+            [*list(broker.values())[:4], broker["version"], if_known(format_timestamp, broker["started_ms"])]
             for broker in document["brokers"]
         ],
     )

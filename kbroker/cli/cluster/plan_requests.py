@@ -1,15 +1,15 @@
 """Reassignment plans: requests to the controller, which every broker forwards, and how far a plan is."""
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from kbroker.cli.common.client import CLIENT_ERRORS, client_error_text, error_code_text, raise_error
 from kbroker.cli.common.errors import CliError
+from kbroker.cli.common.partitions import NO_CONTROLLER
 from kbroker.client.admin import describe_cluster
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import CONTROLLER_ERRORS, Partition
-from kbroker.client.retries import reported_wait
+from kbroker.client.retries import Retries
 from kbroker.metadata.reassignments.placement.reassignment_plan import PartitionMove
 from protocol.errors import ErrorCode
 from protocol.messages.k10000_reassignment_plans import (
@@ -167,7 +167,7 @@ R = TypeVar("R", DescribeReassignmentPlanResponse, CancelReassignmentPlanRespons
 # A controller may have to be elected. A command that has not reached one yet gives up earlier if a broker reports that
 # there is none, or that it cannot reach ZooKeeper: the broker itself has waited, for up to 30 s, or most of the session
 # timeout.
-RETRY_FOR_S, FIRST_RETRY_FOR_S, RETRY_EVERY_S = 60.0, 5.0, 0.2
+RETRY_FOR_S, FIRST_RETRY_FOR_S = 60.0, 5.0
 # Apache Kafka disconnects a client whose request it does not know. One broker may have been killed just then.
 REFUSALS = 3
 
@@ -253,26 +253,25 @@ class PlanRequests:
 
     def _send_again(self, request: Message, response_type: type[R]) -> R:
         """Send a request that may be repeated until there is a response of a controller."""
-        began = time.monotonic()
+        retries = Retries(self._client.on_wait, RETRY_FOR_S)
         refusals = 0
-        with reported_wait(self._client.on_wait, "the controller"):
-            while True:
-                try:
-                    response = self._client.request(request, response_type)
-                    self._is_supported = True
-                    is_reached = response.error_code not in CONTROLLER_ERRORS
-                    self._has_reached_controller |= is_reached
-                    retry_for_s = RETRY_FOR_S if self._has_reached_controller else FIRST_RETRY_FOR_S
-                    if is_reached or time.monotonic() > began + retry_for_s:
-                        return response
-                except CLIENT_ERRORS:
-                    if time.monotonic() > began + RETRY_FOR_S:
-                        raise
-                    describe_cluster(self._client)
-                    refusals += 1
-                    if refusals == REFUSALS and not self._is_supported:
-                        raise PlansNotSupported("these brokers run no plans: use kafka-reassign-partitions") from None
-                time.sleep(RETRY_EVERY_S)
+        while True:
+            try:
+                response = self._client.request(request, response_type)
+                self._is_supported = True
+                is_reached = response.error_code not in CONTROLLER_ERRORS
+                self._has_reached_controller |= is_reached
+                retries.for_s = RETRY_FOR_S if self._has_reached_controller else FIRST_RETRY_FOR_S
+                if is_reached or not retries.again(NO_CONTROLLER):
+                    return response
+            except CLIENT_ERRORS as error:
+                retries.for_s = RETRY_FOR_S
+                if not retries.again(error):
+                    raise
+                describe_cluster(self._client)
+                refusals += 1
+                if refusals == REFUSALS and not self._is_supported:
+                    raise PlansNotSupported("these brokers run no plans: use kafka-reassign-partitions") from None
 
 
 def _described_plan(plan: DescribedPlan) -> PlanDescription:

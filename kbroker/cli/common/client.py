@@ -52,10 +52,7 @@ def wait_notes() -> Callable[[str], None]:
 
 @contextmanager
 def admin_client(bootstrap: str, max_versions: Mapping[int, int] = MAX_VERSIONS) -> Iterator[ClusterClient]:
-    """Connect to a cluster. Raises CliError if no bootstrap broker can be reached, and for the client's errors.
-
-    Notes say what the client waits for.
-    """
+    """Connect to a cluster. Raises CliError if no bootstrap broker can be reached, and for the client's errors."""
     with ClusterClient(
         parse_bootstrap(bootstrap),
         client_id=CLIENT_ID,

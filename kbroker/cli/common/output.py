@@ -54,6 +54,19 @@ def print_rows(as_json: bool, document: object, columns: Sequence[str], rows: It
         print_table(columns, rows)
 
 
+def print_outcomes(outcomes: Iterable[tuple[str, CliError | str | None]]) -> None:
+    """Print a line for each: its text, or its error. Exits with status 1 if there is an error."""
+    failed = False
+    for text, error in outcomes:
+        if error is None:
+            print(text)
+        else:
+            print_error(error)
+            failed = True
+    if failed:
+        raise typer.Exit(1)
+
+
 def print_heading(text: str, detail: str = "") -> None:
     """Print a line above a table, bold on a terminal."""
     if sys.stdout.isatty():

@@ -1,6 +1,5 @@
 """What commands show of partitions: what is wrong with them, the lag of replicas, and reassignments in progress."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from kbroker.client.admin import (
 )
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import CONTROLLER_ERRORS, Partition, by_topic
-from kbroker.client.retries import reported_wait
+from kbroker.client.retries import Retries
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import MetadataResponsePartition
 from protocol.messages.k45_partition_reassignments import (
@@ -130,7 +129,8 @@ def lag_text(lags: Iterable[int | None]) -> str:
 # The reassignments in progress: which replicas partitions gain and lose (KIP-455).
 
 # A controller may have to be elected, after the session of the last one has expired.
-RETRY_FOR_S, RETRY_EVERY_S = 60.0, 0.2
+RETRY_FOR_S = 60.0
+NO_CONTROLLER = "the cluster has no controller"
 # What can do without it does not wait for longer.
 SOON_S = 5.0
 
@@ -150,17 +150,15 @@ def reassignments(client: ClusterClient) -> Mapping[Partition, ReplicaChanges]:
 
     Raises CliError, and the errors of clients.
     """
-    deadline = time.monotonic() + RETRY_FOR_S
-    with reported_wait(client.on_wait, "the controller"):
-        while True:
-            try:
-                response = _list_reassignments(client, None)
-                if response.error_code not in CONTROLLER_ERRORS or time.monotonic() > deadline:
-                    return _replica_changes(response)
-            except CLIENT_ERRORS:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(RETRY_EVERY_S)
+    retries = Retries(client.on_wait, RETRY_FOR_S)
+    while True:
+        try:
+            response = _list_reassignments(client, None)
+            if response.error_code not in CONTROLLER_ERRORS or not retries.again(NO_CONTROLLER):
+                return _replica_changes(response)
+        except CLIENT_ERRORS as error:
+            if not retries.again(error):
+                raise
 
 
 def reassignments_if_known(client: ClusterClient) -> Mapping[Partition, ReplicaChanges]:

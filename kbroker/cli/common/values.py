@@ -54,6 +54,15 @@ def parse_config_changes(
     return changes
 
 
+def parse_choices(values: Iterable[str], allowed: Sequence[str], what: str) -> list[str]:
+    """Return the allowed values that are given, in any case. `what`: the option in error messages."""
+    by_text = {value.lower(): value for value in allowed}
+    for value in values:
+        if value.lower() not in by_text:
+            raise usage_error(f"{what} must be one of {', '.join(allowed)}, not {value!r}")
+    return [by_text[value.lower()] for value in values]
+
+
 def parse_integer(text: str, what: str) -> int:
     """Parse an integer that is not negative and fits into 64 bits; `what` is its name in error messages."""
     if not (text.isascii() and text.isdigit()):

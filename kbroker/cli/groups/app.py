@@ -15,12 +15,13 @@ from kbroker.cli.common.output import (
     paginated,
     print_heading,
     print_json,
+    print_outcomes,
     print_rows,
     print_table,
     watchable,
 )
 from kbroker.cli.common.partitions import partition_rows, partitions_text
-from kbroker.cli.common.values import count_text, parse_topic_partitions
+from kbroker.cli.common.values import count_text, parse_choices, parse_topic_partitions
 from kbroker.cli.groups.reset_offsets import reset_offsets
 from kbroker.client.admin import latest_offsets
 from kbroker.client.cluster import ClusterClient
@@ -53,8 +54,8 @@ def list_groups(
 
     Example: kbroker groups list --watch
     """
-    states = _choices("--state", state, STATES)
-    types = _choices("--type", kind, TYPES)
+    states = parse_choices(state or (), STATES, "--state")
+    types = parse_choices(kind or (), TYPES, "--type")
     with admin_client(bootstrap) as client:
         overviews = group_overviews(client)
     rows = [
@@ -67,18 +68,10 @@ def list_groups(
             "lag": group.lag,
         }
         for group in sorted(overviews, key=lambda group: (group.lag is None, -(group.lag or 0), group.group_id))
-        if (not states or (group.state or "").lower() in states) and (not types or group.type in types)
+        if (not states or group.state in states) and (not types or group.type in types)
     ]
     columns = ("group", "type", "state", "protocol", "members", "lag")
     print_rows(as_json, rows, columns, [list(row.values()) for row in rows])
-
-
-def _choices(name: str, values: Sequence[str] | None, allowed: Sequence[str]) -> set[str]:
-    """Return values of an option in lower case. Raises a usage error for one that is not allowed."""
-    chosen = {value.lower() for value in values or ()}
-    for unknown in sorted(chosen - {value.lower() for value in allowed}):
-        raise usage_error(f"{name} must be one of {', '.join(allowed)}, not {unknown!r}")
-    return chosen
 
 
 @app.command("describe")
@@ -231,16 +224,13 @@ def _member_cell(value: Any) -> Cell:
 def delete(groups: Groups, yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """Delete groups that have no members, with their committed offsets."""
     confirm(f"Delete {', '.join(groups)} with all committed offsets?", yes)
-    failed = False
     with admin_client(bootstrap) as client:
-        for group in dict.fromkeys(groups):
-            if code := delete_group(client, group):
-                print_error(f"group {group}: {error_code_text(code)}")
-                failed = True
-            else:
-                print(f"{group}: deleted")
-    if failed:
-        raise typer.Exit(1)
+        codes = ((group, delete_group(client, group)) for group in dict.fromkeys(groups))
+        print_outcomes((f"{group}: deleted", _error(group, code)) for group, code in codes)
+
+
+def _error(subject: str, code: int) -> str | None:
+    return f"group {subject}: {error_code_text(code)}" if code else None
 
 
 @app.command("delete-offsets")
@@ -262,7 +252,6 @@ def delete_committed_offsets(
     Of a share group the state of whole topics is deleted.
     """
     selections = [parse_topic_partitions(text) for text in topic]
-    failed = False
     with admin_client(bootstrap) as client:
         is_share = describe_group(client, group).type == SHARE
         current = sorted(share_offsets(client, group) if is_share else committed_offsets(client, group))
@@ -274,14 +263,8 @@ def delete_committed_offsets(
             raise usage_error("the offsets of a share group are deleted for whole topics only")
         confirm(f"Delete {count_text(len(selected), 'committed offset')} of {group}?", yes)
         errors = delete_share_offsets(client, group, topics) if is_share else delete_offsets(client, group, selected)
-        for subject, error in errors.items():
-            if error:
-                print_error(f"group {group}, {subject}: {error_code_text(error)}")
-                failed = True
-            else:
-                print(f"{group}, {subject}: deleted")
-    if failed:
-        raise typer.Exit(1)
+    names = ((f"{group}, {subject}", code) for subject, code in errors.items())
+    print_outcomes((f"{name}: deleted", _error(name, code)) for name, code in names)
 
 
 app.command("reset-offsets")(paginated(reset_offsets))

@@ -8,9 +8,9 @@ import typer
 from kbroker.cli.common.client import admin_client, topic_error
 from kbroker.cli.common.completion import complete_topic_config_names, complete_topic_configs, complete_topics
 from kbroker.cli.common.deletion import DeletionOptions, DryRun
-from kbroker.cli.common.errors import print_error, usage_error
+from kbroker.cli.common.errors import usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap, PlanOptions, Yes, argument, option
-from kbroker.cli.common.output import ProgressBar, confirm
+from kbroker.cli.common.output import ProgressBar, confirm, print_outcomes
 from kbroker.cli.common.values import INT16, INT32, count_text, parse_config_changes, parse_configs
 from kbroker.cli.configs.requests import Resource, alter_configs
 from kbroker.cli.topics.describe import describe, remove_partitions
@@ -36,15 +36,13 @@ def print_results(
     results: Iterable[TopicResult], success_text: Callable[[TopicResult], str], ignored: Collection[ErrorCode] = ()
 ) -> None:
     """Print one line per topic; exits with status 1 if one of them failed."""
-    failed = False
-    for result in results:
-        if not result.error_code:
-            print(f"{result.name}: {success_text(result)}")
-        elif result.error_code not in ignored:
-            print_error(topic_error(result.name, result.error_code, result.error_message))
-            failed = True
-    if failed:
-        raise typer.Exit(1)
+    print_outcomes(
+        (f"{row.name}: {success_text(row)}", None)
+        if not row.error_code
+        else ("", topic_error(row.name, row.error_code, row.error_message))
+        for row in results
+        if row.error_code not in ignored
+    )
 
 
 def change_partitions(client: ClusterClient, topics: Sequence[str], partitions: int) -> list[TopicResult]:

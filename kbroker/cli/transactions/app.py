@@ -7,7 +7,7 @@ import typer
 
 from kbroker.cli.common.client import admin_client, error_code_text, partition_leaders, select_partitions
 from kbroker.cli.common.completion import complete_topics, complete_transactional_ids
-from kbroker.cli.common.errors import print_error, usage_error
+from kbroker.cli.common.errors import print_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, argument, option
 from kbroker.cli.common.output import print_rows, watchable
 from kbroker.cli.common.partitions import partition_rows, partitions_text
@@ -17,6 +17,7 @@ from kbroker.cli.common.values import (
     format_duration,
     format_timestamp,
     if_known,
+    parse_choices,
     parse_duration_ms,
     parse_topic_partitions,
 )
@@ -58,7 +59,7 @@ def list_(
 ) -> None:
     """List transactional ids with the states of their transactions."""
     selection = ListTransactionsRequest(
-        state_filters=[parse_state(name) for name in state or ()],
+        state_filters=parse_choices(state or (), STATES, "--state"),
         producer_id_filters=producer_id or [],
         duration_filter=-1 if longer_than is None else parse_duration_ms(longer_than),
         transactional_id_pattern=pattern,
@@ -67,14 +68,6 @@ def list_(
         listings = list_transactions(client, selection)
     columns = ("transactional id", "state", "producer id", "coordinator")
     print_rows(as_json, listings, columns, [list(listing.values()) for listing in listings])
-
-
-def parse_state(text: str) -> str:
-    """Parse the name of a state, in any case."""
-    for state in STATES:
-        if state.lower() == text.lower():
-            return state
-    raise usage_error(f"--state must be one of {', '.join(STATES)}, not {text!r}")
 
 
 @app.command("describe")

@@ -154,6 +154,14 @@ def test_help_has_status_0(command: list[str], capsys: pytest.CaptureFixture[str
     assert output.err == ""
 
 
+@pytest.mark.parametrize("words", [[], ["topics"], ["topics", "list"], ["start"]])
+def test_help_is_a_command_too(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert main(["help", *words]) == 0
+    assert capsys.readouterr().out == text
+
+
 @pytest.mark.parametrize("command", [[], ["topics"], ["groups"], ["configs"]])
 def test_a_group_without_a_command_prints_its_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command) == 2

@@ -36,9 +36,6 @@ class Brokers:
         leaders = self.leaders.pop(0) if len(self.leaders) > 1 else self.leaders[0]
         return {(topics[0], index): leader for index, leader in leaders.items()}
 
-    def on_wait(self, reason: str) -> None:
-        pass
-
     def request(self, request: DelayedRecordsRequest, response_type: type, broker: int) -> Any:
         sent = {name: getattr(request, name) for name in DelayedRecordsRequest.__rows__}
         self.sent.append((broker, DelayedRecordsRequest(**sent)))

@@ -1,5 +1,6 @@
 """What a command line imports: start-up time is mostly imports, so the heavy ones must not come back."""
 
+import os
 import subprocess
 import sys
 
@@ -16,11 +17,12 @@ print(*sys.modules)
 """
 
 
-def imported_by(*args: str) -> tuple[int, set[str]]:
+def imported_by(*args: str, **variables: str) -> tuple[int, set[str]]:
     """Run a command line in a new process; returns its exit status and the modules that it imported."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *args], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
-    )
+        [sys.executable, "-c", PROGRAM, *args],
+        capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL, env=os.environ | variables,
+    )  # fmt: skip
     *_, status, modules = done.stdout.splitlines()
     return int(status.removeprefix("status ")), set(modules.split())
 
@@ -84,3 +86,13 @@ def test_a_command_imports_its_own_package_and_none_of_the_broker(args: list[str
     assert ours == {"cli", "client", "common", "units"}
     codecs = set() if packages == {"records"} else {"protocol.records"}
     assert not modules & {*codecs, "protocol.fast"}
+
+
+@pytest.mark.parametrize("words", ["topics describe o", "groups describe g", "consume o"])
+def test_a_tab_imports_no_library_and_none_of_the_broker(words: str) -> None:
+    variables = {"COMP_WORDS": "\n".join(["kbroker", *words.split()]), "COMP_CWORD": str(len(words.split()))}
+    status, modules = imported_by(_KBROKER_COMPLETE="complete_bash", KBROKER_BOOTSTRAP="127.0.0.1:1", **variables)
+    assert status == 0
+    assert not modules & LIBRARIES
+    ours = {module.split(".")[1] for module in modules if module.startswith("kbroker.")}
+    assert ours == {"cli", "client", "common", "units"}

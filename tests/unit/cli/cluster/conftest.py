@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.cli.cluster import brokers, plan_requests, run_plan
+from kbroker.cli.cluster import brokers, run_plan
 from kbroker.cli.common.client import CLIENT_ERRORS, client_error_text
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.partitions import ReplicaChanges
@@ -14,6 +14,7 @@ from kbroker.cli.common.values import parse_host_port
 from kbroker.cli.configs.requests import Resource
 from kbroker.client.admin import ConfigChanges
 from kbroker.client.connection import BrokerUnreachable
+from kbroker.client.retries import ignore_wait
 from kbroker.metadata.reassignments.placement.cluster_layout import (
     ClusterBroker,
     ClusterLayout,
@@ -112,6 +113,7 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.controller = FakeController()
+        self.on_wait = ignore_wait
         self.brokers = [ClusterBroker(1, "a"), ClusterBroker(2, "b"), ClusterBroker(3, "c"), ClusterBroker(4, "c")]
         self.partitions = [
             PlacedPartition("orders", 0, (1, 2), 1, 6 * MIB),
@@ -138,9 +140,6 @@ class FakeCluster:
 
     def version(self, api_key: int) -> int:
         return 2
-
-    def on_wait(self, reason: str) -> None:
-        pass
 
     def request(self, request: Message, response_type: type[Message]) -> Message:
         if isinstance(request, DescribeClusterRequest):
@@ -173,7 +172,7 @@ class FakeCluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     cluster = FakeCluster()
-    monkeypatch.setattr(plan_requests, "RETRY_EVERY_S", 0.0)
+    monkeypatch.setattr("kbroker.client.retries.RETRY_EVERY_S", 0.0)
     monkeypatch.setattr(run_plan, "EVERY_S", 0.0)
     monkeypatch.setattr(run_plan, "AWAY_EVERY_S", 0.0)
     monkeypatch.setattr(run_plan, "describe_log_dirs", lambda *_: {})

@@ -17,7 +17,7 @@ from kbroker.cli.cluster.cluster_state import (
     read_healing,
     retired_replicas,
 )
-from kbroker.cli.common.partitions import PartitionHealth, ReplicaChanges
+from kbroker.cli.common.partitions import PartitionHealth, ReplicaChanges, partition_health
 from kbroker.client.admin import EARLIEST, LATEST, MetadataTopic
 from kbroker.client.log_dirs import LogDirs, log_dirs
 from kbroker.client.requests import Partition
@@ -62,12 +62,13 @@ def row(leader: int, replicas: list[int], isr: list[int], index: int = 0) -> Met
 
 def test_brokers_with_their_replicas_and_bytes() -> None:
     directories = {1: LogDirs({("t", 0): 5, ("t", 1): 7}, 100), 2: LogDirs({}, None, is_cordoned=True)}
-    summaries = broker_summaries(CLUSTER, [row(1, [3, 1], [1]), row(-1, [2, 4], [4])], directories)
+    partitions = [partition_health(row(1, [3, 1], [1]), 1), partition_health(row(-1, [2, 4], [4]), 1)]
+    summaries = broker_summaries(CLUSTER, partitions, directories)
     assert [tuple(broker.values()) for broker in summaries] == [
-        (1, "a:9092", "east", "controller", False, 1, 1, 0, 12, 100),
-        (2, "b:9093", None, "running", True, 0, 1, 1, 0, None),
-        (3, None, None, "unknown", None, 0, 1, 1, None, None),
-        (4, "[::1]:9095", None, "fenced", None, 0, 1, 0, None, None),
+        (1, "a:9092", "east", "controller", 1, 1, 1, False, 12, 100),
+        (2, "b:9093", None, "running", 0, 1, 0, True, 0, None),
+        (3, None, None, "unknown", 0, 1, 0, None, None, None),
+        (4, "[::1]:9095", None, "fenced", 0, 1, 1, None, None, None),
     ]
 
 
@@ -95,9 +96,9 @@ def test_brokers_and_problems() -> None:
     partitions = [PartitionHealth(1, [3, 1], [1], 1), PartitionHealth(1, [1, 2], [1, 2], 1)]
     summaries = broker_statuses(CLUSTER, partitions, {1: 0, 2: 7, 3: None})
     assert [tuple(broker.values()) for broker in summaries] == [
-        (1, "a:9092", "east", "controller", 2, 1, 2, 2, 0),
-        (2, "b:9093", None, "running", 0, 0, 1, 1, 7),
-        (3, None, None, "unknown", 0, 1, 1, 0, None),
+        (1, "a:9092", "east", "controller", 2, 2, 2, 1, 0),
+        (2, "b:9093", None, "running", 0, 1, 1, 0, 7),
+        (3, None, None, "unknown", 0, 1, 0, 1, None),
         (4, "[::1]:9095", None, "fenced", 0, 0, 0, 0, 0),
     ]
     summary = cluster_summary(CLUSTER, 1, partitions)

@@ -3,7 +3,6 @@
 import json
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -247,7 +246,7 @@ def test_without_a_controller_a_command_gives_up_soon_unless_it_waits_for_its_pl
     cluster: FakeCluster, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = count()
-    monkeypatch.setattr(plan_requests, "time", SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda _: None))
+    monkeypatch.setattr("kbroker.client.retries.monotonic", lambda: next(seconds))
     absent = DescribeReassignmentPlanResponse(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message="No ZooKeeper.")
     cluster.controller.failures = [lambda: absent] * 20
     assert main(["brokers", "drain", "3"]) == 1

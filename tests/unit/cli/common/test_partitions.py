@@ -16,6 +16,7 @@ from kbroker.cli.common.partitions import (
     reassignments_if_known,
 )
 from kbroker.client.connection import BrokerUnreachable
+from kbroker.client.retries import ignore_wait
 from protocol.errors import ErrorCode
 from protocol.messages.k45_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -65,9 +66,7 @@ class FakeClient:
 
     def __init__(self) -> None:
         self.failures: list[Callable[[], Any]] = []
-
-    def on_wait(self, reason: str) -> None:
-        pass
+        self.on_wait = ignore_wait
 
     def request(self, request: Any, response_type: type, timeout_s: float | None = None) -> Any:
         assert request.topics is None
@@ -87,7 +86,7 @@ def lost(error: Exception) -> Callable[[], Any]:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
-    monkeypatch.setattr(module, "RETRY_EVERY_S", 0.0)
+    monkeypatch.setattr("kbroker.client.retries.RETRY_EVERY_S", 0.0)
     return FakeClient()
 
 

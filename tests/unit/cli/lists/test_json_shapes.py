@@ -49,10 +49,10 @@ ASKED = {
     "config show": "--all",
     "doctor": "",
 }
-# Their JSON is that of records, of files, of measurements or of Spark jobs, and has tests of its own.
+# Their JSON is that of records, of measurements, of files or of Spark jobs, and has tests of its own.
 OTHERS = {
-    "bench consume", "bench produce",
-    "produce", "consume", "dlq show", "log dump", "log verify", "archive run", "archive list", "archive describe",
+    "produce", "consume", "bench produce", "bench consume", "dlq show", "log dump", "log verify",
+    "archive run", "archive list", "archive describe", "backup", "restore",
     "archive compact", "archive verify", "replay", "pipeline aggregate", "tools frame",
 }  # fmt: skip
 # Commands that fail here by their arguments, or that another broker would have to be there for.
@@ -126,6 +126,9 @@ def test_the_same_thing_has_the_same_fields(filled: Run) -> None:
     common = info.keys() & status.keys() - {"brokers", "conditions"}
     assert len(common) == 5
     assert {name: info[name] for name in common} == {name: status[name] for name in common}
+    brokers = [*rows("brokers list"), *info["brokers"], *status["brokers"]]
+    names = ("broker", "address", "rack", "state", "leads", "replica_count", "in_sync")
+    assert len({tuple(broker[name] for name in names) for broker in brokers}) == 1
 
 
 @pytest.mark.parametrize(

@@ -362,7 +362,11 @@ def _by_leader(
 
 
 def offsets_at_brokers(
-    cluster: ClusterClient, partitions: Mapping[int, Sequence[Partition]], timestamp: int, replica_id: int = CONSUMER
+    cluster: ClusterClient,
+    partitions: Mapping[int, Sequence[Partition]],
+    timestamp: int,
+    replica_id: int = CONSUMER,
+    isolation_level: int = READ_UNCOMMITTED,
 ) -> dict[tuple[int, Partition], int]:
     """Return the offsets that brokers report for their partitions, by broker and partition.
 
@@ -373,7 +377,7 @@ def offsets_at_brokers(
     deadline = monotonic() + OFFSETS_RETRY_FOR_S
     while partitions:
         requests = [
-            (broker, list_offsets_request(dict.fromkeys(chunk, timestamp), replica_id=replica_id))
+            (broker, list_offsets_request(dict.fromkeys(chunk, timestamp), isolation_level, replica_id))
             for broker, named in partitions.items()
             for chunk in chunks(named, MAX_PARTITIONS)
         ]

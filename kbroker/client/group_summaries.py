@@ -4,7 +4,7 @@ A broker lists the groups that it coordinates, so no coordinator has to be found
 is missing: functions raise BrokerUnreachable only if no broker responds.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kbroker.client.admin import LATEST, chunks, describe_topics, offsets_at_brokers
@@ -15,8 +15,13 @@ from kbroker.client.requests import Partition
 from kbroker.common import TopicPartition
 from protocol.apis import ApiKey
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
-from protocol.messages.k15_groups import DescribeGroupsRequest, DescribeGroupsResponse, ListGroupsRequest
-from protocol.messages.k15_groups import ListGroupsResponse as Listed
+from protocol.messages.k15_groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 from protocol.messages.k68_consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from protocol.messages.k76_share_groups import ShareGroupDescribeRequest, ShareGroupDescribeResponse
 from protocol.messages.k88_streams_groups import StreamsGroupDescribeRequest, StreamsGroupDescribeResponse
@@ -27,7 +32,8 @@ from protocol.messages.k90_share_group_offsets import (
 )
 from protocol.schema.message import Message
 
-MAX_GROUPS = 200  # per request
+# Per request: other clients of the broker wait for no longer than it takes.
+MAX_GROUPS = 25
 TIMEOUT_S = 5.0
 # The request that describes groups of a type, and its response.
 DESCRIPTIONS: Mapping[str, tuple[Callable[[list[str]], Message], type[Any]]] = {
@@ -36,6 +42,8 @@ DESCRIPTIONS: Mapping[str, tuple[Callable[[list[str]], Message], type[Any]]] = {
     SHARE: (lambda ids: ShareGroupDescribeRequest(group_ids=ids), ShareGroupDescribeResponse),
     STREAMS: (lambda ids: StreamsGroupDescribeRequest(group_ids=ids), StreamsGroupDescribeResponse),
 }
+# By broker.
+Coordinated = Mapping[int, Sequence[ListedGroup]]
 
 
 class GroupSummary(NamedTuple):
@@ -60,66 +68,72 @@ class GroupSummary(NamedTuple):
 
 def summarize_groups(cluster: ClusterClient) -> list[GroupSummary]:
     """Return all groups, those with the largest lag first."""
-    states: dict[str, tuple[str, str]] = {}
-    coordinated: dict[int, dict[str, list[str]]] = {}
-    listing = [(broker, ListGroupsRequest()) for broker in cluster.broker_ids()]
-    for broker, response in cluster.request_all(listing, Listed, TIMEOUT_S):
-        for group in response.groups:
-            # Brokers before Kafka 3.8 name no type.
-            kind = group.group_type.lower() or CLASSIC
-            states[group.group_id] = kind, group.group_state
-            coordinated.setdefault(broker, {}).setdefault(kind, []).append(group.group_id)
+    coordinated = coordinated_groups(cluster)
     members = _member_counts(cluster, coordinated)
-    lags = _lags_of_commits(cluster, coordinated) | _share_lags(cluster, coordinated)
+    commits = commits_of(cluster, coordinated)
+    ends = log_ends(cluster, {partition for offsets in commits.values() for partition in offsets})
+    lags: dict[str, dict[TopicPartition, int | None]] = {
+        group: {tp: max(0, ends[tp] - offset) if tp in ends else None for tp, offset in offsets.items()}
+        for group, offsets in commits.items()
+    }
+    lags |= _share_lags(cluster, coordinated)
     summaries = [
-        GroupSummary(group, kind, state, members.get(group), lags.get(group, {}))
-        for group, (kind, state) in states.items()
+        GroupSummary(
+            group.group_id, _type(group), group.group_state, members.get(group.group_id), lags.get(group.group_id, {})
+        )
+        for groups in coordinated.values()
+        for group in groups
     ]
     return sorted(summaries, key=lambda group: (-(group.lag or 0), group.group_id))
 
 
-def _member_counts(cluster: ClusterClient, coordinated: Mapping[int, Mapping[str, list[str]]]) -> dict[str, int]:
+def coordinated_groups(cluster: ClusterClient) -> dict[int, list[ListedGroup]]:
+    """Return the groups of each broker, which coordinates them."""
+    requests = [(broker, ListGroupsRequest()) for broker in cluster.broker_ids()]
+    return {
+        broker: response.groups for broker, response in cluster.request_all(requests, ListGroupsResponse, TIMEOUT_S)
+    }
+
+
+def _type(group: ListedGroup) -> str:
+    """Brokers before Kafka 3.8 name no type."""
+    return group.group_type.lower() or CLASSIC
+
+
+def _chunks(coordinated: Coordinated, kinds: Collection[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield each broker with ids of its groups of some types, as many as a request may have."""
+    for broker, groups in coordinated.items():
+        for some in chunks([group.group_id for group in groups if _type(group) in kinds], MAX_GROUPS):
+            yield broker, list(some)
+
+
+def _member_counts(cluster: ClusterClient, coordinated: Coordinated) -> dict[str, int]:
     counts = {}
     for kind, (request, response_type) in DESCRIPTIONS.items():
-        requests = [
-            (broker, request(list(ids)))
-            for broker, by_kind in coordinated.items()
-            for ids in chunks(by_kind.get(kind, ()), MAX_GROUPS)
-        ]
+        requests = [(broker, request(ids)) for broker, ids in _chunks(coordinated, (kind,))]
         for _, response in cluster.request_all(requests, response_type, TIMEOUT_S):
             counts.update({group.group_id: len(group.members) for group in response.groups if not group.error_code})
     return counts
 
 
-Lags = dict[str, dict[TopicPartition, int | None]]
-
-
-def _lags_of_commits(cluster: ClusterClient, coordinated: Mapping[int, Mapping[str, list[str]]]) -> Lags:
-    by_broker = {
-        broker: [group for kind, ids in by_kind.items() if kind != SHARE for group in ids]
-        for broker, by_kind in coordinated.items()
-    }
-    committed: dict[str, dict[TopicPartition, int]] = {}
+def commits_of(cluster: ClusterClient, coordinated: Coordinated) -> dict[str, dict[TopicPartition, int]]:
+    """Return the committed offsets of all groups but share groups, which have none."""
+    chunked = list(_chunks(coordinated, DESCRIPTIONS.keys() - {SHARE}))
     if cluster.version(ApiKey.OFFSET_FETCH) < FIRST_WITH_GROUPS:
-        committed = {group: committed_offsets(cluster, group) for ids in by_broker.values() for group in ids}
-    else:
-        requests = [
-            (broker, OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=id, topics=None) for id in some]))
-            for broker, ids in by_broker.items()
-            for some in chunks(ids, MAX_GROUPS)
-        ]
-        for _, response in cluster.request_all(requests, OffsetFetchResponse, TIMEOUT_S):
-            for group in response.groups:
-                committed[group.group_id] = {
-                    TopicPartition(topic.name, row.partition_index): row.committed_offset
-                    for topic in group.topics
-                    for row in topic.partitions
-                    if row.committed_offset >= 0 and not row.error_code
-                }
-    ends = log_ends(cluster, {partition for offsets in committed.values() for partition in offsets})
+        return {group: committed_offsets(cluster, group) for _, ids in chunked for group in ids}
+    requests = [
+        (broker, OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=id, topics=None) for id in ids]))
+        for broker, ids in chunked
+    ]
     return {
-        group: {tp: max(0, ends[tp] - offset) if tp in ends else None for tp, offset in offsets.items()}
-        for group, offsets in committed.items()
+        group.group_id: {
+            TopicPartition(topic.name, row.partition_index): row.committed_offset
+            for topic in group.topics
+            for row in topic.partitions
+            if row.committed_offset >= 0 and not row.error_code
+        }
+        for _, response in cluster.request_all(requests, OffsetFetchResponse, TIMEOUT_S)
+        for group in response.groups
     }
 
 
@@ -133,14 +147,15 @@ def log_ends(cluster: ClusterClient, partitions: Collection[Partition]) -> dict[
     return {partition: offset for (_, partition), offset in offsets_at_brokers(cluster, leaders, LATEST).items()}
 
 
-def _share_lags(cluster: ClusterClient, coordinated: Mapping[int, Mapping[str, list[str]]]) -> Lags:
-    def groups(ids: Iterable[str]) -> list[DescribeShareGroupOffsetsRequestGroup]:
-        return [DescribeShareGroupOffsetsRequestGroup(group_id=id, topics=None) for id in ids]
-
+def _share_lags(cluster: ClusterClient, coordinated: Coordinated) -> dict[str, dict[TopicPartition, int | None]]:
     requests = [
-        (broker, DescribeShareGroupOffsetsRequest(groups=groups(some)))
-        for broker, by_kind in coordinated.items()
-        for some in chunks(by_kind.get(SHARE, ()), MAX_GROUPS)
+        (
+            broker,
+            DescribeShareGroupOffsetsRequest(
+                groups=[DescribeShareGroupOffsetsRequestGroup(group_id=id, topics=None) for id in ids]
+            ),
+        )
+        for broker, ids in _chunks(coordinated, (SHARE,))
     ]
     return {
         group.group_id: {

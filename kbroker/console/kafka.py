@@ -23,7 +23,8 @@ MAX_THREADS = 8
 # A page reports an error after this time; its request may still be in flight.
 DEADLINE_S = 15.0
 CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 3.0, 10.0
-MAX_AGE_S = 2.0
+# A result is used again for this time; for the longer one, while a newer one is being read.
+MAX_AGE_S, STALE_FOR_S = 2.0, 10.0
 MAX_CACHED = 64
 
 
@@ -73,19 +74,22 @@ class KafkaReader:
     async def cached(
         self, function: Callable[Concatenate[ClusterClient, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Like `read`, but requests within MAX_AGE_S share a result. The arguments must be hashable."""
+        """Like `read`, but requests share results, which are up to STALE_FOR_S old. The arguments must be hashable."""
         key = function, args, tuple(sorted(kwargs.items()))
-        found = self._cached.get(key)
-        if found is None or (found.task.done() and monotonic() - found.begun_s > MAX_AGE_S):
-            while len(self._cached) >= MAX_CACHED:
-                del self._cached[next(iter(self._cached))]
-            found = _CachedRead(asyncio.create_task(self.read(function, *args, **kwargs)), monotonic())
-            # Its error is not reported if all requests that wait for it have ended.
-            found.task.add_done_callback(lambda task: task.cancelled() or task.exception())
-            self._cached.pop(key, None)
-            self._cached[key] = found
+        found = self._cached.pop(key, None)
+        age_s = monotonic() - found.begun_s if found is not None else STALE_FOR_S
+        is_usable = found is not None and (not found.task.done() or (age_s < STALE_FOR_S and _has_result(found.task)))
+        if found is None or (found.task.done() and age_s > MAX_AGE_S):
+            newest = _CachedRead(asyncio.create_task(self.read(function, *args, **kwargs)), monotonic())
+            # Its error is not reported if no request waits for it.
+            newest.task.add_done_callback(_has_result)
+        else:
+            newest = found
+        self._cached[key] = newest
+        while len(self._cached) > MAX_CACHED:
+            del self._cached[next(iter(self._cached))]
         # The request of one user may end, and others wait for the same result.
-        result: T = await asyncio.shield(found.task)
+        result: T = await asyncio.shield(found.task if found is not None and is_usable else newest.task)
         return result
 
     def forget(self) -> None:
@@ -104,6 +108,10 @@ def connect(settings: ConsoleSettings, max_versions: Mapping[int, int] = MAX_VER
         settings.bootstrap, client_id=CLIENT_ID, timeout_s=REQUEST_TIMEOUT_S, connect_timeout_s=CONNECT_TIMEOUT_S,
         security=settings.security, max_versions=max_versions,
     )  # fmt: skip
+
+
+def _has_result(task: "asyncio.Task[Any]") -> bool:
+    return not task.cancelled() and task.exception() is None
 
 
 class Sample(NamedTuple):

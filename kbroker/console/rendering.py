@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from time import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -16,6 +16,9 @@ from kbroker.cli.common.values import format_duration, format_size
 from kbroker.console.kafka import KafkaReader, Samples
 from kbroker.console.settings import ConsoleSettings
 
+if TYPE_CHECKING:
+    from kbroker.console.pages.dead_letters import RedriveJob
+
 MAX_FORM_BYTES = 4 << 20
 # A change is carried out if its form has this field; otherwise it is shown.
 CONFIRMED = "confirmed"
@@ -24,12 +27,13 @@ UNKNOWN = "-"
 
 
 class Console(NamedTuple):
-    """The state of the console. `ends`: log end offsets summed by topic. `lags`: by group."""
+    """The state of the console. `ends`: log end offsets summed by topic. `lags`: by group. `redrives`: by topic."""
 
     settings: ConsoleSettings
     kafka: KafkaReader
     ends: Samples
     lags: Samples
+    redrives: dict[str, "RedriveJob"]
 
 
 def console(request: Request) -> Console:
@@ -72,8 +76,8 @@ def confirmation(
     The fields say exactly what the preview shows, so that what changes meanwhile does not change what is done.
     """
     return page(
-        request, "confirm.html", title=title, columns=columns, rows=rows[:MAX_PREVIEWED], left=len(rows) - MAX_PREVIEWED,
-        verb=verb, fields={**fields, CONFIRMED: "yes"}, back=back, notes=notes,
+        request, "confirm.html", title=title, columns=columns, rows=rows[:MAX_PREVIEWED],
+        left=len(rows) - MAX_PREVIEWED, verb=verb, fields={**fields, CONFIRMED: "yes"}, back=back, notes=notes,
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ class ConfigRow(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        return self.config["source"] != DEFAULT_SOURCE
+        return bool(self.config["source"] != DEFAULT_SOURCE)
 
 
 def read_resources(cluster: ClusterClient) -> list[Resource]:

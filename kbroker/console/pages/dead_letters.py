@@ -36,6 +36,8 @@ from kbroker.console.settings import ConsoleSettings
 EXAMINED, SHOWN = 1000, 100
 # A form waits this long for the end of a redrive; after that the page follows it.
 WAIT_S = 0.5
+# The fields of a selection: the topic where records failed, the group that failed, the class of the error.
+SELECTION = ("source", "group", "error")
 
 
 class Letters(NamedTuple):
@@ -66,7 +68,8 @@ def read_letters(cluster: ClusterClient, topic: str, selection: LetterFilter) ->
 
 
 def selection_of(fields: Mapping[str, str]) -> LetterFilter:
-    return LetterFilter(*(fields.get(name, "").strip() or None for name in ("source", "group", "error")))
+    source, group, error = (fields.get(name, "").strip() or None for name in SELECTION)
+    return LetterFilter(source, group, error)
 
 
 async def dead_letters(request: Request) -> Response:
@@ -74,7 +77,7 @@ async def dead_letters(request: Request) -> Response:
     letters = await state.kafka.cached(read_letters, topic, selection_of(request.query_params))
     return page(
         request, "dead_letters.html", topic=topic, letters=letters, short_text=short_text,
-        fields={name: request.query_params.get(name, "") for name in ("source", "group", "error")},
+        fields={name: request.query_params.get(name, "") for name in SELECTION},
         job=state.redrives.get(topic),
     )  # fmt: skip
 

@@ -16,11 +16,11 @@ from kbroker.cli.common.errors import CliError
 from kbroker.client.connection import BrokerUnreachable
 from kbroker.console.guard import Guard
 from kbroker.console.kafka import ClusterTimeout, KafkaReader, Samples
-from kbroker.console.pages import topics
+from kbroker.console.pages import brokers, configs, dead_letters, groups, queues, topics, transactions
 from kbroker.console.rendering import Console, page
 from kbroker.console.settings import ConsoleSettings
 
-PAGES = (topics,)
+PAGES = (topics, groups, configs, brokers, queues, dead_letters, transactions)
 
 
 def create_app(settings: ConsoleSettings) -> Starlette:
@@ -31,7 +31,7 @@ def create_app(settings: ConsoleSettings) -> Starlette:
         yield
         state.kafka.close()
 
-    state = Console(settings, KafkaReader(settings), ends=Samples(), lags=Samples())
+    state = Console(settings, KafkaReader(settings), ends=Samples(), lags=Samples(), redrives={})
     app = Starlette(
         routes=[
             Route("/", lambda _: RedirectResponse("/topics")),

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.requests import MAX_VERSIONS
 from kbroker.console.settings import ConsoleSettings
 
 P = ParamSpec("P")
@@ -52,7 +53,7 @@ class KafkaReader:
         """
 
         def call() -> T:
-            cluster = self._idle.pop() if self._idle else self._connect()
+            cluster = self._idle.pop() if self._idle else connect(self._settings)
             try:
                 result = function(cluster, *args, **kwargs)
             except BaseException:
@@ -100,11 +101,13 @@ class KafkaReader:
             cluster.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _connect(self) -> ClusterClient:
-        return ClusterClient(
-            self._settings.bootstrap, client_id=CLIENT_ID, timeout_s=REQUEST_TIMEOUT_S,
-            connect_timeout_s=CONNECT_TIMEOUT_S, security=self._settings.security,
-        )  # fmt: skip
+
+def connect(settings: ConsoleSettings, max_versions: Mapping[int, int] = MAX_VERSIONS) -> ClusterClient:
+    """Return a client of the cluster, which connects with its first request."""
+    return ClusterClient(
+        settings.bootstrap, client_id=CLIENT_ID, timeout_s=REQUEST_TIMEOUT_S, connect_timeout_s=CONNECT_TIMEOUT_S,
+        security=settings.security, max_versions=max_versions,
+    )  # fmt: skip
 
 
 def _has_result(task: "asyncio.Task[Any]") -> bool:

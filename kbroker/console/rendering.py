@@ -1,10 +1,10 @@
 """What pages have in common: the state of the console, templates, forms, and how numbers and times are shown."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from time import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -16,17 +16,24 @@ from kbroker.cli.common.values import format_duration, format_size
 from kbroker.console.kafka import KafkaReader, Samples
 from kbroker.console.settings import ConsoleSettings
 
+if TYPE_CHECKING:
+    from kbroker.console.pages.dead_letters import RedriveJob
+
 MAX_FORM_BYTES = 4 << 20
+# A change is carried out if its form has this field; otherwise it is shown.
+CONFIRMED = "confirmed"
+MAX_PREVIEWED = 200
 UNKNOWN = "-"
 
 
 class Console(NamedTuple):
-    """The state of the console. `ends`: log end offsets summed by topic. `lags`: by group."""
+    """The state of the console. `ends`: log end offsets summed by topic. `lags`: by group. `redrives`: by topic."""
 
     settings: ConsoleSettings
     kafka: KafkaReader
     ends: Samples
     lags: Samples
+    redrives: dict[str, "RedriveJob"]
 
 
 def console(request: Request) -> Console:
@@ -51,6 +58,27 @@ def render(request: Request, template: str, /, **context: Any) -> str:
 def see_other(path: str) -> RedirectResponse:
     """Return the response to a form that was carried out: the browser shows a page that may be loaded again."""
     return RedirectResponse(path, 303)
+
+
+def confirmation(
+    request: Request,
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    verb: str,
+    fields: Mapping[str, object],
+    back: str,
+    notes: Sequence[str] = (),
+) -> HTMLResponse:
+    """Return the preview of a change, with a form that sends `fields` to the same path again, and `confirmed`.
+
+    The fields say exactly what the preview shows, so that what changes meanwhile does not change what is done.
+    """
+    return page(
+        request, "confirm.html", title=title, columns=columns, rows=rows[:MAX_PREVIEWED],
+        left=len(rows) - MAX_PREVIEWED, verb=verb, fields={**fields, CONFIRMED: "yes"}, back=back, notes=notes,
+    )  # fmt: skip
 
 
 async def read_form(request: Request) -> dict[str, str]:

@@ -10,7 +10,7 @@ from kbroker.cli.cluster.cluster_state import (
     broker_rows,
     healing_json,
     print_healing,
-    print_problems,
+    problem_texts,
     read_cluster,
     read_healing,
     read_problems,
@@ -19,7 +19,7 @@ from kbroker.cli.cluster.roll import roll
 from kbroker.cli.cluster.run_plan import now_ms
 from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from kbroker.cli.common.output import print_heading, print_json, print_table
+from kbroker.cli.common.output import print_heading, print_json, print_note, print_table
 from kbroker.cli.common.partitions import (
     CONDITIONS,
     NO_REASSIGNMENT,
@@ -89,7 +89,8 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
         ]
         print_table(columns, rows)
         print_table(("condition", "partitions"), [[name, summary["partitions"][name]] for name in CONDITIONS])
-        print_problems(problems, len(summary["brokers"]))
+        for text in problem_texts(problems, len(summary["brokers"])):
+            print_note(text)
         print_healing(healing, now_ms())
     has_problem = any(summary["partitions"][name] for name in PROBLEMS)
     raise typer.Exit(1 if has_problem or problems.failing_brokers or problems.failed_handshakes else 0)

@@ -80,12 +80,14 @@ class LogDirs(NamedTuple):
     """The log directories of one broker, added up.
 
     `sizes`: the bytes of each replica, by topic and partition. `free_bytes`: the free space of the file systems, None
-    if a broker before Kafka 3.3 does not report it (KIP-827). `is_cordoned`: all of them are (KIP-1066).
+    if a broker before Kafka 3.3 does not report it (KIP-827); `total_bytes`: their size, or None.
+    `is_cordoned`: all of them are (KIP-1066).
     """
 
     sizes: Mapping[Partition, int]
     free_bytes: int | None
     is_cordoned: bool = False
+    total_bytes: int | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -128,8 +130,12 @@ def log_dirs(results: Sequence[DescribeLogDirsResult]) -> LogDirs:
             for row in topic.partitions:
                 partition = (topic.name, row.partition_index)
                 sizes[partition] = sizes.get(partition, 0) + row.partition_size
-    free = [result.usable_bytes for result in results]
-    return LogDirs(sizes, sum(free) if min(free) >= 0 else None, all(result.is_cordoned for result in results))
+
+    def known(amounts: Sequence[int]) -> int | None:
+        return sum(amounts) if min(amounts) >= 0 else None
+
+    free, total = ([getattr(row, name) for row in results] for name in ("usable_bytes", "total_bytes"))
+    return LogDirs(sizes, known(free), all(row.is_cordoned for row in results), known(total))
 
 
 def read_problems(client: ClusterClient) -> DescribeBrokerResponse:
@@ -140,17 +146,17 @@ def read_problems(client: ClusterClient) -> DescribeBrokerResponse:
     return request_if_known(client, DescribeBrokerRequest(), DescribeBrokerResponse) or DescribeBrokerResponse()
 
 
-def print_problems(problems: DescribeBrokerResponse, brokers: int) -> None:
-    """`brokers`: the number of brokers of the cluster."""
+def problem_texts(problems: DescribeBrokerResponse, brokers: int) -> Iterator[str]:
+    """Yield a line about each problem. `brokers`: the number of brokers of the cluster."""
     effect = "other brokers lead, where one is in sync" if brokers > 1 else "it refuses records until it can"
     for broker in problems.failing_brokers:
-        print_note(f"broker {broker} cannot write to its disk: {effect}")
+        yield f"broker {broker} cannot write to its disk: {effect}"
     for broker in problems.brokers_on_probation:
-        print_note(f"broker {broker} can write to its disk again, and gets its roles back soon")
+        yield f"broker {broker} can write to its disk again, and gets its roles back soon"
     for failed in problems.failed_handshakes:
-        print_note(f"broker {problems.broker_id} cannot connect to broker {failed.broker_id}: {failed.reason}")
+        yield f"broker {problems.broker_id} cannot connect to broker {failed.broker_id}: {failed.reason}"
     if problems.recovering_partitions:
-        print_note(
+        yield (
             f"{count_text(problems.recovering_partitions, 'partition')} without a leader: the coordination service was "
             "restored from an older copy, and the logs of all replicas are compared first. Start the brokers that are "
             "away; docs/cluster.md says how to go on without them."

@@ -4,7 +4,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from kbroker.cli.common.client import CLIENT_ERRORS, client_error_text, error_code_text, raise_error
+from kbroker.cli.common.client import CLIENT_ERRORS, client_error_text, error_code_text, raise_error, request_if_known
 from kbroker.cli.common.errors import CliError
 from kbroker.client.admin import describe_cluster
 from kbroker.client.cluster import ClusterClient
@@ -271,6 +271,13 @@ class PlanRequests:
                 if refusals == REFUSALS and not self._is_supported:
                     raise PlansNotSupported("these brokers run no plans: use kafka-reassign-partitions") from None
             time.sleep(RETRY_EVERY_S)
+
+
+def plan_if_known(client: ClusterClient) -> PlanDescription | None:
+    """Return the plan that runs, or the last one; None if there was none, or no controller of kbroker says so now."""
+    request = DescribeReassignmentPlanRequest(include_moves=True)
+    response = request_if_known(client, request, DescribeReassignmentPlanResponse)
+    return None if response is None or response.plan is None else _described_plan(response.plan)
 
 
 def _described_plan(plan: DescribedPlan) -> PlanDescription:

@@ -16,11 +16,11 @@ from kbroker.cli.common.errors import CliError
 from kbroker.client.connection import BrokerUnreachable
 from kbroker.console.guard import Guard
 from kbroker.console.kafka import ClusterTimeout, KafkaReader, Samples
-from kbroker.console.pages import brokers, configs, dead_letters, groups, queues, topics, transactions
+from kbroker.console.pages import brokers, configs, dead_letters, groups, queues, record, records, topics, transactions
 from kbroker.console.rendering import Console, page
 from kbroker.console.settings import ConsoleSettings
 
-PAGES = (topics, groups, configs, brokers, queues, dead_letters, transactions)
+PAGES = (topics, records, record, groups, configs, brokers, queues, dead_letters, transactions)
 
 
 def create_app(settings: ConsoleSettings) -> Starlette:

@@ -213,7 +213,11 @@ class TypedResource(NamedTuple):
 
 
 def describe_configs_request(
-    resources: Sequence[TypedResource], keys: Sequence[str] | None = None, *, documented: bool = False
+    resources: Sequence[TypedResource],
+    keys: Sequence[str] | None = None,
+    *,
+    documented: bool = False,
+    with_synonyms: bool = True,
 ) -> DescribeConfigsRequest:
     """Return the request for some configs of resources, by default for all."""
     rows = [
@@ -222,7 +226,7 @@ def describe_configs_request(
         )
         for type, name in resources
     ]
-    return DescribeConfigsRequest(resources=rows, include_synonyms=True, include_documentation=documented)
+    return DescribeConfigsRequest(resources=rows, include_synonyms=with_synonyms, include_documentation=documented)
 
 
 def describe_configs(
@@ -248,7 +252,9 @@ def topic_configs(
     """
     values: dict[str, dict[str, str]] = {}
     for chunk in chunks(list(topics), MAX_RESOURCES):
-        for described in describe_configs(cluster, [TypedResource(TOPIC, topic) for topic in chunk], keys):
+        resources = [TypedResource(TOPIC, topic) for topic in chunk]
+        request = describe_configs_request(resources, keys, with_synonyms=False)
+        for described in cluster.request(request, DescribeConfigsResponse).results:
             values[described.resource_name] = {
                 config.name: config.value
                 for config in described.configs

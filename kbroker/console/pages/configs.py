@@ -1,6 +1,6 @@
 """The configs of topics, brokers and groups: what differs from the default first; changes that the broker validates."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.values import format_duration, format_size, parse_duration_ms, parse_size
-from kbroker.cli.configs.app import select_configs, value_text
+from kbroker.cli.configs.app import own_configs, select_configs, value_text
 from kbroker.cli.configs.requests import (
     ALL_BROKERS,
     DEFAULT_SOURCE,
@@ -28,6 +28,8 @@ from kbroker.client.groups import list_groups
 from kbroker.console.rendering import CONFIRMED, confirmation, console, page, read_form, see_other
 
 NUMBERS = ("int", "short", "long")
+# Of configs of brokers that stand for one in milliseconds.
+UNITS_MS = {"hours": 3_600_000, "minutes": 60_000}
 
 
 class ConfigRow(NamedTuple):
@@ -75,8 +77,15 @@ def default_of(config: Config) -> str | None:
     """Return the value that Kafka has by default."""
     if config["source"] == DEFAULT_SOURCE:
         return value_text(config)
-    defaults = [synonym["value"] for synonym in config["synonyms"] if synonym["source"] == DEFAULT_SOURCE]
-    return defaults[-1] if defaults else None
+    defaults = [synonym for synonym in config["synonyms"] if synonym["source"] == DEFAULT_SOURCE]
+    return synonym_value(config, defaults[-1]) if defaults else None
+
+
+def synonym_value(config: Config, synonym: Mapping[str, str | None]) -> str | None:
+    """Return the value that a config inherits from a synonym: retention.ms has some in hours."""
+    name, value = synonym["name"] or "", synonym["value"]
+    unit_ms = UNITS_MS.get(name.rpartition(".")[2]) if unit_of(config) == "ms" else None
+    return str(int(value) * unit_ms) if unit_ms is not None and value is not None and value.isdecimal() else value
 
 
 def unit_of(config: Config) -> str | None:
@@ -149,14 +158,14 @@ def without_unit(config: Config, text: str) -> str:
     return str(parse_duration_ms(text) if unit == "ms" else parse_size(text))
 
 
-def value_after(config: Config, change: ConfigChange) -> str | None:
+def value_after(resource: Resource, config: Config, change: ConfigChange) -> str | None:
     """Return the value that a config will have; None if the broker does not report what it inherits."""
     items = [item for item in (config["value"] or "").split(",") if item]
     given = (change.value or "").split(",")
     match change.operation:
         case "DELETE":
-            inherited: Sequence[str | None] = [row["value"] for row in config["synonyms"][1:]]
-            return inherited[0] if inherited else None
+            inherited = config["synonyms"][1:] if own_configs(resource, [config]) else config["synonyms"]
+            return synonym_value(config, inherited[0]) if inherited else None
         case "APPEND":
             return ",".join(dict.fromkeys([*items, *given]))
         case "SUBTRACT":
@@ -178,7 +187,7 @@ async def alter(request: Request) -> Response:
         kafka.forget()
         return see_other(back)
     change, config = await kafka.read(preview, resource, change)
-    after = value_after(config, change)
+    after = value_after(resource, config, change)
     shown = (
         [value_text(config), readable(config), "hidden" if config["sensitive"] else after,
          readable({**config, "value": after})]

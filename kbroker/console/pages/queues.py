@@ -1,5 +1,6 @@
 """What kbroker adds to topics: delayed records, dead-letter topics, views; and share groups."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -22,8 +23,8 @@ from kbroker.console.pages.groups import read_groups
 from kbroker.console.rendering import CONFIRMED, confirmation, console, iso_time, page, read_form, see_other
 from protocol.messages.k10011_delayed_records import DelayedRecordsResponse
 
-# The configs that make a topic a queue.
-CONFIGS = (DELAY_ENABLE, DEAD_LETTER_ENABLE, VIEW_OF, VIEW_FILTER, RETRY_TOPIC, RETRY_GROUP)
+# The configs that make a topic a queue, and those that say more about one.
+KINDS, DETAILS = (DELAY_ENABLE, DEAD_LETTER_ENABLE, VIEW_OF), (VIEW_OF, VIEW_FILTER, RETRY_TOPIC, RETRY_GROUP)
 SHOWN_RECORDS = 100
 MAX_TEXT = 200
 
@@ -38,14 +39,19 @@ class Queues(NamedTuple):
 
 def read_queues(cluster: ClusterClient) -> Queues:
     topics = {topic.name: topic.partitions for topic in describe_topics(cluster) if not topic.is_internal}
-    configs = sorted(topic_configs(cluster, sorted(topics), CONFIGS).items())
-    letters = [topic for topic, values in configs if values.get(DEAD_LETTER_ENABLE) == "true"]
+    kinds = topic_configs(cluster, sorted(topics), KINDS)
+    delayed, letters = (
+        [topic for topic, values in kinds.items() if values.get(name) == "true"]
+        for name in (DELAY_ENABLE, DEAD_LETTER_ENABLE)
+    )
+    views = [topic for topic, values in kinds.items() if values.get(VIEW_OF)]
+    details = topic_configs(cluster, [*delayed, *views], DETAILS)
     partitions = [(topic, row.partition_index) for topic in letters for row in topics[topic] if row.leader_id >= 0]
     counts = _record_counts(cluster, partitions)
     return Queues(
-        [(topic, values) for topic, values in configs if values.get(DELAY_ENABLE) == "true"],
+        [(topic, details.get(topic, {})) for topic in delayed],
         [(topic, counts.get(topic)) for topic in letters],
-        [(topic, values) for topic, values in configs if values.get(VIEW_OF)],
+        [(topic, details.get(topic, {})) for topic in views],
     )
 
 
@@ -62,8 +68,8 @@ def _record_counts(cluster: ClusterClient, partitions: Sequence[Partition]) -> d
 
 
 async def queues(request: Request) -> Response:
-    found = await console(request).kafka.cached(read_queues)
-    shares = [group for group in await read_groups(request) if group.type == SHARE]
+    found, groups = await asyncio.gather(console(request).kafka.cached(read_queues), read_groups(request))
+    shares = [group for group in groups if group.type == SHARE]
     return page(request, "queues.html", queues=found, shares=shares)
 
 

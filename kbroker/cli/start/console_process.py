@@ -1,4 +1,4 @@
-"""The console of `kbroker start --console`: a child process, so that pages take no time from the broker's event loop."""
+"""The console of `kbroker start --console`: a child process, so that pages take no time from the broker."""
 
 import subprocess
 import sys

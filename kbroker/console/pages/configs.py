@@ -28,6 +28,8 @@ from kbroker.client.groups import list_groups
 from kbroker.console.rendering import CONFIRMED, confirmation, console, page, read_form, see_other
 
 NUMBERS = ("int", "short", "long")
+# What a config that is deleted gets if the broker does not report it.
+INHERITED = "the value that it inherits"
 # Of configs of brokers that stand for one in milliseconds.
 UNITS_MS = {"hours": 3_600_000, "minutes": 60_000}
 
@@ -64,13 +66,14 @@ async def configs(request: Request) -> Response:
 
 
 def read_rows(cluster: ClusterClient, resource: Resource) -> list[ConfigRow]:
-    """Return the configs of a resource, those that differ from their defaults first. Raises CliError."""
+    """Return the configs of a resource: those set for it, others that differ from defaults, the rest. Raises CliError."""
     described = describe_configs(cluster, [resource], documented=True)[resource]
+    own = {config["name"] for config in own_configs(resource, described)}
     rows = [
         ConfigRow(config, value_text(config), readable(config), SOURCE_TEXTS[config["source"]], default_of(config))
         for config in described
     ]
-    return sorted(rows, key=lambda row: (not row.differs, row.config["name"]))
+    return sorted(rows, key=lambda row: (row.config["name"] not in own, not row.differs, row.config["name"]))
 
 
 def default_of(config: Config) -> str | None:
@@ -159,13 +162,13 @@ def without_unit(config: Config, text: str) -> str:
 
 
 def value_after(resource: Resource, config: Config, change: ConfigChange) -> str | None:
-    """Return the value that a config will have; None if the broker does not report what it inherits."""
+    """Return the value that a config will have."""
     items = [item for item in (config["value"] or "").split(",") if item]
     given = (change.value or "").split(",")
     match change.operation:
         case "DELETE":
             inherited = config["synonyms"][1:] if own_configs(resource, [config]) else config["synonyms"]
-            return synonym_value(config, inherited[0]) if inherited else None
+            return synonym_value(config, inherited[0]) if inherited else INHERITED
         case "APPEND":
             return ",".join(dict.fromkeys([*items, *given]))
         case "SUBTRACT":

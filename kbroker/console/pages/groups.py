@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from kbroker.cli.common.client import error_code_text, partition_leaders, select_partitions
+from kbroker.cli.common.client import partition_leaders, raise_error, select_partitions
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.values import parse_integer, parse_time_ms, parse_topic_partitions
 from kbroker.cli.groups.app import lag_table
@@ -29,6 +29,7 @@ from kbroker.client.groups import committed_offsets, share_offsets
 from kbroker.common import TopicPartition
 from kbroker.console.kafka import Samples
 from kbroker.console.rendering import CONFIRMED, confirmation, console, page, read_form, see_other
+from protocol.errors import ErrorCode
 
 # The size of a curve, in units of its SVG.
 WIDTH, HEIGHT = 600, 100
@@ -56,8 +57,7 @@ class GroupDetails(NamedTuple):
 def read_group(cluster: ClusterClient, group_id: str) -> GroupDetails:
     """Raises CliError."""
     group = describe_group(cluster, group_id)
-    if group.error_code:
-        raise CliError(f"group {group_id}: {error_code_text(group.error_code, group.error_message)}")
+    raise_error(group.error_code, group.error_message, f"group {group_id}: ")
     if group.type == SHARE:
         starts = share_offsets(cluster, group_id)
         ends = log_ends(cluster, starts)
@@ -127,8 +127,10 @@ def plan(cluster: ClusterClient, group_id: str, target: ResetTarget, topics: str
 
 
 def inactive_group(cluster: ClusterClient, group_id: str) -> GroupDescription:
-    """Raises CliError for a group with members."""
-    group = read_group(cluster, group_id).description
+    """Return a group without members, or one that does not exist: a reset creates it. Raises CliError."""
+    group = describe_group(cluster, group_id)
+    if group.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+        raise_error(group.error_code, group.error_message, f"group {group_id}: ")
     if group.state not in INACTIVE_STATES:
         raise CliError(f"the offsets of group {group_id} can be reset when it has no members: it is {group.state}")
     return group

@@ -48,9 +48,7 @@ class Browser:
 
 def hidden_fields(page: str) -> Mapping[str, str]:
     """Return the hidden fields of the form that confirms a change."""
-    [form] = [
-        form for form in re.findall(r"(?s)<form.*?</form>", page) if f'name="{CONFIRMED}"' in form
-    ]
+    [form] = [form for form in re.findall(r"(?s)<form.*?</form>", page) if f'name="{CONFIRMED}"' in form]
     return {name: unescape(value) for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', form)}
 
 

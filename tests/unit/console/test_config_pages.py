@@ -88,9 +88,7 @@ def test_operations(kafka: Broker, browser: Browser, operation: str, value: str,
         ({"name": "no-such-topic", "config": "a", "operation": "DELETE"}, "topic no-such-topic does not exist"),
     ],
 )
-def test_wrong_changes_have_one_sentence(
-    kafka: Broker, browser: Browser, fields: dict[str, str], message: str
-) -> None:
+def test_wrong_changes_have_one_sentence(kafka: Broker, browser: Browser, fields: dict[str, str], message: str) -> None:
     topic = kafka.topic()
     page = browser.client.post("/configs/alter", data={"kind": "topic", "name": topic, **fields})
     assert page.status_code in (400, 502)

@@ -38,17 +38,23 @@ def console(
     Example: kbroker console -b kafka.example:9092 --listen 127.0.0.1:8080
     """
     name, port = parse_host_port(listen, "--listen")
-    is_local = name == "localhost" or _is_loopback(name)
-    if not is_local and not allow_remote:
+    if not is_local(name) and not allow_remote:
         raise usage_error(f"--listen {listen} can be reached from other machines: add --allow-remote, or use 127.0.0.1")
     try:
         from kbroker.console.server import serve
     except ImportError:
-        raise CliError(f"the console needs packages: {install_command('console')}") from None
-    serve(parse_bootstrap(bootstrap), name, port, allows_writes=write, is_local=is_local, hosts=host or ())
+        raise missing_packages() from None
+    serve(parse_bootstrap(bootstrap), name, port, allows_writes=write, is_local=is_local(name), hosts=host or ())
 
 
-def _is_loopback(name: str) -> bool:
+def missing_packages() -> CliError:
+    return CliError(f"the console needs packages: {install_command('console')}")
+
+
+def is_local(name: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    if name == "localhost":
+        return True
     try:
         return ip_address(name).is_loopback
     except ValueError:

@@ -14,11 +14,13 @@ from starlette.staticfiles import StaticFiles
 from kbroker.cli.common.client import CLIENT_ERRORS, client_error_text
 from kbroker.cli.common.errors import CliError
 from kbroker.client.connection import BrokerUnreachable
+from kbroker.client.requests import BrokerError
 from kbroker.console.guard import Guard
 from kbroker.console.kafka import ClusterTimeout, KafkaReader, Samples
 from kbroker.console.pages import brokers, configs, dead_letters, groups, queues, record, records, topics, transactions
 from kbroker.console.rendering import Console, page
 from kbroker.console.settings import ConsoleSettings
+from protocol.errors import ErrorCode
 
 PAGES = (topics, records, record, groups, configs, brokers, queues, dead_letters, transactions)
 
@@ -63,6 +65,8 @@ def _on_wrong_input(request: Request, error: Exception) -> Response:
 
 
 def _on_client_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, BrokerError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return _error(request, 404, f"{error.subject} does not exist")
     is_away = isinstance(error, BrokerUnreachable)
     return _error(request, 502, client_error_text(error), retry_s=3 if is_away else 0)
 

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import signal
 import socket
 from collections.abc import Sequence
 
@@ -44,4 +45,8 @@ def serve(
         create_app(settings), log_level="warning", access_log=False, server_header=False, lifespan="on",
         timeout_graceful_shutdown=STOP_S,
     )  # fmt: skip
+    # uvicorn stops, and then raises the signal again.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
     uvicorn.Server(config).run(sockets=[listener])

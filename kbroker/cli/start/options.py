@@ -44,6 +44,7 @@ class StartOptions:
     brokers: int | None = None
     add_scram: list[str] = field(default_factory=list)
     secure: bool = False
+    console: str | None = None
 
     @property
     def protocol(self) -> str:
@@ -62,6 +63,7 @@ _ATTRIBUTES = {
     "--metrics": "metrics",
     "--brokers": "brokers",
     "--add-scram": "add_scram",
+    "--console": "console",
 }
 
 

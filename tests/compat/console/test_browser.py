@@ -15,8 +15,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from kbroker.client.groups import commit_offsets
+from kbroker.cli.common.client import parse_bootstrap
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.groups import commit_offsets, committed_offsets
+from kbroker.client.transactions import LAST_VERSIONS, BlockingTransactionalProducer
 from kbroker.testing import Broker
+from protocol.messages.k76_share_groups import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 
 ROOT = Path(__file__).parents[3]
 CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -35,8 +39,12 @@ VIEWS = {
     "configs": "/configs",
     "config": "/configs/one?kind=topic&name=orders",
     "brokers": "/brokers",
+    "findings": "/brokers/findings",
     "queues": "/queues",
+    "delayed": "/queues/delayed?topic=reminders",
+    "dead-letters": "/queues/dead-letters?topic=dlq.orders",
     "transactions": "/transactions",
+    "hanging": "/transactions/hanging",
 }
 # Each is the key, the value and a header of a record.
 HOSTILE = {
@@ -77,7 +85,42 @@ def kafka() -> Iterator[Any]:
         with broker.client() as client:
             commit_offsets(client, "billing", {("orders", 0): 2, ("orders", 1): 0, ("orders", 2): 5})
             commit_offsets(client, "shipping", {("orders", 0): 4})
+        make_queues(broker)
+        with ClusterClient(parse_bootstrap(broker.bootstrap), client_id="test", max_versions=LAST_VERSIONS) as client:
+            open_transaction(client)
         yield broker
+
+
+def make_queues(broker: Any) -> None:
+    """Create delayed records, dead letters, a view and a share group."""
+    broker.topic("reminders", partitions=2, config={"kbroker.delay.enable": True})
+    delays = {b"account-7": b"600", b"account-8": b"90", b"account-9": b"86400"}
+    broker.produce("reminders", [(key, b"call back", [("TIMER_DELAY_SEC", delay)]) for key, delay in delays.items()])
+    broker.topic(
+        "orders.paid", partitions=-1, config={"kbroker.view.of": "orders", "kbroker.view.filter": "paid || refunded"}
+    )
+    broker.topic("dlq.orders", config={"errors.deadletterqueue.group.enable": True})
+    for number, (error, message) in enumerate([("TimeoutError", "no answer within 30 s"), ("KeyError", "'total'")] * 2):
+        headers = {
+            "__dlq.errors.topic": "orders", "__dlq.errors.partition": "0", "__dlq.errors.offset": str(number),
+            "__dlq.errors.group": "billing", "__dlq.errors.delivery.count": "4", "__dlq.errors.message": message,
+            "kafka_dlt-exception-fqcn": error,
+        }  # fmt: skip
+        named = [(name, value.encode()) for name, value in headers.items()]
+        broker.produce("dlq.orders", [(b"customer-1", b'{"id": %d}' % number, named)])
+    with broker.client() as client:
+        joining = ShareGroupHeartbeatRequest(
+            group_id="packing", member_id="packer-1", member_epoch=0, subscribed_topic_names=["orders"]
+        )
+        client.coordinated("packing", joining, ShareGroupHeartbeatResponse, lambda found: found.error_code)
+
+
+def open_transaction(client: ClusterClient) -> None:
+    BlockingTransactionalProducer(client, "billing-0")
+    producer = BlockingTransactionalProducer(client, "billing-1")
+    producer.init_producer_id(transaction_timeout_ms=600_000)
+    producer.add("payments", b"order-3", b"12.00", ())
+    producer.flush()
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +193,7 @@ def take_picture(tab: Page, view: str) -> None:
     from PIL import Image
 
     if view == "topics":
-        expect(tab.locator("#topics")).to_contain_text("/s")
+        expect(tab.locator("#topics")).to_contain_text("/s", timeout=20_000)
     picture = Image.open(BytesIO(tab.screenshot())).convert("RGB").quantize(64)
     picture.save(ROOT / "docs" / "images" / f"console-{view}.png", optimize=True)
 
@@ -222,6 +265,34 @@ def test_records_are_produced_and_deleted_by_a_tombstone(tab: Page, kafka: Any) 
     [first, second] = kafka.consume(topic, n=2)
     assert (first.key, first.value, list(first.headers)) == (b"k", b"<b>v</b>", [("a", b"1"), ("b", b"2")])
     assert (second.key, second.value) == (b"k", None)
+
+
+def test_offsets_are_reset_after_a_preview(tab: Page, kafka: Any) -> None:
+    topic = kafka.topic(partitions=2)
+    kafka.produce(topic, [b"v"] * 10)
+    with kafka.client() as client:
+        commit_offsets(client, topic, {(topic, 0): 3, (topic, 1): 4})
+    tab.goto(f"/groups/one?id={topic}")
+    tab.locator("[name=target]").select_option("shift")
+    tab.locator("[name=value]").fill("-2")
+    tab.get_by_role("button", name="Preview").click()
+    expect(tab.locator("#preview tbody tr")).to_have_count(2)
+    with kafka.client() as client:
+        assert sorted(committed_offsets(client, topic).values()) == [3, 4]
+    tab.get_by_role("button", name="Commit these offsets").click()
+    tab.wait_for_url("**/groups/one?id=*")
+    with kafka.client() as client:
+        assert sorted(committed_offsets(client, topic).values()) == [1, 2]
+
+
+def test_dead_letters_are_redriven(tab: Page, kafka: Any) -> None:
+    topic = kafka.topic()
+    tab.goto("/queues/dead-letters?topic=dlq.orders")
+    tab.locator("[name=to]").fill(topic)
+    tab.get_by_role("button", name="Preview a redrive").click()
+    tab.get_by_role("button", name="Redrive 4 records").click()
+    expect(tab.locator("#redrive")).to_contain_text(f"4 sent to {topic}")
+    assert len(kafka.consume(topic, n=4, read_committed=True)) == 4
 
 
 def test_keyboard_and_theme(tab: Page) -> None:

@@ -9,6 +9,7 @@ from html import unescape
 
 from starlette.testclient import TestClient
 
+from kbroker.cli.common.client import parse_bootstrap
 from kbroker.console.app import create_app
 from kbroker.console.rendering import CONFIRMED
 from kbroker.console.settings import ConsoleSettings
@@ -61,7 +62,6 @@ def rows(page: str, table: str) -> list[list[str]]:
 
 @contextmanager
 def browse(bootstrap: str, *, allows_writes: bool = True) -> Iterator[Browser]:
-    host, _, port = bootstrap.rpartition(":")
-    app = create_app(ConsoleSettings([(host, int(port))], allows_writes=allows_writes))
+    app = create_app(ConsoleSettings(parse_bootstrap(bootstrap), allows_writes=allows_writes))
     with TestClient(app, base_url=URL, headers={"origin": URL}) as client:
         yield Browser(client)

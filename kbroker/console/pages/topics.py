@@ -1,5 +1,6 @@
 """The topics of the cluster, and one topic: its partitions, and the groups that read it."""
 
+from asyncio import gather
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -55,8 +56,8 @@ def readers(groups: list[GroupSummary]) -> dict[str, list[tuple[str, int | None]
 
 async def topics(request: Request) -> Response:
     state = console(request)
-    found = await state.kafka.cached(read_topics)
-    groups = readers(await state.kafka.cached(summarize_groups))
+    found, summaries = await gather(state.kafka.cached(read_topics), state.kafka.cached(summarize_groups))
+    groups = readers(summaries)
     ends = {name: snapshot.end for name, snapshot in found.items()}
     shows_internal = "internal" in request.query_params
     rows = [
@@ -76,9 +77,10 @@ async def topics(request: Request) -> Response:
 async def topic(request: Request) -> Response:
     name = request.path_params["topic"]
     kafka = console(request).kafka
-    snapshot = (await kafka.cached(read_topics, names=(name,)))[name]
+    found, summaries = await gather(kafka.cached(read_topics, names=(name,)), kafka.cached(summarize_groups))
+    snapshot = found[name]
     check(snapshot.topic.error_code, f"topic {name}")
-    groups = readers(await kafka.cached(summarize_groups)).get(name, [])
+    groups = readers(summaries).get(name, [])
     rate = console(request).ends.rate(name, snapshot.end)
     partitions = sorted(snapshot.topic.partitions, key=lambda row: row.partition_index)
     return page(

@@ -35,9 +35,9 @@ UNITS_MS = {"hours": 3_600_000, "minutes": 60_000}
 
 
 class ConfigRow(NamedTuple):
-    """A config as a page shows it. `readable`: the value with units, if it is a duration or a size.
+    """A config as a page shows it. `default`: None if the broker does not report it.
 
-    `default`: None if the broker does not report it.
+    `readable`, `readable_default`: the values with units, if they are durations or sizes.
     """
 
     config: Config
@@ -45,6 +45,7 @@ class ConfigRow(NamedTuple):
     readable: str
     source: str
     default: str | None
+    readable_default: str
 
     @property
     def differs(self) -> bool:
@@ -70,8 +71,16 @@ def read_rows(cluster: ClusterClient, resource: Resource) -> list[ConfigRow]:
     described = describe_configs(cluster, [resource], documented=True)[resource]
     own = {config["name"] for config in own_configs(resource, described)}
     rows = [
-        ConfigRow(config, value_text(config), readable(config), SOURCE_TEXTS[config["source"]], default_of(config))
+        ConfigRow(
+            config,
+            value_text(config),
+            readable(config, config["value"]),
+            SOURCE_TEXTS[config["source"]],
+            default,
+            readable(config, default),
+        )
         for config in described
+        for default in [default_of(config)]
     ]
     return sorted(rows, key=lambda row: (row.config["name"] not in own, not row.differs, row.config["name"]))
 
@@ -99,9 +108,9 @@ def unit_of(config: Config) -> str | None:
     return "ms" if words[-1] == "ms" else "bytes" if "bytes" in words else None
 
 
-def readable(config: Config) -> str:
-    """Return the value of a duration or a size with its unit, else an empty text."""
-    value, unit = config["value"], unit_of(config)
+def readable(config: Config, value: str | None) -> str:
+    """Return a value of a duration or a size with its unit, else an empty text."""
+    unit = unit_of(config)
     if unit is None or value is None or not value.isdecimal():
         return ""
     if int(value) in (2**31 - 1, 2**63 - 1):
@@ -192,8 +201,8 @@ async def alter(request: Request) -> Response:
     change, config = await kafka.read(preview, resource, change)
     after = value_after(resource, config, change)
     shown = (
-        [value_text(config), readable(config), "hidden" if config["sensitive"] else after,
-         readable({**config, "value": after})]
+        [value_text(config), readable(config, config["value"]), "hidden" if config["sensitive"] else after,
+         readable(config, after)]
     )  # fmt: skip
     return confirmation(
         request, f"Change a config of {resource}", ("config", "now", "", "after", ""), [[change.name, *shown]],

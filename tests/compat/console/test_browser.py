@@ -65,7 +65,7 @@ HOSTILE = {
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[Any]:
     with Broker() as broker:
-        broker.topic("orders", partitions=3)
+        broker.topic("orders", partitions=3, config={"retention.ms": 7 * 86_400_000, "segment.bytes": 64 << 20})
         statuses = ("new", "paid", "sent")
         broker.produce(
             "orders",
@@ -195,6 +195,8 @@ def take_picture(tab: Page, view: str) -> None:
 
     if view == "topics":
         expect(tab.locator("#topics")).to_contain_text("/s", timeout=20_000)
+    if view == "group":
+        expect(tab.locator("polyline")).to_have_count(1, timeout=20_000)
     picture = Image.open(BytesIO(tab.screenshot())).convert("RGB").quantize(64)
     picture.save(DOCS / "images" / f"console-{view}.png", optimize=True)
 

@@ -24,9 +24,9 @@ def test_what_differs_from_the_default_is_first(kafka: Broker, browser: Browser)
     topic = kafka.topic(config={"segment.bytes": 4 << 20})
     shown = rows(browser.open(f"/configs/one?kind=topic&name={topic}"), "configs")
     by_name = {row[0]: row[1:4] for row in shown}
-    assert by_name["segment.bytes"] == ["4194304 4.0 MiB", "topic", "1073741824"]
+    assert by_name["segment.bytes"] == ["4194304 4.0 MiB", "topic", "1073741824 1.0 GiB"]
     # The testing broker sets log.retention.ms; what it overrides has another unit.
-    assert by_name["retention.ms"] == ["-1", "static", str(14 * 86_400_000)]
+    assert by_name["retention.ms"] == ["-1", "static", f"{14 * 86_400_000} 14d"]
     sources = [row[2] for row in shown]
     assert sources == [*(source for source in sources if source != "default"), *["default"] * sources.count("default")]
 
@@ -98,11 +98,11 @@ def test_wrong_changes_have_one_sentence(kafka: Broker, browser: Browser, fields
 
 def test_readable_values() -> None:
     config = {"name": "log.retention.ms", "type": "long", "value": "5400000", "source": "DEFAULT_CONFIG"}
-    assert readable(config) == "1h30m"
-    assert readable({**config, "value": str(2**63 - 1)}) == "no limit"
-    assert readable({**config, "value": "-1"}) == ""
-    assert readable({**config, "name": "retention.hours"}) == ""
-    assert readable({**config, "name": "socket.send.buffer.bytes", "value": "2048"}) == "2.0 KiB"
+    assert readable(config, "5400000") == "1h30m"
+    assert readable(config, str(2**63 - 1)) == "no limit"
+    assert readable(config, "-1") == ""
+    assert readable({**config, "name": "retention.hours"}, "5400000") == ""
+    assert readable({**config, "name": "socket.send.buffer.bytes"}, "2048") == "2.0 KiB"
     synonyms = [{"name": "log.retention.hours", "value": "2", "source": "DEFAULT_CONFIG"}]
     inherited = {**config, "source": "STATIC_BROKER_CONFIG", "synonyms": synonyms, "sensitive": False}
     assert default_of(inherited) == "7200000"

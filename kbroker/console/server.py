@@ -39,7 +39,9 @@ def serve(
     try:
         listener = socket.create_server((host, port), family=family)
     except OSError as error:
-        raise CliError(f"cannot listen on {format_address(host, port)}: {error.strerror or error}") from None
+        # Python adds the address.
+        reason = (error.strerror or str(error)).partition(" (while")[0]
+        raise CliError(f"cannot listen on {format_address(host, port)}: {reason}") from None
     address = format_address(name, listener.getsockname()[1])
     query = f"?{TOKEN_PARAMETER}={token}" if token is not None else ""
     print(f"kbroker console ready: http://{address}/{query}", flush=True)

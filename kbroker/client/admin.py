@@ -83,7 +83,8 @@ INHERITED_SOURCES = (3, 4, 5)
 CONSUMER, DEBUGGING_CONSUMER = -1, -2
 LATEST, EARLIEST = -1, -2
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
-MAX_PARTITIONS = 1000  # per request
+# Per request. Other clients of a broker wait for no longer than one takes, a millisecond or two.
+MAX_PARTITIONS = 200
 MAX_RESOURCES = 200  # per request; the response has some forty configs for each
 # A broker that does not respond within this time is probably down.
 OFFSETS_TIMEOUT_S, OFFSETS_RETRY_FOR_S = 2.0, 1.0

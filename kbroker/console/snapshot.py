@@ -4,7 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker.cli.cluster.cluster_state import describe_log_dirs
-from kbroker.client.admin import EARLIEST, LATEST, MetadataTopic, describe_topics, offsets_at_brokers
+from kbroker.client.admin import (
+    EARLIEST,
+    LATEST,
+    MAX_PARTITIONS,
+    MetadataTopic,
+    chunks,
+    describe_topics,
+    offsets_at_brokers,
+)
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.requests import Partition
 
@@ -51,14 +59,12 @@ def read_topics(cluster: ClusterClient, names: Sequence[str] | None = None) -> d
         for row in topic.partitions:
             if row.leader_id >= 0:
                 by_leader.setdefault(row.leader_id, []).append((topic.name, row.partition_index))
-    partitions = None if names is None else [partition for led in by_leader.values() for partition in led]
-    log_dirs = describe_log_dirs(cluster, by_leader, partitions)
     figures: list[dict[str, dict[int, int]]] = [{}, {}, {}]
     for leader, led in by_leader.items():
-        for topic_name, partition in led:
-            if leader in log_dirs and (topic_name, partition) in log_dirs[leader].sizes:
-                size = log_dirs[leader].sizes[topic_name, partition]
-                figures[2].setdefault(topic_name, {})[partition] = size
+        for chunk in chunks(led, MAX_PARTITIONS):
+            for log_dirs in describe_log_dirs(cluster, [leader], chunk).values():
+                for (topic_name, partition), size in log_dirs.sizes.items():
+                    figures[2].setdefault(topic_name, {})[partition] = size
     for found, timestamp in zip(figures, (EARLIEST, LATEST), strict=False):
         for (_, (topic_name, partition)), offset in offsets_at_brokers(cluster, by_leader, timestamp).items():
             found.setdefault(topic_name, {})[partition] = offset

@@ -76,19 +76,19 @@ async def queues(request: Request) -> Response:
 # Delayed records.
 
 
-class DelayedRecords(NamedTuple):
+class DueRecords(NamedTuple):
     """The counts of each partition, and the records that are due next."""
 
     counts: Mapping[int, DelayedRecordsResponse]
     records: Sequence[WaitingRecord]
 
 
-def read_delayed(cluster: ClusterClient, topic: str, key: str | None) -> DelayedRecords:
+def read_delayed(cluster: ClusterClient, topic: str, key: str | None) -> DueRecords:
     """Raises CliError."""
     delayed = DelayedTopic(cluster, topic)
     partitions = delayed.partitions(None)
     records = pending(delayed, key, SHOWN_RECORDS)
-    return DelayedRecords({index: delayed.counts(index) for index in partitions}, records)
+    return DueRecords({index: delayed.counts(index) for index in partitions}, records)
 
 
 def pending(delayed: DelayedTopic, key: str | None, most: int) -> list[WaitingRecord]:

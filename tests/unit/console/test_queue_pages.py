@@ -179,7 +179,7 @@ def test_a_redrive_that_cannot_begin_says_why(
     topic = kafka.topic(config=DLQ if fields else {})
     fields = {"topic": topic, **fields}
     response = browser.client.post(REDRIVE, data=fields)
-    assert message in (ended(browser, topic) if fields["topic"] == topic else response.text)
+    assert message in (response.text if response.status_code == 400 else ended(browser, topic))
 
 
 def test_a_redrive_to_the_topic_itself_is_refused(kafka: Broker, browser: Browser) -> None:

@@ -25,6 +25,10 @@ from protocol.errors import ErrorCode
 PAGES = (topics, records, record, groups, configs, brokers, queues, dead_letters, transactions)
 
 
+# A minute of a page that is refreshed: rates need no more, and there may be thousands of topics.
+RATE_SAMPLES = 12
+
+
 def create_app(settings: ConsoleSettings) -> Starlette:
     """Create the application. Nothing connects to the cluster before the first request."""
 
@@ -33,7 +37,7 @@ def create_app(settings: ConsoleSettings) -> Starlette:
         yield
         state.kafka.close()
 
-    state = Console(settings, KafkaReader(settings), ends=Samples(), lags=Samples(), redrives={})
+    state = Console(settings, KafkaReader(settings), ends=Samples(RATE_SAMPLES), lags=Samples(), redrives={})
     app = Starlette(
         routes=[
             Route("/", lambda _: RedirectResponse("/topics")),
@@ -54,7 +58,9 @@ def create_app(settings: ConsoleSettings) -> Starlette:
 
 
 def _error(request: Request, status: int, text: str, *, retry_s: int = 0) -> Response:
-    """Return a page with an error, or only its sentence to a script. A page with `retry_s` is loaded again."""
+    """Return a page with an error, or only its sentence to a script. With `retry_s` it is loaded again, but no form."""
+    if request.method == "POST":
+        retry_s = 0
     if request.headers.get("accept") == "application/json":
         return PlainTextResponse(text, status)
     return page(request, "error.html", status, text=text, retry_s=retry_s)
@@ -72,7 +78,8 @@ def _on_client_error(request: Request, error: Exception) -> Response:
 
 
 def _on_unreachable(request: Request, error: Exception) -> Response:
-    return _error(request, 504, str(error), retry_s=3)
+    sent = " What was sent may still be carried out." if request.method == "POST" else ""
+    return _error(request, 504, f"{error}.{sent}", retry_s=3)
 
 
 def _on_http_error(request: Request, error: Exception) -> Response:

@@ -6,6 +6,7 @@ name that it does not own (DNS rebinding), nor the headers Origin and Sec-Fetch-
 
 import hmac
 from http.cookies import CookieError, SimpleCookie
+from ipaddress import ip_address
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -14,7 +15,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kbroker.console.settings import ConsoleSettings
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 COOKIE = "kbroker-console"
 TOKEN_PARAMETER = "token"
 READ_METHODS = ("GET", "HEAD")
@@ -37,7 +37,7 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: ConsoleSettings) -> None:
         self._app = app
         self._settings = settings
-        self._hosts = LOOPBACK | settings.hosts
+        self._hosts = {"localhost", *(name.lower() for name in settings.hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -59,7 +59,7 @@ class Guard:
         """Return the response to a request that does not reach a page."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if _host_name(host) not in self._hosts:
+        if not self._is_known(_host_name(host)):
             return PlainTextResponse("This console has another name: see `kbroker console --host`.\n", 421)
         is_read = scope["method"] in READ_METHODS
         if not _is_same_origin(headers, host, is_read):
@@ -69,6 +69,16 @@ class Guard:
         if not is_read and not self._settings.allows_writes:
             return PlainTextResponse("The console is read-only: start it with --write.\n", 403)
         return None
+
+    def _is_known(self, name: str) -> bool:
+        """Return whether this is a name of the console, or an address: rebinding needs a name."""
+        if name in self._hosts:
+            return True
+        try:
+            ip_address(name)
+            return True
+        except ValueError:
+            return False
 
     def _check_token(self, scope: Scope, headers: Headers) -> Response | None:
         """Return None for a user who has presented the token. A URL with the token sets the cookie."""

@@ -124,18 +124,21 @@ class Sample(NamedTuple):
 class Samples:
     """The last samples of a set of numbers: for rates, and for curves."""
 
-    # 15 minutes of a page that is refreshed.
-    MAX_SAMPLES, EVERY_S = 180, 5.0
-    RATE_OVER_S = 30.0
+    EVERY_S, RATE_OVER_S = 5.0, 30.0
 
-    def __init__(self) -> None:
-        self.samples: deque[Sample] = deque(maxlen=self.MAX_SAMPLES)
+    # A quarter of an hour of a page that is refreshed.
+    def __init__(self, max_samples: int = 180) -> None:
+        self.samples: deque[Sample] = deque(maxlen=max_samples)
 
     def add(self, values: Mapping[str, int]) -> None:
-        """Add a sample, unless the last one is younger than EVERY_S."""
+        """Add a sample, unless one with the same names is younger than EVERY_S."""
         now_s = monotonic()
-        if not self.samples or now_s - self.samples[-1].at_s >= self.EVERY_S:
-            self.samples.append(Sample(now_s, values))
+        for sample in reversed(self.samples):
+            if now_s - sample.at_s >= self.EVERY_S:
+                break
+            if values.keys() <= sample.values.keys():
+                return
+        self.samples.append(Sample(now_s, values))
 
     def rate(self, name: str, value: int) -> float | None:
         """Return the growth per second to the current value, over about RATE_OVER_S; None if it is not known yet."""

@@ -11,7 +11,6 @@ from kbroker.client.consumer import ConsumedRecord
 # `.name`, `[0]` or `["any name"]`.
 _STEP = re.compile(r'\.?([^\s.\[\]="]+)|\[(\d+)\]|\["((?:[^"\\]|\\.)*)"\]')
 _COMPARISON = re.compile(r"\s*(!=|=|$)\s*")
-MISSING = object()
 # Larger values are not parsed as JSON.
 MAX_JSON_BYTES = 4 << 20
 

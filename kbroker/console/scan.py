@@ -88,6 +88,8 @@ def start_positions(
     ends = reader.offsets(LATEST)
     if start.kind == "time":
         return ends | {at: offset for at, offset in reader.offsets(start.value).items() if offset >= 0}
+    if start.kind == "last":
+        return {at: max(begin, ends[at] - start.value) for at, begin in reader.offsets(EARLIEST).items() if at in ends}
     if start.kind == "offset":
         return {at: min(start.value, end) for at, end in ends.items()}
     return ends

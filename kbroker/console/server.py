@@ -32,13 +32,17 @@ def serve(
         token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
         if len(token) < MIN_TOKEN_CHARACTERS:
             raise usage_error(f"{TOKEN_VARIABLE} must have at least {MIN_TOKEN_CHARACTERS} characters")
-    settings = ConsoleSettings(bootstrap, security, allows_writes, frozenset({host, *hosts} - {""}), token)
+    # Addresses that stand for all of this machine are not in its URL.
+    name = socket.gethostname() if host in ("", "0.0.0.0", "::") else host
+    settings = ConsoleSettings(bootstrap, security, allows_writes, frozenset({name, *hosts}), token)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family)
     except OSError as error:
-        raise CliError(f"cannot listen on {format_address(host, port)}: {error.strerror or error}") from None
-    address = format_address(host or socket.gethostname(), listener.getsockname()[1])
+        # Python adds the address.
+        reason = (error.strerror or str(error)).partition(" (while")[0]
+        raise CliError(f"cannot listen on {format_address(host, port)}: {reason}") from None
+    address = format_address(name, listener.getsockname()[1])
     query = f"?{TOKEN_PARAMETER}={token}" if token is not None else ""
     print(f"kbroker console ready: http://{address}/{query}", flush=True)
     config = uvicorn.Config(

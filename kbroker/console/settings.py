@@ -9,7 +9,7 @@ from kbroker.common import ClientSecurity
 
 
 class ConsoleSettings(NamedTuple):
-    """`hosts`: names in URLs besides those of loopback. `token`: users must present it; None if anybody may enter."""
+    """`hosts`: names in URLs besides localhost; addresses are always served. `token`: of all users, None for none."""
 
     bootstrap: Sequence[Address]
     security: ClientSecurity = NO_SECURITY

@@ -81,7 +81,9 @@ async def topic(request: Request) -> Response:
     snapshot = found[name]
     check(snapshot.topic.error_code, f"topic {name}")
     groups = readers(summaries).get(name, [])
-    rate = console(request).ends.rate(name, snapshot.end)
+    ends = console(request).ends
+    rate = ends.rate(name, snapshot.end)
+    ends.add({name: snapshot.end})
     partitions = sorted(snapshot.topic.partitions, key=lambda row: row.partition_index)
     return page(
         request, "topic.html", topic=name, snapshot=snapshot, partitions=partitions, groups=groups, rate=rate

@@ -4,4 +4,4 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--screenshots", action="store_true", help="write docs/images/console-*.png")
+    parser.addoption("--screenshots", action="store_true", help="write the pictures of docs/console.md")

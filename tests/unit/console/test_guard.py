@@ -31,6 +31,7 @@ def client(url: str = URL, **settings: object) -> Iterator[TestClient]:
         ("console.example", 404),
         ("CONSOLE.example:8080", 404),
         ("evil.example:8080", 421),
+        ("192.0.2.1:8080", 404),
         ("127.0.0.1.evil.example", 421),
         ("evil.example@127.0.0.1", 404),  # a user name: the host is 127.0.0.1
         ("127.0.0.1@evil.example", 421),
@@ -39,7 +40,7 @@ def client(url: str = URL, **settings: object) -> Iterator[TestClient]:
     ],
 )
 def test_only_known_hosts_are_served(host: str, status: int) -> None:
-    with client(hosts=frozenset({"console.example"})) as browser:
+    with client(hosts=frozenset({"Console.example"})) as browser:
         assert browser.get(PAGE, headers={"Host": host}).status_code == status
 
 

@@ -135,3 +135,5 @@ def test_a_search_begins_at_a_time_or_an_offset(kafka: Broker, cluster: ClusterC
     assert start_positions(cluster, topic, PartitionPosition("time", 1_004)) == {0: 4, 1: 0}
     assert start_positions(cluster, topic, PartitionPosition("time", 5_000)) == {0: 10, 1: 0}
     assert start_positions(cluster, topic, PartitionPosition("offset", 3)) == {0: 3, 1: 0}
+    assert start_positions(cluster, topic, PartitionPosition("last", 3)) == {0: 7, 1: 0}
+    assert start_positions(cluster, topic, PartitionPosition("last", 30)) == {0: 0, 1: 0}

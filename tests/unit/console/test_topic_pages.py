@@ -48,7 +48,7 @@ def test_a_topic_that_does_not_exist_is_not_found(browser: Browser, page: str) -
 
 
 def test_rates_are_those_of_the_last_half_minute() -> None:
-    samples = Samples()
+    samples = Samples(5)
     now_s = time.monotonic()
     samples.samples += [
         Sample(now_s - age_s, {"t": value}) for age_s, value in ((100, 0), (40, 700), (10, 790), (0.5, 0))
@@ -59,3 +59,8 @@ def test_rates_are_those_of_the_last_half_minute() -> None:
     assert samples.rate("t", 3) == 0
     samples.add({"t": 1})
     assert len(samples.samples) == 4
+    samples.add({"t": 1, "u": 2})
+    samples.add({"t": 1, "u": 2})
+    assert len(samples.samples) == 5
+    samples.add({"v": 2})
+    assert len(samples.samples) == 5

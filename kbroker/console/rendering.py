@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from time import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -14,10 +14,8 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from kbroker.cli.common.errors import usage_error
 from kbroker.cli.common.values import format_duration, format_size
 from kbroker.console.kafka import KafkaReader, Samples
+from kbroker.console.redrive_job import RedriveJob
 from kbroker.console.settings import ConsoleSettings
-
-if TYPE_CHECKING:
-    from kbroker.console.pages.dead_letters import RedriveJob
 
 MAX_FORM_BYTES = 4 << 20
 # A change is carried out if its form has this field; otherwise it is shown.
@@ -33,7 +31,7 @@ class Console(NamedTuple):
     kafka: KafkaReader
     ends: Samples
     lags: Samples
-    redrives: dict[str, "RedriveJob"]
+    redrives: dict[str, RedriveJob]
 
 
 def console(request: Request) -> Console:

@@ -67,7 +67,10 @@ async def configs(request: Request) -> Response:
 
 
 def read_rows(cluster: ClusterClient, resource: Resource) -> list[ConfigRow]:
-    """Return the configs of a resource: those set for it, others that differ from defaults, the rest. Raises CliError."""
+    """Return the configs of a resource: those set for it, others that differ from their defaults, then the rest.
+
+    Raises CliError.
+    """
     described = describe_configs(cluster, [resource], documented=True)[resource]
     own = {config["name"] for config in own_configs(resource, described)}
     rows = [

@@ -1,13 +1,7 @@
-"""The newest dead letters of a topic, and redrives, which run in a thread of their own until they end or are cancelled.
-
-A redrive is tried first: it counts what it would send. It commits its progress with the records, so one that was
-cancelled, or ended with the console, continues where it stopped.
-"""
+"""The newest dead letters of a topic, and the forms that redrive them."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from threading import Thread
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -15,22 +9,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from kbroker.cli.common.client import CLIENT_ERRORS, client_error_text, partition_leaders
 from kbroker.cli.common.deletion import record_bounds
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.values import INT32
-from kbroker.cli.dlq.app import require_dead_letter_topic
-from kbroker.cli.dlq.redrive import DeadLetter, LetterFilter, Redrive, dead_letter
+from kbroker.cli.dlq.redrive import DeadLetter, LetterFilter, dead_letter
 from kbroker.client.admin import READ_COMMITTED
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
-from kbroker.client.requests import MAX_VERSIONS
-from kbroker.client.transactions import LAST_VERSIONS
-from kbroker.config.queue_configs import VIEW_OF
-from kbroker.console.kafka import connect
 from kbroker.console.pages.queues import short_text
+from kbroker.console.redrive_job import RedriveJob
 from kbroker.console.rendering import CONFIRMED, console, integer, page, read_form, see_other
-from kbroker.console.settings import ConsoleSettings
 
 # A page examines so many of the last records of a topic, and shows the newest of those that are selected.
 EXAMINED, SHOWN = 1000, 100
@@ -85,60 +73,6 @@ async def dead_letters(request: Request) -> Response:
 # Redrives.
 
 
-class RedriveCancelled(Exception):
-    """The user has cancelled a redrive."""
-
-
-class RedriveJob:
-    """A redrive in a thread. `total`: the records of the topic; `done`: those that were read.
-
-    `counts`: what became of the records, when it has ended; `error`: why it has not. `fields`: those of its form.
-    """
-
-    def __init__(self, settings: ConsoleSettings, fields: Mapping[str, str], *, is_trial: bool) -> None:
-        self.fields, self.is_trial = fields, is_trial
-        self.total = self.done = 0
-        self.counts: Counter[str] = Counter()
-        self.error: str | None = None
-        self.is_cancelled = False
-        self._settings = settings
-        self._thread = Thread(target=self._run, name="redrive", daemon=True)
-        self._thread.start()
-
-    @property
-    def is_running(self) -> bool:
-        return self._thread.is_alive()
-
-    def join(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
-
-    def _run(self) -> None:
-        topic, target = self.fields["topic"], self.fields.get("to")
-        try:
-            with connect(self._settings, {**MAX_VERSIONS, **LAST_VERSIONS}) as cluster:
-                configs = require_dead_letter_topic(cluster, topic)
-                if target is not None:
-                    partition_leaders(cluster, [target])  # raises for a missing one
-                self.total = sum(end - begin for begin, end in record_bounds(cluster, topic).values())
-                sources = {name: source for name, values in configs.items() if (source := values.get(VIEW_OF))}
-                work = Redrive(cluster, topic, selection_of(self.fields), target, sources=sources)
-                rate = integer(self.fields, "rate", 0, INT32) or None
-                self.counts = work.run(
-                    rate=rate, again="again" in self.fields, dry_run=self.is_trial, progress=self._advance
-                )
-        except RedriveCancelled:
-            self.error = "It was cancelled. The next redrive with the same selection continues here."
-        except CliError as error:
-            self.error = str(error)
-        except CLIENT_ERRORS as error:
-            self.error = client_error_text(error)
-
-    def _advance(self, records: int) -> None:
-        self.done += records
-        if self.is_cancelled:
-            raise RedriveCancelled
-
-
 async def redrive(request: Request) -> Response:
     """Try a redrive, or begin it."""
     form, state = await read_form(request), console(request)
@@ -148,7 +82,10 @@ async def redrive(request: Request) -> Response:
     running = state.redrives.get(topic)
     if running is not None and running.is_running:
         raise CliError(f"a redrive of {topic} is running: wait for its end, or cancel it")
-    job = RedriveJob(state.settings, form, is_trial=CONFIRMED not in form)
+    job = RedriveJob(
+        state.settings, topic, selection_of(form), form, is_trial=CONFIRMED not in form,
+        rate=integer(form, "rate", 0, INT32) or None,
+    )  # fmt: skip
     state.redrives[topic] = job
     await asyncio.to_thread(job.join, WAIT_S)
     state.kafka.forget()

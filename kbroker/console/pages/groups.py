@@ -32,7 +32,7 @@ from kbroker.console.rendering import CONFIRMED, confirmation, console, page, re
 from protocol.errors import ErrorCode
 
 # The size of a curve, in units of its SVG.
-WIDTH, HEIGHT = 600, 100
+WIDTH, HEIGHT, MARGIN = 600, 100, 5
 
 
 async def read_groups(request: Request) -> list[GroupSummary]:
@@ -85,9 +85,11 @@ async def one(request: Request) -> Response:
     details = await console(request).kafka.cached(read_group, group_id)
     await read_groups(request)
     lags = [row["lag"] for row in details.offsets if row["lag"] is not None]
+    lag = sum(lags) if lags else None
+    curve = None if lag is None else lag_curve(console(request).lags, group_id, lag, monotonic())
     return page(
-        request, "group.html", group=details.description, offsets=details.offsets, lag=sum(lags) if lags else None,
-        curve=lag_curve(console(request).lags, group_id, monotonic()), width=WIDTH, height=HEIGHT,
+        request, "group.html", group=details.description, offsets=details.offsets, lag=lag, curve=curve,
+        width=WIDTH, height=HEIGHT,
         is_inactive=details.description.state in INACTIVE_STATES,
     )  # fmt: skip
 
@@ -101,17 +103,19 @@ class LagCurve(NamedTuple):
     seconds: int
 
 
-def lag_curve(samples: Samples, group_id: str, now_s: float) -> LagCurve | None:
-    """Return the curve of the samples; None if there are fewer than two."""
+def lag_curve(samples: Samples, group_id: str, lag: int, now_s: float) -> LagCurve | None:
+    """Return the curve of the samples and of the lag now; None if no sample is older than a second."""
     found = [(sample.at_s, sample.values[group_id]) for sample in samples.samples if group_id in sample.values]
-    if len(found) < 2:
+    if not found or now_s - found[0][0] < 1:
         return None
-    seconds, largest = max(now_s - found[0][0], 1.0), max(lag for _, lag in found)
+    found.append((now_s, lag))
+    seconds, largest = now_s - found[0][0], max(lag for _, lag in found)
+    height = HEIGHT - 2 * MARGIN
     points = [
-        f"{WIDTH - (now_s - at_s) / seconds * WIDTH:.0f},{HEIGHT - lag / max(largest, 1) * HEIGHT:.0f}"
+        f"{WIDTH - (now_s - at_s) / seconds * WIDTH:.0f},{HEIGHT - MARGIN - lag / max(largest, 1) * height:.0f}"
         for at_s, lag in found
     ]
-    return LagCurve(" ".join(points), largest, found[-1][1], round(seconds))
+    return LagCurve(" ".join(points), largest, lag, round(seconds))
 
 
 # Resets.

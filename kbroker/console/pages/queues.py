@@ -76,19 +76,19 @@ async def queues(request: Request) -> Response:
 # Delayed records.
 
 
-class DelayedRecords(NamedTuple):
+class DueRecords(NamedTuple):
     """The counts of each partition, and the records that are due next."""
 
     counts: Mapping[int, DelayedRecordsResponse]
     records: Sequence[WaitingRecord]
 
 
-def read_delayed(cluster: ClusterClient, topic: str, key: str | None) -> DelayedRecords:
+def read_delayed(cluster: ClusterClient, topic: str, key: str | None) -> DueRecords:
     """Raises CliError."""
     delayed = DelayedTopic(cluster, topic)
     partitions = delayed.partitions(None)
     records = pending(delayed, key, SHOWN_RECORDS)
-    return DelayedRecords({index: delayed.counts(index) for index in partitions}, records)
+    return DueRecords({index: delayed.counts(index) for index in partitions}, records)
 
 
 def pending(delayed: DelayedTopic, key: str | None, most: int) -> list[WaitingRecord]:
@@ -127,6 +127,7 @@ def select_delayed(cluster: ClusterClient, topic: str, places: str, key: str | N
     wanted = set(parse_places(places))
     found = []
     for index in sorted({partition for partition, _ in wanted}):
+        delayed.partitions(index)  # raises for a missing one
         left = {offset for partition, offset in wanted if partition == index}
         for waiting in delayed.pending(index, PAGE_RECORDS):
             if waiting.record.offset in left:
@@ -148,6 +149,7 @@ def change_delayed(cluster: ClusterClient, topic: str, operation: int, places: s
     delayed = DelayedTopic(cluster, topic)
     by_partition: dict[int, list[int]] = {}
     for index, offset in parse_places(places):
+        delayed.partitions(index)  # raises for a missing one
         by_partition.setdefault(index, []).append(offset)
     for index, offsets in by_partition.items():
         errors = [(offset, error) for offset, error in delayed.change(operation, index, offsets) if error is not None]

@@ -8,8 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from kbroker.client.group_summaries import GroupSummary, summarize_groups
+from kbroker.client.group_summaries import GroupSummary
 from kbroker.client.requests import check
+from kbroker.console.pages.groups import read_groups
 from kbroker.console.rendering import console, page
 from kbroker.console.snapshot import TopicSnapshot, read_topics
 
@@ -56,7 +57,7 @@ def readers(groups: list[GroupSummary]) -> dict[str, list[tuple[str, int | None]
 
 async def topics(request: Request) -> Response:
     state = console(request)
-    found, summaries = await gather(state.kafka.cached(read_topics), state.kafka.cached(summarize_groups))
+    found, summaries = await gather(state.kafka.cached(read_topics), read_groups(request))
     groups = readers(summaries)
     ends = {name: snapshot.end for name, snapshot in found.items()}
     shows_internal = "internal" in request.query_params
@@ -77,7 +78,7 @@ async def topics(request: Request) -> Response:
 async def topic(request: Request) -> Response:
     name = request.path_params["topic"]
     kafka = console(request).kafka
-    found, summaries = await gather(kafka.cached(read_topics, names=(name,)), kafka.cached(summarize_groups))
+    found, summaries = await gather(kafka.cached(read_topics, names=(name,)), read_groups(request))
     snapshot = found[name]
     check(snapshot.topic.error_code, f"topic {name}")
     groups = readers(summaries).get(name, [])

@@ -174,7 +174,7 @@ def overflow(tab: Page) -> int:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_views(tab: Page, view: str, request: pytest.FixtureRequest) -> None:
+def test_views(tab: Page, kafka: Any, view: str, request: pytest.FixtureRequest) -> None:
     tab.goto(VIEWS[view])
     expect(tab.locator("main")).to_be_visible()
     assert not is_dark(tab)
@@ -186,10 +186,10 @@ def test_views(tab: Page, view: str, request: pytest.FixtureRequest) -> None:
     if is_shown and request.config.getoption("--screenshots", default=False):
         tab.emulate_media(color_scheme="light")
         tab.set_viewport_size(WIDE)
-        take_picture(tab, view)
+        take_picture(tab, kafka, view)
 
 
-def take_picture(tab: Page, view: str) -> None:
+def take_picture(tab: Page, kafka: Any, view: str) -> None:
     """Write a picture with few colors, which makes it small."""
     from PIL import Image
 
@@ -197,6 +197,8 @@ def take_picture(tab: Page, view: str) -> None:
         expect(tab.locator("#topics")).to_contain_text("/s", timeout=20_000)
     if view == "group":
         expect(tab.locator("polyline")).to_have_count(1, timeout=20_000)
+        kafka.produce("orders", [(None, b"{}")] * 30)
+        expect(tab.locator("figcaption")).to_contain_text("at most 63", timeout=20_000)
     picture = Image.open(BytesIO(tab.screenshot())).convert("RGB").quantize(64)
     picture.save(DOCS / "images" / f"console-{view}.png", optimize=True)
 

@@ -9,7 +9,7 @@ from kbroker.client.group_member import BlockingMember
 from kbroker.client.groups import commit_offsets, committed_offsets
 from kbroker.client.requests import Partition
 from kbroker.console.kafka import Sample, Samples
-from kbroker.console.pages.groups import HEIGHT, WIDTH, lag_curve
+from kbroker.console.pages.groups import HEIGHT, MARGIN, WIDTH, lag_curve
 from kbroker.testing import Broker
 from tests.unit.console.browser import Browser, rows
 
@@ -121,12 +121,12 @@ def test_wrong_forms_have_one_sentence(browser: Browser, fields: dict[str, str],
 
 def test_the_curve_of_a_group() -> None:
     samples = Samples()
-    assert lag_curve(samples, "g", 100.0) is None
-    samples.samples += [Sample(80.0, {"g": 0, "other": 1000}), Sample(90.0, {"other": 1}), Sample(100.0, {"g": 50})]
-    curve = lag_curve(samples, "g", 100.0)
+    assert lag_curve(samples, "g", 5, 100.0) is None
+    samples.samples += [Sample(80.0, {"g": 0, "other": 1000}), Sample(90.0, {"other": 1}), Sample(90.0, {"g": 50})]
+    curve = lag_curve(samples, "g", 25, 100.0)
     assert curve is not None
-    assert curve.points == f"0,{HEIGHT} {WIDTH},0"
-    assert (curve.largest, curve.last, curve.seconds) == (50, 50, 20)
+    assert curve.points == f"0,{HEIGHT - MARGIN} {WIDTH // 2},{MARGIN} {WIDTH},{HEIGHT // 2}"
+    assert (curve.largest, curve.last, curve.seconds) == (50, 25, 20)
 
 
 def test_the_curve_is_drawn_from_what_pages_have_read(kafka: Broker, browser: Browser) -> None:
@@ -135,8 +135,7 @@ def test_the_curve_is_drawn_from_what_pages_have_read(kafka: Broker, browser: Br
     commit(kafka, "drawn", {(topic, 0): 1})
     assert "<polyline" not in browser.open("/groups/one?id=drawn")
     lags = browser.client.app.state.console.lags  # type: ignore[attr-defined]
-    lags.samples.append(Sample(lags.samples[-1].at_s - 60, {"drawn": 7}))
-    lags.samples.rotate(1)
+    lags.samples.appendleft(Sample(lags.samples[-1].at_s - 60, {"drawn": 7}))
     page = browser.open("/groups/one?id=drawn")
     assert "<polyline" in page
     assert "at most 7" in page

@@ -86,7 +86,8 @@ def test_export_has_all_records_as_json_lines(kafka: Broker, browser: Browser) -
     lines = [json.loads(line) for line in response.text.splitlines()]
     values = {base64.b64decode(line["value_base64"]) for line in lines}
     assert values == {b"\xff%d" % number for number in range(1200)}
-    assert len(browser.client.get(f"/topics/{topic}/export?from=earliest&max=700").text.splitlines()) == 700
+    for most in (7, 700):
+        assert len(browser.client.get(f"/topics/{topic}/export?from=earliest&max={most}").text.splitlines()) == most
     assert len(browser.client.get(f"/topics/{topic}/export?key=k7&max=700").text.splitlines()) == 1
 
 

@@ -65,8 +65,9 @@ def places(records: list[ConsumedRecord]) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("is_backward", [False, True])
 @pytest.mark.parametrize("text", [None, "7"])
 def test_steps_skip_nothing_and_repeat_nothing(
-    kafka: Broker, cluster: ClusterClient, is_backward: bool, text: str | None
+    kafka: Broker, cluster: ClusterClient, is_backward: bool, text: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(scan, "POLL_RECORDS", 7)
     topic = kafka.topic(partitions=3)
     fill(cluster, topic, 700, 3)
     found = read_all(cluster, topic, is_backward=is_backward, matches=parse_filter({"text": text}) if text else None)

@@ -4,7 +4,6 @@ import base64
 import binascii
 import json
 import re
-import shlex
 from collections.abc import Iterator
 from time import monotonic
 from typing import NamedTuple
@@ -21,7 +20,8 @@ from kbroker.cli.records.formats import parse_headers, printable
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
 from kbroker.client.producer import BlockingProducer, UnknownPartition
-from kbroker.common import TopicPartition, format_address
+from kbroker.common import TopicPartition
+from kbroker.console.pages.records import commands
 from kbroker.console.rendering import console, integer, page, read_form, see_other
 from kbroker.console.scan import PAGE_PARTITION_BYTES
 
@@ -141,17 +141,8 @@ async def record(request: Request) -> Response:
         request, "record.html", topic=topic, record=found, key=show(found.key), formats=FORMATS,
         value=show(found.value, wanted if wanted in FORMATS else None), tombstone=tombstone,
         headers=[(printable(name.encode()), show(content)) for name, content in found.headers],
-        commands=_commands(request, topic, partition, offset),
+        commands=commands(request, topic, partition, str(offset), str(offset), 1),
     )  # fmt: skip
-
-
-def _commands(request: Request, topic: str, partition: int, offset: int) -> list[str]:
-    bootstrap = ",".join(format_address(*address) for address in console(request).settings.bootstrap)
-    name = shlex.quote(topic)
-    return [
-        f"kbroker consume {name} -b {bootstrap} --partition {partition} --from {offset} --count 1 --json",
-        f"kcat -C -b {bootstrap} -t {name} -p {partition} -o {offset} -c 1 -e -J",
-    ]
 
 
 async def download(request: Request) -> Response:

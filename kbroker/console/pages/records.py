@@ -121,7 +121,7 @@ async def records(request: Request) -> Response:
         request, "records.html", query=query, parameters=query.parameters, topic=query.topic,
         rows=[row_of(record) for record in result.records], result=result, at=at,
         next_link=query.link("records", at=at), step_link=query.link("records/step"),
-        export_link=query.link("export"), is_done=_is_done(query, result), commands=commands(request, query),
+        export_link=query.link("export"), is_done=_is_done(query, result), commands=_search_commands(request, query),
         max_found=query.step.max_found,
     )  # fmt: skip
 
@@ -178,22 +178,31 @@ async def _lines(request: Request, query: RecordQuery, result: ScanResult, most:
         result = await console(request).kafka.read(read_step, query)
 
 
-def commands(request: Request, query: RecordQuery) -> list[str]:
-    """Return commands that read about the same records, of kbroker and kcat."""
-    bootstrap = ",".join(format_address(*address) for address in console(request).settings.bootstrap)
-    limit = query.step.max_found
-    position = query.parameters.get("from", f"-{limit}")
-    start = "earliest" if query.is_filtered and query.start is None else position if query.start else f"-{limit}"
-    partition = f" --partition {query.partitions[0]}" if query.partitions else ""
+def _search_commands(request: Request, query: RecordQuery) -> list[str]:
+    """Return commands that read from where the search begins."""
+    if query.start is None:
+        start = "earliest" if query.is_filtered else f"-{query.step.max_found}"
+    else:
+        start = query.parameters["from"]
     kcat_start = {"earliest": "beginning", "latest": "end"}.get(start, start)
     if query.start is not None and query.start.kind == "time":
         kcat_start = f"s@{query.start.value}"
-    kcat_partition = f" -p {query.partitions[0]}" if query.partitions else ""
-    topic = shlex.quote(query.topic)
-    return [
-        f"kbroker consume {topic} -b {bootstrap}{partition} --from={shlex.quote(start)} --json",
-        f"kcat -C -b {bootstrap} -t {topic}{kcat_partition} -o {shlex.quote(kcat_start)} -e -J",
-    ]
+    return commands(request, query.topic, query.partitions[0] if query.partitions else None, start, kcat_start)
+
+
+def commands(
+    request: Request, topic: str, partition: int | None, start: str, kcat_start: str, count: int | None = None
+) -> list[str]:
+    """Return commands of kbroker and kcat that read records as JSON. `count`: None for all."""
+    bootstrap = ",".join(format_address(*address) for address in console(request).settings.bootstrap)
+    of_kbroker = ["kbroker", "consume", topic, "-b", bootstrap]
+    of_kcat = ["kcat", "-C", "-b", bootstrap, "-t", topic]
+    if partition is not None:
+        of_kbroker += ["--partition", str(partition)]
+        of_kcat += ["-p", str(partition)]
+    of_kbroker += [f"--from={start}", *([] if count is None else ["--count", str(count)]), "--json"]
+    of_kcat += ["-o", kcat_start, *([] if count is None else ["-c", str(count)]), "-e", "-J"]
+    return [shlex.join(of_kbroker), shlex.join(of_kcat)]
 
 
 routes = [

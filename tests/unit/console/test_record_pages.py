@@ -91,6 +91,23 @@ def test_export_has_all_records_as_json_lines(kafka: Broker, browser: Browser) -
     assert len(browser.client.get(f"/topics/{topic}/export?key=k7&max=700").text.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("query", "of_kbroker", "of_kcat"),
+    [
+        ("", "--from=-50 --json", "-o -50 -e -J"),
+        ("key=k", "--from=earliest --json", "-o beginning -e -J"),
+        ("from=earliest&partition=1", "--partition 1 --from=earliest --json", "-p 1 -o beginning -e -J"),
+        ("from=@1000", "--from=@1000 --json", "-o s@1000 -e -J"),
+        ("from=12", "--from=12 --json", "-o 12 -e -J"),
+    ],
+)
+def test_the_commands_of_a_search(kafka: Broker, browser: Browser, query: str, of_kbroker: str, of_kcat: str) -> None:
+    topic = kafka.topic(partitions=2)
+    shown = unescape(browser.open(f"/topics/{topic}/records?{query}"))
+    assert f"kbroker consume {topic} -b {kafka.bootstrap} {of_kbroker}<" in shown
+    assert f"kcat -C -b {kafka.bootstrap} -t {topic} {of_kcat}<" in shown
+
+
 def test_one_record(kafka: Broker, browser: Browser) -> None:
     topic = kafka.topic(partitions=1)
     value = b'{"id": 12345678901234567890, "price": 1.10, "html": "%s"}' % SCRIPT
@@ -100,7 +117,7 @@ def test_one_record(kafka: Broker, browser: Browser) -> None:
     page = browser.open(f"/topics/{topic}/0/0")
     assert SCRIPT.decode() not in page
     assert '"id": 12345678901234567890,\n  "price": 1.10,' in unescape(page)
-    assert f"kbroker consume {topic} -b {kafka.bootstrap} --partition 0 --from 0 --count 1 --json" in page
+    assert f"kbroker consume {topic} -b {kafka.bootstrap} --partition 0 --from=0 --count 1 --json" in page
     assert f"kcat -C -b {kafka.bootstrap} -t {topic} -p 0 -o 0 -c 1 -e -J" in page
     assert "7b 22 69 64" in browser.open(f"/topics/{topic}/0/0?as=hex")
     assert "The value is null" in browser.open(f"/topics/{topic}/0/1")

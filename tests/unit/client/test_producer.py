@@ -115,6 +115,15 @@ def test_a_broker_that_has_just_started_may_have_no_producer_ids_yet(start: Open
         other.flush()
 
 
+def test_a_broker_that_gets_no_producer_ids_may_have_a_full_disk(start: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_module, "DELIVERY_FOR_S", -1.0)
+    producer, leader = start()
+    leader.init_errors = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    producer.add_values("t", [b"a"])
+    with pytest.raises(BrokerError, match="produce: the broker gets no producer ids; maybe no broker can write"):
+        producer.flush()
+
+
 def test_a_key_has_the_partition_of_kafkas_partitioner(start: Open) -> None:
     producer, leader = start(partitions=10)
     for key in (b"a", b"user-17", b""):

@@ -390,24 +390,18 @@ def latest_offsets(cluster: ClusterClient, partitions: Collection[Partition]) ->
 
 
 def offsets_at_brokers(
-    cluster: ClusterClient,
-    partitions: Mapping[int, Sequence[Partition]],
-    timestamp: int,
-    replica_id: int = CONSUMER,
-    isolation_level: int = READ_UNCOMMITTED,
-) -> dict[tuple[int, Partition], int]:
+    cluster: ClusterClient, partitions: Mapping[int, Sequence[Partition]], timestamp: int,
+    replica_id: int = CONSUMER, isolation_level: int = READ_UNCOMMITTED,
+) -> dict[tuple[int, Partition], int]:  # fmt: skip
     """Return the offsets of `rows_at_brokers`."""
     rows = rows_at_brokers(cluster, partitions, timestamp, replica_id, isolation_level)
     return {key: row.offset for key, row in rows.items()}
 
 
 def rows_at_brokers(
-    cluster: ClusterClient,
-    partitions: Mapping[int, Sequence[Partition]],
-    timestamp: int,
-    replica_id: int = CONSUMER,
-    isolation_level: int = READ_UNCOMMITTED,
-) -> dict[tuple[int, Partition], ListOffsetsPartitionResponse]:
+    cluster: ClusterClient, partitions: Mapping[int, Sequence[Partition]], timestamp: int,
+    replica_id: int = CONSUMER, isolation_level: int = READ_UNCOMMITTED,
+) -> dict[tuple[int, Partition], ListOffsetsPartitionResponse]:  # fmt: skip
     """Return offsets and timestamps that brokers report for their partitions, by broker and partition.
 
     For commands that look at a cluster in trouble. Partitions without an offset are missing: their broker does not

@@ -1,27 +1,26 @@
 """All groups of a cluster with their members and lag, in a few requests to each broker.
 
 A broker lists the groups that it coordinates, so no coordinator has to be found. What one does not respond to in time
-is missing: functions raise BrokerUnreachable only if no broker responds.
+is missing. Functions raise BrokerUnreachable and BrokerError.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kbroker.client.admin import LATEST, chunks, describe_topics, offsets_at_brokers
+from kbroker.client.admin import chunks, latest_offsets
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.group_descriptions import CLASSIC, CONSUMER, SHARE, STREAMS
-from kbroker.client.groups import FIRST_WITH_GROUPS, committed_offsets
-from kbroker.client.requests import Partition
+from kbroker.client.groups import (
+    FIRST_WITH_GROUPS,
+    committed_offsets,
+    described_share_offsets,
+    fetched_offsets,
+    groups_by_coordinator,
+)
 from kbroker.common import TopicPartition
 from protocol.apis import ApiKey
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
-from protocol.messages.k15_groups import (
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    ListedGroup,
-    ListGroupsRequest,
-    ListGroupsResponse,
-)
+from protocol.messages.k15_groups import DescribeGroupsRequest, DescribeGroupsResponse, ListedGroup
 from protocol.messages.k68_consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from protocol.messages.k76_share_groups import ShareGroupDescribeRequest, ShareGroupDescribeResponse
 from protocol.messages.k88_streams_groups import StreamsGroupDescribeRequest, StreamsGroupDescribeResponse
@@ -34,6 +33,7 @@ from protocol.schema.message import Message
 
 # Per request: other clients of the broker wait for no longer than it takes.
 MAX_GROUPS = 25
+# A coordinator that does not respond within this time is probably down.
 TIMEOUT_S = 5.0
 # The request that describes groups of a type, and its response.
 DESCRIPTIONS: Mapping[str, tuple[Callable[[list[str]], Message], type[Any]]] = {
@@ -47,15 +47,16 @@ Coordinated = Mapping[int, Sequence[ListedGroup]]
 
 
 class GroupSummary(NamedTuple):
-    """A group. `members`: None if the coordinator did not say.
+    """A group. None stands for what its coordinator does not report.
 
     `lags`: the records that are left to read, by partition with a committed offset (of a share group a start offset);
     None where the partition has no leader, or does not exist any more.
     """
 
     group_id: str
-    type: str
-    state: str
+    type: str | None
+    state: str | None
+    protocol: str | None
     members: int | None
     lags: Mapping[TopicPartition, int | None]
 
@@ -68,42 +69,26 @@ class GroupSummary(NamedTuple):
 
 def summarize_groups(cluster: ClusterClient) -> list[GroupSummary]:
     """Return all groups, those with the largest lag first."""
-    coordinated = coordinated_groups(cluster)
+    coordinated = groups_by_coordinator(cluster)
     members = _member_counts(cluster, coordinated)
-    commits = commits_of(cluster, coordinated)
-    ends = log_ends(cluster, {partition for offsets in commits.values() for partition in offsets})
-    lags: dict[str, dict[TopicPartition, int | None]] = {
-        group: {tp: max(0, ends[tp] - offset) if tp in ends else None for tp, offset in offsets.items()}
-        for group, offsets in commits.items()
-    }
-    lags |= _share_lags(cluster, coordinated)
+    lags = _lags(cluster, coordinated) | _share_lags(cluster, coordinated)
     summaries = [
         GroupSummary(
-            group.group_id, _type(group), group.group_state, members.get(group.group_id), lags.get(group.group_id, {})
+            group.group_id, group.group_type.lower() or None, group.group_state or None, group.protocol_type or None,
+            members.get(group.group_id), lags.get(group.group_id, {}),
         )
         for groups in coordinated.values()
         for group in groups
-    ]
-    return sorted(summaries, key=lambda group: (-(group.lag or 0), group.group_id))
-
-
-def coordinated_groups(cluster: ClusterClient) -> dict[int, list[ListedGroup]]:
-    """Return the groups of each broker, which coordinates them."""
-    requests = [(broker, ListGroupsRequest()) for broker in cluster.broker_ids()]
-    return {
-        broker: response.groups for broker, response in cluster.request_all(requests, ListGroupsResponse, TIMEOUT_S)
-    }
-
-
-def _type(group: ListedGroup) -> str:
-    """Brokers before Kafka 3.8 name no type."""
-    return group.group_type.lower() or CLASSIC
+    ]  # fmt: skip
+    return sorted(summaries, key=lambda group: (group.lag is None, -(group.lag or 0), group.group_id))
 
 
 def _chunks(coordinated: Coordinated, kinds: Collection[str]) -> Iterator[tuple[int, list[str]]]:
     """Yield each broker with ids of its groups of some types, as many as a request may have."""
     for broker, groups in coordinated.items():
-        for some in chunks([group.group_id for group in groups if _type(group) in kinds], MAX_GROUPS):
+        # Brokers before Kafka 3.8 name no type.
+        ids = [group.group_id for group in groups if (group.group_type.lower() or CLASSIC) in kinds]
+        for some in chunks(ids, MAX_GROUPS):
             yield broker, list(some)
 
 
@@ -116,35 +101,27 @@ def _member_counts(cluster: ClusterClient, coordinated: Coordinated) -> dict[str
     return counts
 
 
-def commits_of(cluster: ClusterClient, coordinated: Coordinated) -> dict[str, dict[TopicPartition, int]]:
-    """Return the committed offsets of all groups but share groups, which have none."""
+def _lags(cluster: ClusterClient, coordinated: Coordinated) -> dict[str, dict[TopicPartition, int | None]]:
+    """Return the lags of all groups but share groups, which have no committed offsets."""
     chunked = list(_chunks(coordinated, DESCRIPTIONS.keys() - {SHARE}))
     if cluster.version(ApiKey.OFFSET_FETCH) < FIRST_WITH_GROUPS:
-        return {group: committed_offsets(cluster, group) for _, ids in chunked for group in ids}
-    requests = [
-        (broker, OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=id, topics=None) for id in ids]))
-        for broker, ids in chunked
-    ]
-    return {
-        group.group_id: {
-            TopicPartition(topic.name, row.partition_index): row.committed_offset
-            for topic in group.topics
-            for row in topic.partitions
-            if row.committed_offset >= 0 and not row.error_code
+        commits = {group: committed_offsets(cluster, group) for _, ids in chunked for group in ids}
+    else:
+        requests = [
+            (broker, OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=id, topics=None) for id in ids]))
+            for broker, ids in chunked
+        ]
+        commits = {
+            group.group_id: fetched_offsets(group.group_id, group)
+            for _, response in cluster.request_all(requests, OffsetFetchResponse, TIMEOUT_S)
+            for group in response.groups
+            if not group.error_code
         }
-        for _, response in cluster.request_all(requests, OffsetFetchResponse, TIMEOUT_S)
-        for group in response.groups
+    ends = latest_offsets(cluster, {partition for offsets in commits.values() for partition in offsets})
+    return {
+        group: {tp: max(0, ends[tp] - offset) if tp in ends else None for tp, offset in offsets.items()}
+        for group, offsets in commits.items()
     }
-
-
-def log_ends(cluster: ClusterClient, partitions: Collection[Partition]) -> dict[Partition, int]:
-    """Return the log end offset of each partition that has a leader which responds."""
-    leaders: dict[int, list[Partition]] = {}
-    for topic in describe_topics(cluster, sorted({topic for topic, _ in partitions})) if partitions else ():
-        for row in topic.partitions:
-            if row.leader_id >= 0 and (topic.name, row.partition_index) in partitions:
-                leaders.setdefault(row.leader_id, []).append((topic.name, row.partition_index))
-    return {partition: offset for (_, partition), offset in offsets_at_brokers(cluster, leaders, LATEST).items()}
 
 
 def _share_lags(cluster: ClusterClient, coordinated: Coordinated) -> dict[str, dict[TopicPartition, int | None]]:
@@ -158,12 +135,8 @@ def _share_lags(cluster: ClusterClient, coordinated: Coordinated) -> dict[str, d
         for broker, ids in _chunks(coordinated, (SHARE,))
     ]
     return {
-        group.group_id: {
-            TopicPartition(topic.topic_name, row.partition_index): row.lag if row.lag >= 0 else None
-            for topic in group.topics
-            for row in topic.partitions
-            if row.start_offset >= 0 and not row.error_code
-        }
+        group.group_id: {tp: lag for tp, (_, lag) in described_share_offsets(group).items()}
         for _, response in cluster.request_all(requests, DescribeShareGroupOffsetsResponse, TIMEOUT_S)
         for group in response.groups
+        if not group.error_code
     }

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from kbroker.cli.common.client import partition_leaders, raise_error, select_partitions
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.values import parse_integer, parse_time_ms, parse_topic_partitions
-from kbroker.cli.groups.app import lag_table
+from kbroker.cli.groups.app import offset_rows
 from kbroker.cli.groups.reset_offsets import (
     INACTIVE_STATES,
     OffsetReset,
@@ -23,9 +23,8 @@ from kbroker.cli.groups.reset_offsets import (
     plan_group,
 )
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.group_descriptions import SHARE, GroupDescription, describe_group
-from kbroker.client.group_summaries import GroupSummary, log_ends, summarize_groups
-from kbroker.client.groups import committed_offsets, share_offsets
+from kbroker.client.group_descriptions import GroupDescription, describe_group
+from kbroker.client.group_summaries import GroupSummary, summarize_groups
 from kbroker.common import TopicPartition
 from kbroker.console.kafka import Samples
 from kbroker.console.rendering import CONFIRMED, confirmation, console, page, read_form, see_other
@@ -48,7 +47,7 @@ async def groups(request: Request) -> Response:
 
 
 class GroupDetails(NamedTuple):
-    """`offsets`: rows with topic, partition, end and lag; start of a share group, else committed and the member."""
+    """`offsets`: the JSON of `kbroker groups describe`."""
 
     description: GroupDescription
     offsets: Sequence[Mapping[str, Any]]
@@ -58,26 +57,7 @@ def read_group(cluster: ClusterClient, group_id: str) -> GroupDetails:
     """Raises CliError."""
     group = describe_group(cluster, group_id)
     raise_error(group.error_code, group.error_message, f"group {group_id}: ")
-    if group.type == SHARE:
-        starts = share_offsets(cluster, group_id)
-        ends = log_ends(cluster, starts)
-        return GroupDetails(
-            group,
-            [
-                {"topic": tp.topic, "partition": tp.partition, "start": start, "end": ends.get(tp), "lag": lag}
-                for tp, (start, lag) in sorted(starts.items())
-            ],
-        )
-    committed = committed_offsets(cluster, group_id)
-    owners = {
-        TopicPartition(topic, index): member
-        for member in group.members
-        for topic, indexes in member.assignment.items()
-        for index in indexes
-    }
-    ends = log_ends(cluster, {*committed, *owners})
-    known = {TopicPartition(*partition): end for partition, end in ends.items()}
-    return GroupDetails(group, lag_table(committed, known, owners))
+    return GroupDetails(group, offset_rows(cluster, group))
 
 
 async def one(request: Request) -> Response:

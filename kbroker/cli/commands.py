@@ -51,6 +51,7 @@ COMMANDS = {
     "replay": CommandSource("kbroker.cli.replay.replay", "replay", "Produce the records of an archive to topics."),
     "pipeline": CommandSource("kbroker.cli.pipeline.app", "app", "Run Spark jobs on topics."),
     "tools": CommandSource("kbroker.cli.tools.app", "app", "Print captured requests and responses."),
+    "console": CommandSource("kbroker.cli.console", "console", "Serve pages that show a cluster in a browser."),
     "doctor": CommandSource("kbroker.cli.doctor.doctor", "doctor", "Check whether a broker can start and run well."),
     "completion": CommandSource("kbroker.cli.shell", "completion", "Print the completion script of a shell."),
     "version": CommandSource("kbroker.cli.shell", "version", "Print the version, and the commit of a checkout."),

@@ -85,7 +85,8 @@ INHERITED_SOURCES = (3, 4, 5)
 CONSUMER, DEBUGGING_CONSUMER = -1, -2
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
-MAX_PARTITIONS = 1000  # per request
+# Per request. Other clients of a broker wait for no longer than one takes, a millisecond or two.
+MAX_PARTITIONS = 200
 MAX_RESOURCES = 200  # per request; the response has some forty configs for each
 # A broker that does not respond within this time is probably down.
 OFFSETS_TIMEOUT_S, OFFSETS_RETRY_FOR_S = 2.0, 1.0
@@ -214,7 +215,11 @@ class TypedResource(NamedTuple):
 
 
 def describe_configs_request(
-    resources: Sequence[TypedResource], keys: Sequence[str] | None = None, *, documented: bool = False
+    resources: Sequence[TypedResource],
+    keys: Sequence[str] | None = None,
+    *,
+    documented: bool = False,
+    with_synonyms: bool = True,
 ) -> DescribeConfigsRequest:
     """Return the request for some configs of resources, by default for all."""
     rows = [
@@ -223,7 +228,7 @@ def describe_configs_request(
         )
         for type, name in resources
     ]
-    return DescribeConfigsRequest(resources=rows, include_synonyms=True, include_documentation=documented)
+    return DescribeConfigsRequest(resources=rows, include_synonyms=with_synonyms, include_documentation=documented)
 
 
 def describe_configs(
@@ -249,7 +254,9 @@ def topic_configs(
     """
     values: dict[str, dict[str, str]] = {}
     for chunk in chunks(list(topics), MAX_RESOURCES):
-        for described in describe_configs(cluster, [TypedResource(TOPIC, topic) for topic in chunk], keys):
+        resources = [TypedResource(TOPIC, topic) for topic in chunk]
+        request = describe_configs_request(resources, keys, with_synonyms=False)
+        for described in cluster.request(request, DescribeConfigsResponse).results:
             values[described.resource_name] = {
                 config.name: config.value
                 for config in described.configs
@@ -383,15 +390,18 @@ def latest_offsets(cluster: ClusterClient, partitions: Collection[Partition]) ->
 
 
 def offsets_at_brokers(
-    cluster: ClusterClient, partitions: Mapping[int, Sequence[Partition]], timestamp: int, replica_id: int = CONSUMER
-) -> dict[tuple[int, Partition], int]:
+    cluster: ClusterClient, partitions: Mapping[int, Sequence[Partition]], timestamp: int,
+    replica_id: int = CONSUMER, isolation_level: int = READ_UNCOMMITTED,
+) -> dict[tuple[int, Partition], int]:  # fmt: skip
     """Return the offsets of `rows_at_brokers`."""
-    return {key: row.offset for key, row in rows_at_brokers(cluster, partitions, timestamp, replica_id).items()}
+    rows = rows_at_brokers(cluster, partitions, timestamp, replica_id, isolation_level)
+    return {key: row.offset for key, row in rows.items()}
 
 
 def rows_at_brokers(
-    cluster: ClusterClient, partitions: Mapping[int, Sequence[Partition]], timestamp: int, replica_id: int = CONSUMER
-) -> dict[tuple[int, Partition], ListOffsetsPartitionResponse]:
+    cluster: ClusterClient, partitions: Mapping[int, Sequence[Partition]], timestamp: int,
+    replica_id: int = CONSUMER, isolation_level: int = READ_UNCOMMITTED,
+) -> dict[tuple[int, Partition], ListOffsetsPartitionResponse]:  # fmt: skip
     """Return offsets and timestamps that brokers report for their partitions, by broker and partition.
 
     For commands that look at a cluster in trouble. Partitions without an offset are missing: their broker does not
@@ -401,7 +411,7 @@ def rows_at_brokers(
     deadline = monotonic() + OFFSETS_RETRY_FOR_S
     while partitions:
         requests = [
-            (broker, list_offsets_request(dict.fromkeys(chunk, timestamp), replica_id=replica_id))
+            (broker, list_offsets_request(dict.fromkeys(chunk, timestamp), isolation_level, replica_id))
             for broker, named in partitions.items()
             for chunk in chunks(named, MAX_PARTITIONS)
         ]

@@ -1,7 +1,7 @@
 """Reads records of partitions from their leaders, from given offsets on."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -134,12 +134,17 @@ class PartitionConsumer:
         *,
         isolation_level: int = READ_UNCOMMITTED,
         selects: RecordFilter | None = None,
+        max_partition_bytes: int = MAX_PARTITION_BYTES,
     ) -> None:
-        """`selects`: which records `poll` returns, by default all. Positions pass the others."""
+        """`selects`: which records `poll` returns, by default all. Positions pass the others.
+
+        `max_partition_bytes`: of each fetch. A larger batch is fetched, too, if it is the first.
+        """
         self._selects = selects
         self.positions = dict(positions)
         self._cluster = cluster
         self._isolation_level = isolation_level
+        self._max_partition_bytes = max_partition_bytes
         self._fetched: deque[_FetchedPartition] = deque()
         # While partitions cannot be read.
         self._retries: Retries | None = None
@@ -155,7 +160,7 @@ class PartitionConsumer:
         Raises BrokerError, BrokerUnreachable, MalformedError.
         """
         if not self._fetched:
-            self._fetch()
+            self._fetch(self.positions)
         polled: list[ConsumedRecord] = []
         while self._fetched and len(polled) < max_records:
             fetched = self._fetched[0]
@@ -167,11 +172,31 @@ class PartitionConsumer:
             self.positions[fetched.partition] = taken[1]
         return polled
 
-    def _fetch(self) -> None:
+    def poll_each(self, partitions: Collection[TopicPartition], max_records: int) -> list[ConsumedRecord]:
+        """Return at most `max_records` of each of these partitions. Other fetched records stay for later polls.
+
+        Waits and raises as `poll`.
+        """
+        missing = set(partitions) - {fetched.partition for fetched in self._fetched}
+        if missing:
+            self._fetch(missing)
+        polled: list[ConsumedRecord] = []
+        for fetched in [each for each in self._fetched if each.partition in partitions]:
+            most = len(polled) + max_records
+            while len(polled) < most:
+                taken = fetched.take(most - len(polled))
+                if taken is None:
+                    self._fetched.remove(fetched)
+                    break
+                polled += taken[0]
+                self.positions[fetched.partition] = taken[1]
+        return polled
+
+    def _fetch(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch from all leaders. Failures are tried again by the next poll, for RETRY_FOR_S."""
         failure: BrokerError | OSError | None = None
         by_leader: dict[int, tuple[BrokerConnection, list[TopicPartition]]] = {}
-        for partition in self.positions:
+        for partition in partitions:
             try:
                 leader = self._cluster.leader(*partition)
                 by_leader.setdefault(id(leader), (leader, []))[1].append(partition)
@@ -179,9 +204,9 @@ class PartitionConsumer:
                 failure = error
         wait_ms = WAIT_MS if len(by_leader) == 1 else WAIT_MS_OF_SEVERAL
         sent: list[BrokerConnection] = []
-        for leader, partitions in by_leader.values():
+        for leader, led in by_leader.values():
             try:
-                leader.send(self._request(partitions, wait_ms))
+                leader.send(self._request(led, wait_ms))
                 sent.append(leader)
             except OSError as error:
                 failure = error
@@ -207,7 +232,7 @@ class PartitionConsumer:
                     FetchPartition(
                         partition=index,
                         fetch_offset=self.positions[TopicPartition(topic, index)],
-                        partition_max_bytes=MAX_PARTITION_BYTES,
+                        partition_max_bytes=self._max_partition_bytes,
                     )
                     for index in indexes
                 ],

@@ -20,12 +20,14 @@ class LogDirs(NamedTuple):
     """The log directories of one broker, added up.
 
     `sizes`: the bytes of each replica, by topic and partition. `free_bytes`: the free space of the file systems, None
-    if a broker before Kafka 3.3 does not report it (KIP-827). `is_cordoned`: all of them are (KIP-1066).
+    if a broker before Kafka 3.3 does not report it (KIP-827); `total_bytes`: their size, or None.
+    `is_cordoned`: all of them are (KIP-1066).
     """
 
     sizes: Mapping[Partition, int]
     free_bytes: int | None
     is_cordoned: bool = False
+    total_bytes: int | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -63,5 +65,9 @@ def log_dirs(results: Sequence[DescribeLogDirsResult]) -> LogDirs:
             for row in topic.partitions:
                 partition = (topic.name, row.partition_index)
                 sizes[partition] = sizes.get(partition, 0) + row.partition_size
-    free = [result.usable_bytes for result in results]
-    return LogDirs(sizes, sum(free) if min(free) >= 0 else None, all(result.is_cordoned for result in results))
+
+    def known(amounts: Sequence[int]) -> int | None:
+        return sum(amounts) if min(amounts) >= 0 else None
+
+    free, total = ([getattr(row, name) for row in results] for name in ("usable_bytes", "total_bytes"))
+    return LogDirs(sizes, known(free), all(row.is_cordoned for row in results), known(total))

@@ -151,7 +151,12 @@ class BlockingProducer:
             if not code.retriable or not retries.again(f"no producer id: {code.name}"):
                 break
         subject = "produce" if self._transactional_id is None else f"transactional id {self._transactional_id}"
-        check(response.error_code, subject)
+        has_none = code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and self._transactional_id is None
+        check(
+            code,
+            subject,
+            "the broker gets no producer ids; maybe no broker can write to its disk" if has_none else None,
+        )
         self._producer_id = ProducerId(response.producer_id, response.producer_epoch)
 
     @property

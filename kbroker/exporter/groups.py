@@ -63,7 +63,7 @@ def _add_offsets(
 ) -> Iterator[Step]:
     """Add the offsets of one group in one topic. There is no lag for deleted partitions."""
     start = labels(consumergroup=group)[:-1]
-    lags = 0
+    lags = known = 0
     unread: list[tuple[Log, int]] = []
     items = iter(committed.items())
     while step := list(islice(items, ITEMS_PER_STEP)):
@@ -72,6 +72,7 @@ def _add_offsets(
             page.add("kafka_consumergroup_current_offset", offset, labelled)
             partition = services.replicas.get(topic, index)
             if partition is not None:
+                known += 1
                 lag = partition.high_watermark - offset
                 lags += lag
                 page.add("kafka_consumergroup_lag", lag, labelled)
@@ -81,11 +82,14 @@ def _add_offsets(
     labelled = f'{start},topic="{topic}"}}'
     page.add("kafka_consumergroup_current_offset_sum", sum(committed.values()), labelled)
     page.add("kafka_consumergroup_lag_sum", lags, labelled)
-    now_ms = services.environment.clock.now_ms()
     timestamps: list[int] = []
     yield from _find_timestamps(unread, timestamps)
-    oldest_ms = min((timestamp for timestamp in timestamps if timestamp >= 0), default=now_ms)
-    page.add("kafka_consumergroup_lag_seconds", max(now_ms - oldest_ms, 0) / 1000, labelled)
+    oldest_ms = min((timestamp for timestamp in timestamps if timestamp >= 0), default=None)
+    if oldest_ms is not None:
+        age_ms = max(services.environment.clock.now_ms() - oldest_ms, 0)
+        page.add("kafka_consumergroup_lag_seconds", age_ms / 1000, labelled)
+    elif known and not unread:
+        page.add("kafka_consumergroup_lag_seconds", 0, labelled)
 
 
 def _find_timestamps(unread: Unread, timestamps: list[int]) -> Iterator[Step]:

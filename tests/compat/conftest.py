@@ -94,7 +94,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     feature = item.get_closest_marker("feature")
     client = item.get_closest_marker("client")
     folder = item.path.relative_to(HERE).parts[0]
-    if folder in ("zookeeper", "cluster", "local_cluster", "soak"):
+    if folder in ("zookeeper", "cluster", "local_cluster", "soak", "console"):
         return  # no client of kbroker; several clients at the same time
     if feature is None and folder != "cli":
         raise pytest.UsageError(f"{item.nodeid}: has no pytest.mark.feature, which is its row of the matrix")

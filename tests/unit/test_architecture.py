@@ -28,12 +28,14 @@ WALK_LIMITS = {
 }
 
 MAX_NAMES = 16
-# Folders with one name for each page, package, command, API, message, transcript, helper or kind of test.
+# Folders with one name for each page, picture, package, command, API, message, transcript, helper or kind of test.
 LONG_FOLDERS = {
     "docs",
+    "docs/images",
     "kbroker",
     "kbroker/api",
     "kbroker/cli",
+    "kbroker/console/templates",
     "protocol/messages",
     "tests/compat/wire/stories",
     "tests/unit",

@@ -43,6 +43,8 @@ LAYERS = (
 # Outside the layers: programs that reach brokers over the network, as any client does.
 CLIENTS = {
     "cli": {"cli", "pipeline", "retry", "client", "common", "units", "config", "protocol"},
+    # Its pages and the commands are two ways to the same things.
+    "console": {"console", "cli", "client", "common", "units", "config", "protocol"},
     "retry": {"retry", "config"},
     "pipeline": {"pipeline", "client", "common", "config", "protocol"},
     "__main__": {"cli"},
@@ -58,6 +60,7 @@ CLIENT_EXCEPTIONS = {
     "kbroker/cli/cluster/plan_report.py": {"metadata"},
     "kbroker/cli/cluster/plan_requests.py": {"metadata"},
     "kbroker/cli/cluster/run_plan.py": {"metadata"},
+    "kbroker/cli/console.py": {"console"},
     "kbroker/cli/doctor/cluster_checks.py": {"metadata"},
     "kbroker/cli/doctor/doctor.py": {"runtime"},
     "kbroker/cli/doctor/host.py": {"coordination", "metadata", "runtime", "storage"},

@@ -25,7 +25,10 @@ def test_unit_tests_need_neither_java_nor_spark(tmp_path: Path, args: list[str],
     (tmp_path / "scripts").mkdir()
     shutil.copy(SCRIPTS / "test", tmp_path / "scripts")
     environment = (SCRIPTS / "environment").read_text()
-    log = 'need_java() { echo java >>"$root/log"; }; need_environment() { echo "$*" >>"$root/log"; }'
+    log = "".join(
+        f'{function}() {{ echo "{line}" >>"$root/log"; }}\n'
+        for function, line in (("need_java", "java"), ("need_chromium", "chromium"), ("need_environment", "$*"))
+    )
     (tmp_path / "scripts/environment").write_text(f"{environment}\n{log}\n")
     for name in ("ruff", "mypy", "pytest", "python"):
         program = tmp_path / ".venv/bin" / name
@@ -33,4 +36,4 @@ def test_unit_tests_need_neither_java_nor_spark(tmp_path: Path, args: list[str],
         program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
     subprocess.run([tmp_path / "scripts/test", *args], check=True, capture_output=True, env=os.environ)
-    assert (tmp_path / "log").read_text().splitlines() == [*(["java"] if java else []), extras]
+    assert (tmp_path / "log").read_text().splitlines() == [*(["java", "chromium"] if java else []), extras]

@@ -1,7 +1,8 @@
 """Every function, class, method, attribute and constant of kbroker, protocol and scripts has a use in the code.
 
 A definition is dead if only its own body and tests name it. In use are also what a foreign base class calls (asyncio,
-kazoo), what a decorator registers (typer), the public names of kbroker.retry, and what the data of the configs names.
+kazoo), what a decorator registers (typer), the public names of kbroker.retry, and what the data of the configs and the
+templates of the console name.
 For `scripts` and the fakes of the simulation, the tests of the broker are users. Names of modules are resolved through
 imports; methods and attributes are compared by name alone, so a dead one with a common name is not found. The fields of
 protocol and kbroker.config are rows of Kafka's lists, and need no user.
@@ -32,6 +33,8 @@ TESTED_FROM_OUTSIDE = {
 }
 PUBLIC = ("kbroker/retry/__init__.py", "kbroker/testing/__init__.py")
 DISPATCH = "kbroker/api/dispatch.py"
+# Their expressions read attributes.
+TEMPLATES = "kbroker/console/templates"
 # The functions that it names are called.
 CONFIGS_WITHOUT_EFFECT = "kbroker/config/definitions/no_effect.json"
 # Definitions without a use, and why they stay.
@@ -74,6 +77,10 @@ class Names:
             self._read(file, module_of(file), tree)
         for name in re.findall(r'"(\w+)"', (ROOT / CONFIGS_WITHOUT_EFFECT).read_text()):
             self._uses[None, name].append((CONFIGS_WITHOUT_EFFECT, 0))
+        for template in (ROOT / TEMPLATES).iterdir():
+            for expression in re.findall(r"{[{%](.*?)[%}]}", template.read_text()):
+                for name in re.findall(r"\.(\w+)", expression):
+                    self._uses[None, name].append((TEMPLATES, 0))
         for api in ALL_APIS.values():
             # In a file of several APIs, dispatch.py finds the function by the name of its API.
             self._uses[f"kbroker.api.{api.module}", api.key.name.lower()].append((DISPATCH, 0))
@@ -255,7 +262,7 @@ def test_every_definition_has_a_use():
 
 def test_a_definition_without_a_use_is_found():
     texts = {
-        "kbroker/a.py": "from kbroker.b import used\nLEFT = used()\ndef start(): start()\nclass Start: pass\n",
+        "kbroker/a.py": "from kbroker.b import used\nLEFT = used()\ndef launch(): launch()\nclass Start: pass\n",
         "kbroker/b.py": "def used(): pass\ndef tested(): pass\nclass Used:\n    def __init__(self): self.set = 1\n",
         "kbroker/c.py": "from kbroker import b\ndef main(): b.Used()\nif __name__ == '__main__': main()",
         "tests/test_b.py": "from kbroker.b import tested\ntested()\n",
@@ -263,7 +270,7 @@ def test_a_definition_without_a_use_is_found():
     found = unused({file: ast.parse(text) for file, text in texts.items()})
     assert [(each.file, each.name) for each in found] == [
         ("kbroker/a.py", "LEFT"),
-        ("kbroker/a.py", "start"),
+        ("kbroker/a.py", "launch"),
         ("kbroker/a.py", "Start"),
         ("kbroker/b.py", "tested"),
         ("kbroker/b.py", "set"),

@@ -13,7 +13,7 @@ from kbroker.cli.cluster.cluster_state import (
     healing_json,
     print_cluster,
     print_healing,
-    print_problems,
+    problem_texts,
     read_cluster,
     read_healing,
     read_health,
@@ -24,7 +24,7 @@ from kbroker.cli.cluster.roll import roll
 from kbroker.cli.cluster.run_plan import now_ms
 from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from kbroker.cli.common.output import print_json, print_table, watchable
+from kbroker.cli.common.output import print_json, print_note, print_table, watchable
 from kbroker.cli.common.partitions import UNKNOWN_LAG, PartitionHealth, ReplicaLag, replica_lag
 from kbroker.client.requests import Partition
 from protocol.messages.k60_describe_cluster import DescribeClusterResponse
@@ -72,7 +72,8 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
         ]
         print_table((*names[:-2], "replicas", "in sync", "lag"), rows)
         print_table(("condition", "partitions"), condition_rows(summary))
-        print_problems(problems, len(summary["brokers"]))
+        for text in problem_texts(problems, len(summary["brokers"])):
+            print_note(text)
         print_healing(healing, now_ms())
     has_problem = any(summary["conditions"][name] for name in PROBLEMS)
     raise typer.Exit(1 if has_problem or problems.failing_brokers or problems.failed_handshakes else 0)

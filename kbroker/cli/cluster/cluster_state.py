@@ -136,17 +136,17 @@ def read_problems(client: ClusterClient) -> DescribeBrokerResponse:
     return request_if_known(client, DescribeBrokerRequest(), DescribeBrokerResponse) or DescribeBrokerResponse()
 
 
-def print_problems(problems: DescribeBrokerResponse, brokers: int) -> None:
-    """`brokers`: the number of brokers of the cluster."""
+def problem_texts(problems: DescribeBrokerResponse, brokers: int) -> Iterator[str]:
+    """Yield a line about each problem. `brokers`: the number of brokers of the cluster."""
     effect = "other brokers lead, where one is in sync" if brokers > 1 else "it refuses records until it can"
     for broker in problems.failing_brokers:
-        print_note(f"broker {broker} cannot write to its disk: {effect}")
+        yield f"broker {broker} cannot write to its disk: {effect}"
     for broker in problems.brokers_on_probation:
-        print_note(f"broker {broker} can write to its disk again, and gets its roles back soon")
+        yield f"broker {broker} can write to its disk again, and gets its roles back soon"
     for failed in problems.failed_handshakes:
-        print_note(f"broker {problems.broker_id} cannot connect to broker {failed.broker_id}: {failed.reason}")
+        yield f"broker {problems.broker_id} cannot connect to broker {failed.broker_id}: {failed.reason}"
     if problems.recovering_partitions:
-        print_note(
+        yield (
             f"{count_text(problems.recovering_partitions, 'partition')} without a leader: the coordination service was "
             "restored from an older copy, and the logs of all replicas are compared first. Start the brokers that are "
             "away; docs/cluster.md says how to go on without them."

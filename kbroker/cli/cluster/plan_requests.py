@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from kbroker.cli.common.client import CLIENT_ERRORS, client_error_text, error_code_text, raise_error
+from kbroker.cli.common.client import CLIENT_ERRORS, client_error_text, error_code_text, raise_error, request_if_known
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.partitions import NO_CONTROLLER
 from kbroker.client.admin import describe_cluster
@@ -272,6 +272,13 @@ class PlanRequests:
                 refusals += 1
                 if refusals == REFUSALS and not self._is_supported:
                     raise PlansNotSupported("these brokers run no plans: use kafka-reassign-partitions") from None
+
+
+def plan_if_known(client: ClusterClient) -> PlanDescription | None:
+    """Return the plan that runs, or the last one; None if there was none, or no controller of kbroker says so now."""
+    request = DescribeReassignmentPlanRequest(include_moves=True)
+    response = request_if_known(client, request, DescribeReassignmentPlanResponse)
+    return None if response is None or response.plan is None else _described_plan(response.plan)
 
 
 def _described_plan(plan: DescribedPlan) -> PlanDescription:

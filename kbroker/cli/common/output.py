@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -245,7 +246,7 @@ SHOW_AFTER_S = 1.0
 
 
 class ProgressBar:
-    """A progress bar that appears after a second of work, and only on a terminal.
+    """A progress bar that appears after a second of work, and only on a terminal: not in the threads of the console.
 
     `total` is in the unit of `advance`, None if it is unknown; `shows_bytes` prints amounts as sizes.
     """
@@ -267,6 +268,7 @@ class ProgressBar:
         self._clock = clock
         self._done = 0
         self._bar: tuple[Progress, TaskID] | None = None
+        enabled = enabled and threading.current_thread() is threading.main_thread()
         self._show_at = clock() + SHOW_AFTER_S if enabled and self._stream.isatty() else None
 
     def __enter__(self) -> "ProgressBar":

@@ -169,7 +169,7 @@ def redrive(
     if to == topic:
         raise usage_error(f"--to is {topic} itself: a redriven record also stays there")
     with admin_client(bootstrap) as client:
-        configs = _require_dead_letter_topic(client, topic)
+        configs = require_dead_letter_topic(client, topic)
         if to is not None:
             partition_leaders(client, [to])  # raises for a missing one
         sources = {name: source for name, values in configs.items() if (source := values.get(VIEW_OF))}
@@ -189,7 +189,7 @@ def redrive(
         raise CliError(f"{count_text(counts[WITHOUT_ORIGINAL], 'pointer')} to records that are gone")
 
 
-def _require_dead_letter_topic(client: ClusterClient, topic: str) -> dict[str, dict[str, str]]:
+def require_dead_letter_topic(client: ClusterClient, topic: str) -> dict[str, dict[str, str]]:
     """Raise CliError if it is none. Returns the configs of all topics."""
     configs = topics_with_configs(client)
     if topic not in _dead_letter_topics(configs):
@@ -213,5 +213,5 @@ def purge(
     """
     selection.check()
     with admin_client(bootstrap) as client:
-        _require_dead_letter_topic(client, topic)
+        require_dead_letter_topic(client, topic)
         print(selection.delete(client, topic, dry_run=dry_run, yes=yes))

@@ -2,7 +2,7 @@
 
 import ssl
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from kbroker.cli.common.values import count_text
 from kbroker.cli.doctor.host import (
@@ -56,8 +56,8 @@ def check_cluster(context: CheckContext) -> Iterator[CheckResult]:
     others = {id: broker for id, broker in cluster.brokers.items() if id != context.config.node_id}
     yield from _check_peers(context, cluster)
     racks = {id: broker.rack for id, broker in others.items()}
-    yield from _check_racks(racks | {context.config.node_id: context.config.broker_rack})
-    yield from _check_replication(context, len({*others, context.config.node_id}))
+    yield from check_racks(racks | {context.config.node_id: context.config.broker_rack})
+    yield from check_replication(context.config.get, len({*others, context.config.node_id}))
     if context.is_running:
         yield from _check_configs(context, cluster)
 
@@ -154,7 +154,7 @@ def _tls(context: CheckContext, endpoint: BrokerEndpoint | None) -> tuple[ssl.SS
     return None if endpoint is None or settings is None else (client_context(*settings.client_context), endpoint.host)
 
 
-def _check_racks(racks: Mapping[int, str | None]) -> Iterable[CheckResult]:
+def check_racks(racks: Mapping[int, str | None]) -> Iterable[CheckResult]:
     without = [str(node_id) for node_id, rack in sorted(racks.items()) if not rack]
     if len(without) == len(racks):
         return []
@@ -170,11 +170,11 @@ def _check_racks(racks: Mapping[int, str | None]) -> Iterable[CheckResult]:
         return [ok("racks", text)]
 
 
-def _check_replication(context: CheckContext, brokers: int) -> Iterator[CheckResult]:
-    """Check what new topics get. `brokers`: those that are registered, and this one."""
-    factor, min_isr = (int(str(context.config.get(name))) for name in (DEFAULT_FACTOR, MIN_ISR))
+def check_replication(config: Callable[[str], object], brokers: int) -> Iterator[CheckResult]:
+    """Check what new topics get. `config` returns a value of a broker. `brokers`: the number of those registered."""
+    factor, min_isr = (int(str(config(name))) for name in (DEFAULT_FACTOR, MIN_ISR))
     name, text = "replication", f"{DEFAULT_FACTOR}={factor}, {MIN_ISR}={min_isr}"
-    too_high = {key: value for key in INTERNAL_FACTORS if (value := int(str(context.config.get(key)))) > brokers}
+    too_high = {key: value for key in INTERNAL_FACTORS if (value := int(str(config(key)))) > brokers}
     if too_high:
         message = ", ".join(f"{key}={value}" for key, value in too_high.items())
         advice = f"Groups and transactions start to work when {max(too_high.values())} brokers are registered."
@@ -197,13 +197,18 @@ def _check_replication(context: CheckContext, brokers: int) -> Iterator[CheckRes
 
 def _check_configs(context: CheckContext, cluster: StoredCluster) -> Iterator[CheckResult]:
     """Compare the effective configs of all brokers that respond."""
+    found = {
+        node_id: configs
+        for node_id, broker in sorted(cluster.brokers.items())
+        if (configs := context.host.broker_configs(format_address(broker.host, broker.port), node_id)) is not None
+    }
+    return compare_configs(found)
+
+
+def compare_configs(by_broker: Mapping[int, Mapping[str, str | None]]) -> Iterator[CheckResult]:
+    """Report the configs that differ between brokers."""
     values: dict[str, dict[str | None, list[int]]] = {}
-    responding = 0
-    for node_id, broker in sorted(cluster.brokers.items()):
-        configs = context.host.broker_configs(format_address(broker.host, broker.port), node_id)
-        if configs is None:
-            continue
-        responding += 1
+    for node_id, configs in by_broker.items():
         for name, value in configs.items():
             values.setdefault(name, {}).setdefault(value, []).append(node_id)
     differing = 0
@@ -213,5 +218,5 @@ def _check_configs(context: CheckContext, cluster: StoredCluster) -> Iterator[Ch
             found = "; ".join(f"{value} on {', '.join(map(str, ids))}" for value, ids in by_value.items())
             advice = "Set the same value on all brokers: the controller elects leaders by its own value."
             yield warning("configs", f"{name} differs: {found}", advice)
-    if responding > 1 and not differing:
-        yield ok("configs", f"the same on {count_text(responding, 'broker')}")
+    if len(by_broker) > 1 and not differing:
+        yield ok("configs", f"the same on {count_text(len(by_broker), 'broker')}")

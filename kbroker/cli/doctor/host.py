@@ -24,6 +24,7 @@ from kbroker.storage import file_names, metadata_files
 if TYPE_CHECKING:
     from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
     from kbroker.metadata.image import BrokerRegistration
+    from protocol.messages.k32_describe_configs import DescribeConfigsResult
 
 ZOOKEEPER_TIMEOUT_S = 5.0
 # These differ between the brokers of every cluster, or may: those that are compared are registered in the same
@@ -122,6 +123,11 @@ def broker_configs(address: str, node_id: int) -> dict[str, str | None] | None:
             [described] = describe_configs(client, [TypedResource(BROKER, str(node_id))], broker=node_id)
     except CliError:
         return None
+    return shared_configs(described)
+
+
+def shared_configs(described: "DescribeConfigsResult") -> dict[str, str | None]:
+    """Return the configs of a broker that other brokers should have, too."""
     return {
         config.name: config.value
         for config in described.configs

@@ -216,7 +216,7 @@ def reset_offsets(
         plans = _plan_groups(client, selected, targets[0], topic or [], lines)
         if execute:
             for group, plan in plans:
-                _commit(client, group, plan)
+                commit_reset(client, group, plan)
     named = [(group.group_id, plan) for group, plan in plans]
     if export:
         print(format_plan(named, with_groups=all_groups or len(selected) > 1), end="")
@@ -269,15 +269,14 @@ def _plan_groups(
             )
             continue
         try:
-            committed = _current_offsets(client, description)
             targets = {TopicPartition(*line[1:3]): line.offset for line in lines if line.group in (None, group)}
-            chosen = partitions if topics else sorted(committed)
             if lines:
                 chosen = [tp for tp in partitions if tp in targets]
-            if not chosen:
-                raise CliError("the file has no offsets for it" if lines else "nothing is committed")
-            log_start, log_end, at_time = _look_up_offsets(client, chosen, target)
-            plan = plan_reset(chosen, target, committed, log_start, log_end, targets or at_time)
+                if not chosen:
+                    raise CliError("the file has no offsets for it")
+            else:
+                chosen = partitions
+            plan = plan_group(client, description, target, chosen, targets)
         except CliError as error:
             print_error(f"group {group}: {error}")
             continue
@@ -286,6 +285,22 @@ def _plan_groups(
                 print_note(f"{group}, {reset.topic}-{reset.partition}: reset to {reset.new}: {reset.note}")
         plans.append((description, plan))
     return plans
+
+
+def plan_group(
+    client: ClusterClient,
+    group: GroupDescription,
+    target: ResetTarget,
+    partitions: Sequence[TopicPartition] = (),
+    file_offsets: Offsets | None = None,
+) -> list[OffsetReset]:
+    """Return the reset of these partitions, by default of all that the group has offsets for. Raises CliError."""
+    committed = _current_offsets(client, group)
+    chosen = partitions or sorted(committed)
+    if not chosen:
+        raise CliError("nothing is committed")
+    log_start, log_end, at_time = _look_up_offsets(client, chosen, target)
+    return plan_reset(chosen, target, committed, log_start, log_end, file_offsets or at_time)
 
 
 def _current_offsets(client: ClusterClient, group: GroupDescription) -> Offsets:
@@ -313,7 +328,8 @@ def _look_up_offsets(
     return log_start, log_end, at_time[0] if at_time else {}
 
 
-def _commit(client: ClusterClient, group: GroupDescription, plan: Sequence[OffsetReset]) -> None:
+def commit_reset(client: ClusterClient, group: GroupDescription, plan: Sequence[OffsetReset]) -> None:
+    """Commit the new offsets of a plan. Raises CliError, for example because the group has members by now."""
     commit = alter_share_offsets if group.type == SHARE else commit_offsets
     with ProgressBar("committing", len(plan)) as progress:
         for chunk in chunks(plan, MAX_PARTITIONS):

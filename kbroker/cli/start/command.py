@@ -63,6 +63,10 @@ def start(
         ),
     ] = None,
     secure: Secure = False,
+    console: Annotated[
+        str | None,
+        option("HOST:PORT", "Serve pages that show the cluster in a browser on this address.", show_default="off"),
+    ] = None,
     dev: Annotated[
         bool,
         option(
@@ -98,6 +102,6 @@ def start(
 
     options = StartOptions(
         config, data_dir, listen or [], advertise or [], properties or [], log_level, log_format, metrics, brokers,
-        add_scram or [], secure, dev, control, control_insecure_host or [],
+        add_scram or [], secure, console, dev, control, control_insecure_host or [],
     )  # fmt: skip
     raise typer.Exit(start_broker(options))

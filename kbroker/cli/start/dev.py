@@ -21,6 +21,7 @@ from kbroker.testing.broker import InProcessBroker
 def run_dev(options: StartOptions, properties: StaticConfigs) -> int:
     """Run the broker and its control until a signal stops them. Raises CliError, ConfigError, OSError."""
     address = _control_address(options)
+    _exclude({"--console (use: kbroker console)": options.console})
     _exclude({"--secure": options.secure, "--add-scram": bool(options.add_scram), "--brokers": options.brokers})
     configs = {name: source.text for name, source in properties.items()}
     config = BrokerConfig.load(configs)

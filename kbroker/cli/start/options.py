@@ -46,6 +46,7 @@ class StartOptions:
     brokers: int | None = None
     add_scram: list[str] = field(default_factory=list)
     secure: bool = False
+    console: str | None = None
     dev: bool = False
     control: str | None = None
     control_insecure_host: list[str] = field(default_factory=list)
@@ -69,6 +70,7 @@ _ATTRIBUTES = {
     "--add-scram": "add_scram",
     "--control": "control",
     "--control-insecure-host": "control_insecure_host",
+    "--console": "console",
 }
 _LISTS = ("set", "listen", "advertise", "add_scram", "control_insecure_host")
 

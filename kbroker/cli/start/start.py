@@ -5,7 +5,6 @@ This module is loaded before the first accepted connection: it imports only what
 
 import os
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.cli.common.errors import CliError, print_error, usage_error
@@ -49,16 +48,28 @@ def start(options: StartOptions) -> int:
 
             return run_dev(options, properties)
         first_users = parse_first_users(options.add_scram)
-        on_ready: Callable[[str], None] = print_ready
+        if options.console is not None:
+            from kbroker.cli.start.console_process import check_console
+
+            check_console(options.console)
+        write_client_files = None
         if options.secure:
             from kbroker.cli.start.secure import secure
 
             properties, admin, write_client_files = secure(properties)
             first_users.append(admin)
 
-            def on_ready(bootstrap: str) -> None:
-                EventLogger("kbroker").info("secured", files_for_clients=write_client_files(bootstrap))
-                print_ready(bootstrap)
+        def on_ready(bootstrap: str) -> None:
+            command_config = None
+            if write_client_files is not None:
+                directory = write_client_files(bootstrap)
+                EventLogger("kbroker").info("secured", files_for_clients=directory)
+                command_config = directory / "client.properties"
+            print_ready(bootstrap)
+            if options.console is not None:
+                from kbroker.cli.start.console_process import start_console
+
+                start_console(options.console, bootstrap, command_config)
 
         if options.brokers is not None:
             from kbroker.cli.start.local_cluster import run_local_cluster

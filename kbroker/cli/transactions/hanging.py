@@ -33,7 +33,7 @@ from kbroker.cli.transactions.requests import (
     with_old_transaction,
 )
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.requests import TRANSACTION, Partition
+from kbroker.client.requests import TRANSACTION, Partition, partition_text
 from protocol.messages.k22_transactions import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.k27_write_txn_markers import (
     WritableTxnMarker,
@@ -41,6 +41,7 @@ from protocol.messages.k27_write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from protocol.messages.k65_describe_transactions import TransactionState
 from protocol.messages.k66_list_transactions import ListTransactionsRequest
 
 COLUMNS = ("topic", "partition", "producer id", "epoch", "coordinator epoch", "start offset", "last time", "idle for")
@@ -72,7 +73,7 @@ def find_hanging(
     limit_ms = parse_duration_ms(max_transaction_timeout)
     selections = [parse_topic_partitions(text) for text in topic or ()]
     with admin_client(bootstrap) as client:
-        hanging = _find_hanging(client, selections, broker, limit_ms)
+        hanging = hanging_transactions(client, limit_ms, selections, broker)
     now_ms = round(time.time() * 1000)
     if as_json:
         print_json([{**row._asdict(), "idle_ms": _idle_ms(row, now_ms)} for row in hanging])
@@ -92,9 +93,13 @@ def _idle_ms(row: PartitionProducer, now_ms: int) -> int | None:
     return None if row.last_timestamp_ms is None else max(now_ms - row.last_timestamp_ms, 0)
 
 
-def _find_hanging(
-    client: ClusterClient, selections: Sequence[TopicPartitions], broker: int | None, limit_ms: int
+def hanging_transactions(
+    client: ClusterClient, limit_ms: int, selections: Sequence[TopicPartitions] = (), broker: int | None = None
 ) -> list[PartitionProducer]:
+    """Return the producers with transactions that no coordinator knows, idle for more than `limit_ms`.
+
+    Searches all partitions by default, or the selected ones, or those that one broker leads.
+    """
     leaders = partition_leaders(client, sorted({selection.topic for selection in selections}) or None)
     partitions = {
         partition: leader
@@ -135,7 +140,6 @@ def abort(
     if selection.partitions is None or len(selection.partitions) != 1:
         raise usage_error(f"expected TOPIC:PARTITION, not {partition!r}")
     tp = (selection.topic, selection.partitions[0])
-    name = f"{tp[0]}-{tp[1]}"
     numbers = [number for number in (producer_id, producer_epoch, coordinator_epoch) if number is not None]
     if len(numbers) != (3 if start_offset is None else 0):
         raise usage_error("use --start-offset, or --producer-id, --producer-epoch and --coordinator-epoch")
@@ -147,12 +151,19 @@ def abort(
             marker = WritableTxnMarker(
                 producer_id=numbers[0], producer_epoch=numbers[1], coordinator_epoch=max(numbers[2], 0)
             )
-        marker.topics = [WritableTxnMarkerTopic(name=tp[0], partition_indexes=[tp[1]])]
-        confirm(f"Abort the open transaction of producer {marker.producer_id} in {name}?", yes)
-        response = client.request(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse, leader)
-        code = response.markers[0].topics[0].partitions[0].error_code
-        raise_error(code, subject=f"{name}, producer {marker.producer_id}: ")
-    print(f"{name}: aborted the transaction of producer {marker.producer_id}, epoch {marker.producer_epoch}")
+        confirm(f"Abort the open transaction of producer {marker.producer_id} in {partition_text(tp)}?", yes)
+        write_marker(client, tp, leader, marker)
+    print(
+        f"{partition_text(tp)}: aborted the transaction of producer {marker.producer_id}, epoch {marker.producer_epoch}"
+    )
+
+
+def write_marker(client: ClusterClient, partition: Partition, leader: int, marker: WritableTxnMarker) -> None:
+    """Abort the transaction of the marker's producer in a partition. Raises CliError."""
+    marker.topics = [WritableTxnMarkerTopic(name=partition[0], partition_indexes=[partition[1]])]
+    response = client.request(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse, leader)
+    code = response.markers[0].topics[0].partitions[0].error_code
+    raise_error(code, subject=f"{partition_text(partition)}, producer {marker.producer_id}: ")
 
 
 def abort_marker(producers: Iterable[PartitionProducer], partition: Partition, start_offset: int) -> WritableTxnMarker:
@@ -167,7 +178,7 @@ def abort_marker(producers: Iterable[PartitionProducer], partition: Partition, s
                 producer_epoch=row.producer_epoch,
                 coordinator_epoch=row.coordinator_epoch or 0,
             )
-    raise CliError(f"{partition[0]}-{partition[1]} has no open transaction that begins at offset {start_offset}")
+    raise CliError(f"{partition_text(partition)} has no open transaction that begins at offset {start_offset}")
 
 
 def terminate(
@@ -176,18 +187,23 @@ def terminate(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Fence a producer: abort its open transaction, and prevent it from beginning another."""
-    subject = f"transactional id {transactional_id}: "
     with admin_client(bootstrap) as client:
         found = describe_transaction(client, transactional_id)
-        raise_error(found.error_code, subject=subject)
+        raise_error(found.error_code, subject=f"transactional id {transactional_id}: ")
         confirm(f"Fence the producer of {transactional_id} ({found.transaction_state})?", yes)
-        # As a new producer does, until no transaction is being completed.
-        request = InitProducerIdRequest(
-            transactional_id=transactional_id, transaction_timeout_ms=found.transaction_timeout_ms
-        )
-        response = client.coordinated(
-            transactional_id, request, InitProducerIdResponse, lambda response: response.error_code, TRANSACTION
-        )
-        raise_error(response.error_code, subject=subject)
+        fence_producer(client, found)
     is_open = found.transaction_start_time_ms > 0
     print(f"{transactional_id}: producer fenced{', transaction aborted' if is_open else ''}")
+
+
+def fence_producer(client: ClusterClient, transaction: TransactionState) -> None:
+    """Abort the open transaction of a producer, which can begin no other. Raises CliError.
+
+    As a new producer does, until no transaction is being completed.
+    """
+    id_ = transaction.transactional_id
+    request = InitProducerIdRequest(transactional_id=id_, transaction_timeout_ms=transaction.transaction_timeout_ms)
+    response = client.coordinated(
+        id_, request, InitProducerIdResponse, lambda response: response.error_code, TRANSACTION
+    )
+    raise_error(response.error_code, subject=f"transactional id {id_}: ")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 
 from kbroker.client.admin import TopicSpec, create_topics
 from kbroker.client.cluster import ClusterClient
@@ -31,10 +32,13 @@ from scripts.benchmark.peers import Kbroker
 
 HEADING = "| a broker with | resident MiB | processor, ms/s | disk | open files |\n|---|---|---|---|---|"
 SETTLE_S, IDLE_S = 5.0, 10.0
+# Until the first checkpoints after the last write.
+CHECKPOINT_S = 85.0
 MANY = 1000
 # The interval of heartbeats (group.consumer.heartbeat.interval.ms).
 HEARTBEAT_S = 5.0
 RECORDS, RECORD_BYTES = 200_000, 100
+SAME = (b'{"customer": "c", "amount": 1, ' * 2)[: RECORD_BYTES // 2]
 # Codecs of the protocol.
 CODECS = {"no": 0, "lz4": 3, "zstd": 4}
 
@@ -64,8 +68,8 @@ def client(broker: Kbroker) -> ClusterClient:
     return ClusterClient([("127.0.0.1", broker.port)], client_id="bench")
 
 
-def nothing(broker: Kbroker) -> Figures:
-    time.sleep(SETTLE_S)
+def nothing(broker: Kbroker, settle_s: float = SETTLE_S) -> Figures:
+    time.sleep(settle_s)
     return watch(broker)
 
 
@@ -82,7 +86,7 @@ def with_topics(topics: int, partitions: int) -> Callable[[Kbroker], Figures]:
                 for partition in range(partitions):
                     producer.add(name, None, b"x" * RECORD_BYTES, partition=partition)
             producer.flush()
-        return nothing(broker)
+        return nothing(broker, CHECKPOINT_S)
 
     return measure
 
@@ -97,6 +101,8 @@ def with_connections(broker: Kbroker) -> Figures:
 def with_members(broker: Kbroker) -> Figures:
     with client(broker) as cluster:
         create_topics(cluster, {"work": TopicSpec(MANY)})
+        # The internal topic is created when the coordinator is looked up.
+        cluster.find_coordinator("group")
     members = [ConsumerMember("group", "work") for _ in range(MANY)]
     connections = Connections(broker.port)
     connections.run(members, lambda: all(each.is_settled and each.partitions for each in members), HEARTBEAT_S)
@@ -105,15 +111,16 @@ def with_members(broker: Kbroker) -> Figures:
 
 
 def with_records(codec: int) -> Callable[[Kbroker], Figures]:
-    """Return a case with records whose values are like JSON: half of each is the same in all."""
+    """Return a case with records whose values are like JSON: half of each is the same in all, half are digits."""
 
     def measure(broker: Kbroker) -> Figures:
         before = disk_bytes(broker)
         with client(broker) as cluster:
             create_topics(cluster, {"records": TopicSpec(1)})
             producer = BlockingProducer(cluster, codec=codec)
-            for index in range(RECORDS):
-                producer.add("records", None, b"%0*x" % (RECORD_BYTES, hash((index, codec)) & (1 << 200) - 1))
+            random = Random(0)
+            for _ in range(RECORDS):
+                producer.add("records", None, SAME + random.randbytes(RECORD_BYTES // 4).hex().encode())
             producer.flush()
         figures = nothing(broker)
         return {**figures, "disk": (figures["disk"] - before) / RECORDS}

@@ -131,6 +131,14 @@ def test_without_idempotence_batches_have_no_sequence_and_errors_are_retried_as_
         producer.flush()
 
 
+def test_a_broker_that_gets_no_producer_ids_may_have_a_full_disk(start: Open) -> None:
+    producer, leader = start(delivery_for_s=-1.0)
+    leader.init_errors = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    producer.add_values("t", [b"a"])
+    with pytest.raises(BrokerError, match="produce: the broker gets no producer ids; maybe no broker can write"):
+        producer.flush()
+
+
 def test_a_key_has_the_partition_of_kafkas_partitioner(start: Open) -> None:
     producer, leader = start(partitions=10)
     for key in (b"a", b"user-17", b""):

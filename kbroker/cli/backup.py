@@ -25,7 +25,6 @@ from kbroker.cli.common.output import print_json, print_note
 from kbroker.cli.common.values import count_text, format_size
 from kbroker.cli.start.directories import is_locked
 from kbroker.runtime.real_disk import RealDisk, lock_owner
-from kbroker.runtime.system import raise_descriptor_limit
 from kbroker.storage import file_names
 
 MANIFEST = "backup.json"
@@ -61,6 +60,8 @@ def backup(
 
     Example: kbroker backup /var/lib/kbroker /backup/2026-12-01
     """
+    from kbroker.runtime.system import raise_descriptor_limit
+
     directory = directory.rstrip("/") or "/"
     if not os.path.isdir(f"{directory}/{COORDINATION}"):
         raise CliError(

@@ -80,7 +80,7 @@ def backup(
             files = [_open(directory, path, stack) for path in _paths(directory)]
         paused_ms = round((time.monotonic() - began_s) * 1000)
         total = sum(file.size for file in files)
-        print_note(f"the broker was paused for {paused_ms} ms; copying {format_size(total)}")
+        print_note(f"{directory} was paused for {paused_ms} ms; copying {format_size(total)}")
         rows = [
             {"path": file.path, "size": file.size, "mode": file.mode, "crc32": _copy(file, f"{target}/{file.path}")}
             for file in files
@@ -149,7 +149,10 @@ def _paused(directory: str) -> Iterator[float]:
         began_s = time.monotonic()
         for pid in owners:
             stack.callback(_resume, pid)
-            os.kill(pid, signal.SIGSTOP)
+            try:
+                os.kill(pid, signal.SIGSTOP)
+            except PermissionError:
+                raise CliError(f"process {pid} is of another user: run this as the broker's user") from None
         for pid in owners:
             while not _is_stopped(pid):
                 if time.monotonic() > began_s + STOP_S:
@@ -159,13 +162,18 @@ def _paused(directory: str) -> Iterator[float]:
 
 
 def _resume(pid: int) -> None:
-    with suppress(ProcessLookupError):
+    # It has ended, or is of another user and was not paused.
+    with suppress(OSError):
         os.kill(pid, signal.SIGCONT)
 
 
 def _is_stopped(pid: int) -> bool:
     """Return whether all threads of a process are stopped."""
-    stats = [Path(task.path, "stat").read_text() for task in os.scandir(f"/proc/{pid}/task")]
+    try:
+        stats = [Path(task.path, "stat").read_text() for task in os.scandir(f"/proc/{pid}/task")]
+    except OSError:
+        # A thread has ended meanwhile.
+        return False
     return all(stat.rpartition(")")[2].split()[0] in "Tt" for stat in stats)
 
 

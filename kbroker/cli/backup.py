@@ -24,7 +24,6 @@ from kbroker.cli.common.options import AsJson, argument
 from kbroker.cli.common.output import print_json, print_note
 from kbroker.cli.common.values import count_text, format_size
 from kbroker.cli.start.directories import is_locked
-from kbroker.runtime.real_disk import RealDisk, lock_owner
 from kbroker.storage import file_names
 
 MANIFEST = "backup.json"
@@ -60,6 +59,7 @@ def backup(
 
     Example: kbroker backup /var/lib/kbroker /backup/2026-12-01
     """
+    from kbroker.runtime.real_disk import RealDisk  # with asyncio
     from kbroker.runtime.system import raise_descriptor_limit
 
     directory = directory.rstrip("/") or "/"
@@ -101,6 +101,8 @@ def restore(
 
     Example: kbroker restore /backup/2026-12-01 /var/lib/kbroker
     """
+    from kbroker.runtime.real_disk import RealDisk  # with asyncio
+
     rows = _read_manifest(source)
     os.makedirs(directory, exist_ok=True)
     if os.listdir(directory):
@@ -131,6 +133,8 @@ def _paused(directory: str) -> Iterator[float]:
 
     Yields when the pause began. If no process runs, none can start meanwhile.
     """
+    from kbroker.runtime.real_disk import RealDisk, lock_owner  # with asyncio
+
     with ExitStack() as stack:
         owners = []
         for lock in sorted(Path(directory).glob(f"**/{file_names.LOCK}")):

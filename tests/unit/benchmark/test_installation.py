@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from scripts.benchmark.install import Size, size_rows, sizes
+from scripts.installation import Size, size_rows, sizes
 
 
 def test_the_size_of_each_package(tmp_path: Path) -> None:

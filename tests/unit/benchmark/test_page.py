@@ -46,7 +46,20 @@ def test_rows_that_are_not_comparable_are_removed(intro: str, heading: str, page
 
 
 @pytest.mark.parametrize(
-    "name", ["clients", "cluster", "groups", "moves", "scaling", "capacity", "system-calls", "profile", "growth"]
+    "name",
+    [
+        "clients",
+        "cluster",
+        "groups",
+        "moves",
+        "scaling",
+        "capacity",
+        "system-calls",
+        "profile",
+        "growth",
+        "install",
+        "install-size",
+    ],
 )
 def test_the_page_has_each_section(name: str, tmp_path: Path) -> None:
     copy = tmp_path / "page.md"

@@ -17,6 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 BOOTSTRAP = os.environ.get("KBROKER_BOOTSTRAP", "127.0.0.1:9092")
 INSTANCE = os.environ.get("INSTANCE", "enrichment-1")  # another one for each process that runs at the same time
 BATCH = int(os.environ.get("BATCH", "500"))  # records of a transaction, at most
+TIMEOUT_S = int(os.environ.get("TIMEOUT_S", "60"))  # of a transaction
 SETTINGS = {
     "bootstrap.servers": BOOTSTRAP,
     "isolation.level": "read_committed",
@@ -95,7 +96,7 @@ def main() -> None:
         member = consumer.consumer_group_metadata()  # the member that has read these orders
         customers.refresh()
         # librdkafka 2.16 may never return after the broker was away. SIGALRM ends the process then; start it again.
-        signal.alarm(60)
+        signal.alarm(TIMEOUT_S)
         producer.begin_transaction()
         try:
             for order in orders:

@@ -87,10 +87,19 @@ def test_each_order_is_enriched_once_though_the_program_is_killed(system: System
         program.kill()
     kafka.produce("customers", [(b"new", b'{"name": "new"}')])
     kafka.produce("orders", [(b"new", b'{"id": 3000}')], partition=0)
-    program = system.start("enrichment/enrich.py", BATCH="100")
-    eventually(lambda: len(system.values("enriched")) >= 3_001, "all results")
+    programs = [system.start("enrichment/enrich.py", BATCH="100", TIMEOUT_S="10")]
+    programs[0].wait_for("enriched", 2)
+    kafka.kill()
+    kafka.start()
+
+    def are_all_enriched() -> bool:
+        if programs[-1].has_ended():  # a supervisor starts it again
+            programs.append(system.start("enrichment/enrich.py", BATCH="100", TIMEOUT_S="30"))
+        return len(system.values("enriched")) >= 3_001
+
+    eventually(are_all_enriched, "all results")
     kafka.wait_group("enrichment", lag=0, topic="orders")
-    program.stop()
+    programs[-1].stop()
 
     for part in range(3):
         expected = [({"id": json.loads(value)["id"]}, customers.get(key)) for key, value in orders[part::3]]

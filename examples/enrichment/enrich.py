@@ -17,6 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 BOOTSTRAP = os.environ.get("KBROKER_BOOTSTRAP", "127.0.0.1:9092")
 INSTANCE = os.environ.get("INSTANCE", "enrichment-1")  # another one for each process that runs at the same time
 BATCH = int(os.environ.get("BATCH", "500"))  # records of a transaction, at most
+TIMEOUT_S = int(os.environ.get("TIMEOUT_S", "60"))  # of a transaction
 SETTINGS = {
     "bootstrap.servers": BOOTSTRAP,
     "isolation.level": "read_committed",
@@ -88,14 +89,14 @@ def main() -> None:
     consumer.subscribe(["orders"])
     while not stopping.is_set():
         orders = consumer.consume(BATCH, timeout=0.5)
-        failures = [order.error() for order in orders if order.error()]
-        if any(error.fatal() or not error.retriable() for error in failures):
-            raise KafkaException(failures[0])
-        orders = [order for order in orders if not order.error()]
+        if error := next((order.error() for order in orders if order.error()), None):
+            raise KafkaException(error)
         if not orders:
             continue
         member = consumer.consumer_group_metadata()  # the member that has read these orders
         customers.refresh()
+        # librdkafka 2.16 may never return after the broker was away. SIGALRM ends the process then; start it again.
+        signal.alarm(TIMEOUT_S)
         producer.begin_transaction()
         try:
             for order in orders:
@@ -109,6 +110,7 @@ def main() -> None:
             producer.abort_transaction()
             rewind(consumer)
         else:
+            signal.alarm(0)
             print(f"enriched {len(orders)} orders", flush=True)
     consumer.close()
     customers.close()

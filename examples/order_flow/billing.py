@@ -77,10 +77,13 @@ def main() -> None:
     )
     producer = Producer({**servers, "transactional.id": INSTANCE})  # fences an instance of this name
     consumer.subscribe(policy.topics)
+    retrying = RetryingConsumer(consumer, producer, policy, not_retryable=(OrderRejected,), exactly_once=True)
     try:
-        RetryingConsumer(consumer, producer, policy, not_retryable=(OrderRejected,), exactly_once=True).run(
-            bill, stopping.is_set
-        )
+        while not stopping.is_set():
+            # librdkafka 2.16 may never return after the broker was away. SIGALRM ends the process when the group gives
+            # up as well (max.poll.interval.ms); start it again.
+            signal.alarm(300)
+            retrying.poll(bill)
     finally:
         consumer.close()
 

@@ -83,6 +83,9 @@ class Program:
 
         eventually(is_there, f"{count} times {text!r} in {self._log}", interval=0.01)
 
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def kill(self) -> None:
         """kill -9: no handler runs."""
         self._process.kill()
@@ -91,10 +94,6 @@ class Program:
     def stop(self) -> None:
         """Send SIGTERM. Fails unless the program ends cleanly."""
         self._process.send_signal(signal.SIGTERM)
-        assert self._process.wait(DEADLINE_S) == 0, self.lines()
-
-    def wait(self) -> None:
-        """Wait until the program ends by itself. Fails unless it succeeds."""
         assert self._process.wait(DEADLINE_S) == 0, self.lines()
 
     def end(self) -> None:

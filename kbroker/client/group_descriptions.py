@@ -15,12 +15,20 @@ from kbroker.client.groups import (
     fetched_offsets,
     groups_by_coordinator,
 )
+from kbroker.common import TopicPartition
 from protocol.apis import ApiKey
 from protocol.client import UnsupportedVersionError
 from protocol.errors import ErrorCode, MalformedError
 from protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
-from protocol.messages.k15_groups import DescribedGroupMember, DescribeGroupsRequest, DescribeGroupsResponse
+from protocol.messages.k15_groups import (
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 from protocol.messages.k68_consumer_groups import (
     ConsumerGroupDescribeAssignment,
     ConsumerGroupDescribeMember,
@@ -208,7 +216,8 @@ def _partitions(assignment: ConsumerGroupDescribeAssignment | DescribedAssignmen
 class GroupOverview(NamedTuple):
     """A group without details. None stands for what its coordinator does not report.
 
-    `lag`: of the partitions with a committed offset, those of a share group with a start offset.
+    `lags`: by partition with a committed offset, of a share group with a start offset; None where the partition has no
+    leader that responds, or does not exist any more.
     """
 
     group_id: str
@@ -216,7 +225,13 @@ class GroupOverview(NamedTuple):
     state: str | None
     protocol: str | None
     members: int | None
-    lag: int | None
+    lags: Mapping[TopicPartition, int | None]
+
+    @property
+    def lag(self) -> int | None:
+        """The lag of all partitions together, None if none is known."""
+        known = [lag for lag in self.lags.values() if lag is not None]
+        return sum(known) if known else None
 
 
 # By type, the request that describes groups.
@@ -226,14 +241,18 @@ _DESCRIBE_REQUESTS: Mapping[str, tuple[Callable[[list[str]], Message], type[Any]
     SHARE: (lambda ids: ShareGroupDescribeRequest(group_ids=ids), ShareGroupDescribeResponse),
     STREAMS: (lambda ids: StreamsGroupDescribeRequest(group_ids=ids), StreamsGroupDescribeResponse),
 }
-MAX_GROUPS = 100  # per request
+# Per request: other clients of the broker wait for no longer than it takes.
+MAX_GROUPS = 25
 # A coordinator that does not respond within this time is probably down.
 OVERVIEW_TIMEOUT_S = 10.0
 
 
-def group_overviews(cluster: ClusterClient) -> list[GroupOverview]:
-    """Return all groups. Each coordinator gets a few requests for MAX_GROUPS groups, each leader one for all."""
-    listed = groups_by_coordinator(cluster)
+def group_overviews(cluster: ClusterClient, *, of_responding: bool = False) -> list[GroupOverview]:
+    """Return all groups. Each coordinator gets a few requests for MAX_GROUPS groups, each leader one for all.
+
+    With `of_responding`, the groups of coordinators that do not respond are missing; else that is an error.
+    """
+    listed = responding_groups(cluster) if of_responding else groups_by_coordinator(cluster)
     ids: dict[str, list[tuple[int, Sequence[str]]]] = {}
     for broker, groups in listed.items():
         for kind in _DESCRIBE_REQUESTS:
@@ -250,15 +269,25 @@ def group_overviews(cluster: ClusterClient) -> list[GroupOverview]:
     return [
         GroupOverview(
             group.group_id, group.group_type.lower() or None, group.group_state or None, group.protocol_type or None,
-            members.get(group.group_id), lags.get(group.group_id),
+            members.get(group.group_id), lags.get(group.group_id, {}),
         )
         for groups in listed.values()
         for group in groups
     ]  # fmt: skip
 
 
-def _lags(cluster: ClusterClient, ids: Iterable[tuple[int, Sequence[str]]]) -> dict[str, int]:
-    """Return the total lag by group, of those that have committed offsets. `ids`: coordinators with groups."""
+Lags = dict[str, dict[TopicPartition, int | None]]
+
+
+def responding_groups(cluster: ClusterClient) -> dict[int, list[ListedGroup]]:
+    """Return the groups of each broker that responds."""
+    requests = [(broker, ListGroupsRequest()) for broker in cluster.broker_ids()]
+    responses = cluster.request_all(requests, ListGroupsResponse, OVERVIEW_TIMEOUT_S)
+    return {broker: response.groups for broker, response in responses}
+
+
+def _lags(cluster: ClusterClient, ids: Iterable[tuple[int, Sequence[str]]]) -> Lags:
+    """Return the lags by group, of those that have committed offsets. `ids`: coordinators with groups."""
     if cluster.version(ApiKey.OFFSET_FETCH) >= FIRST_WITH_GROUPS:
         requests = [
             (broker, OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=each, topics=None) for each in chunk]))
@@ -274,14 +303,13 @@ def _lags(cluster: ClusterClient, ids: Iterable[tuple[int, Sequence[str]]]) -> d
     else:
         committed = {group: committed_offsets(cluster, group) for _, chunk in ids for group in chunk}
     ends = latest_offsets(cluster, {partition for offsets in committed.values() for partition in offsets})
-    lags = {
-        group: [max(0, ends[partition] - offset) for partition, offset in offsets.items() if partition in ends]
+    return {
+        group: {tp: max(0, ends[tp] - offset) if tp in ends else None for tp, offset in offsets.items()}
         for group, offsets in committed.items()
     }
-    return {group: sum(known) for group, known in lags.items() if known}
 
 
-def _share_lags(cluster: ClusterClient, ids: Iterable[tuple[int, Sequence[str]]]) -> dict[str, int]:
+def _share_lags(cluster: ClusterClient, ids: Iterable[tuple[int, Sequence[str]]]) -> Lags:
     requests = [
         (
             broker,
@@ -291,13 +319,12 @@ def _share_lags(cluster: ClusterClient, ids: Iterable[tuple[int, Sequence[str]]]
         )
         for broker, chunk in ids
     ]
-    lags = {}
-    for _, response in cluster.request_all(requests, DescribeShareGroupOffsetsResponse, OVERVIEW_TIMEOUT_S):
-        for group in response.groups:
-            offsets = {} if group.error_code else described_share_offsets(group)
-            if known := [lag for _, lag in offsets.values() if lag is not None]:
-                lags[group.group_id] = sum(known)
-    return lags
+    return {
+        group.group_id: {partition: lag for partition, (_, lag) in described_share_offsets(group).items()}
+        for _, response in cluster.request_all(requests, DescribeShareGroupOffsetsResponse, OVERVIEW_TIMEOUT_S)
+        for group in response.groups
+        if not group.error_code
+    }
 
 
 # The group does not exist, is of another kind, or the broker serves none of this kind.

@@ -22,9 +22,9 @@ from kbroker.cli.groups.reset_offsets import (
     parse_plan,
     plan_group,
 )
+from kbroker.client.admin import latest_offsets
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.group_descriptions import SHARE, GroupDescription, describe_group
-from kbroker.client.group_summaries import GroupSummary, log_ends, summarize_groups
+from kbroker.client.group_descriptions import SHARE, GroupDescription, GroupOverview, describe_group, group_overviews
 from kbroker.client.groups import committed_offsets, share_offsets
 from kbroker.common import TopicPartition
 from kbroker.console.kafka import Samples
@@ -35,12 +35,12 @@ from protocol.errors import ErrorCode
 WIDTH, HEIGHT, MARGIN = 600, 100, 5
 
 
-async def read_groups(request: Request) -> list[GroupSummary]:
+async def read_groups(request: Request) -> list[GroupOverview]:
     """Return all groups, those with the largest lag first, and remember their lags."""
     state = console(request)
-    found = await state.kafka.cached(summarize_groups)
+    found = await state.kafka.cached(group_overviews, of_responding=True)
     state.lags.add({group.group_id: group.lag for group in found if group.lag is not None})
-    return found
+    return sorted(found, key=lambda group: (-(group.lag or 0), group.group_id))
 
 
 async def groups(request: Request) -> Response:
@@ -48,7 +48,7 @@ async def groups(request: Request) -> Response:
 
 
 class GroupDetails(NamedTuple):
-    """`offsets`: rows with topic, partition, end and lag; start of a share group, else committed and the member."""
+    """`offsets`: see lag_table; with start_offset in a share group, and without members."""
 
     description: GroupDescription
     offsets: Sequence[Mapping[str, Any]]
@@ -60,11 +60,17 @@ def read_group(cluster: ClusterClient, group_id: str) -> GroupDetails:
     raise_error(group.error_code, group.error_message, f"group {group_id}: ")
     if group.type == SHARE:
         starts = share_offsets(cluster, group_id)
-        ends = log_ends(cluster, starts)
+        ends = latest_offsets(cluster, starts)
         return GroupDetails(
             group,
             [
-                {"topic": tp.topic, "partition": tp.partition, "start": start, "end": ends.get(tp), "lag": lag}
+                {
+                    "topic": tp.topic,
+                    "partition": tp.partition,
+                    "start_offset": start,
+                    "latest_offset": ends.get(tp),
+                    "lag": lag,
+                }
                 for tp, (start, lag) in sorted(starts.items())
             ],
         )
@@ -75,9 +81,8 @@ def read_group(cluster: ClusterClient, group_id: str) -> GroupDetails:
         for topic, indexes in member.assignment.items()
         for index in indexes
     }
-    ends = log_ends(cluster, {*committed, *owners})
-    known = {TopicPartition(*partition): end for partition, end in ends.items()}
-    return GroupDetails(group, lag_table(committed, known, owners))
+    ends = latest_offsets(cluster, {*committed, *owners})
+    return GroupDetails(group, lag_table(committed, ends, owners))
 
 
 async def one(request: Request) -> Response:

@@ -277,7 +277,10 @@ def test_an_overview_of_groups_takes_few_requests(start: Start, version: int) ->
             topics=[ListOffsetsTopicResponse(name="t", partitions=[latest])]
         ),
     }
-    assert group_overviews(client) == [GroupOverview(each, None, None, None, 1, 3) for each in ids]
+    lags = {TopicPartition("t", 0): 3}
+    overviews = group_overviews(client)
+    assert overviews == [GroupOverview(each, None, None, None, 1, lags) for each in ids]
+    assert [overview.lag for overview in overviews] == [3, 3, 3]
     names = [type(request).__name__.removesuffix("Request") for request in broker.requests]
     counts = {name: names.count(name) for name in ("ListGroups", "DescribeGroups", "OffsetFetch", "ListOffsets")}
     assert counts == {"ListGroups": 1, "DescribeGroups": 1, "OffsetFetch": 1 if version > 7 else 3, "ListOffsets": 1}

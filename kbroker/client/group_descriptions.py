@@ -1,34 +1,16 @@
-"""Descriptions of groups of all kinds, each of which has an API of its own; and an overview of all groups.
+"""Descriptions of groups of all kinds, each of which has an API of its own.
 
 Functions raise BrokerUnreachable and BrokerError.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kbroker.client.admin import chunks, latest_offsets
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.groups import (
-    FIRST_WITH_GROUPS,
-    committed_offsets,
-    described_share_offsets,
-    fetched_offsets,
-    groups_by_coordinator,
-)
-from kbroker.common import TopicPartition
-from protocol.apis import ApiKey
 from protocol.client import UnsupportedVersionError
 from protocol.errors import ErrorCode, MalformedError
 from protocol.messages.consumer_protocol import ConsumerProtocolAssignment
-from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
-from protocol.messages.k15_groups import (
-    DescribedGroupMember,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    ListedGroup,
-    ListGroupsRequest,
-    ListGroupsResponse,
-)
+from protocol.messages.k15_groups import DescribedGroupMember, DescribeGroupsRequest, DescribeGroupsResponse
 from protocol.messages.k68_consumer_groups import (
     ConsumerGroupDescribeAssignment,
     ConsumerGroupDescribeMember,
@@ -48,11 +30,6 @@ from protocol.messages.k88_streams_groups import (
     DescribedStreamsGroupMember,
     StreamsGroupDescribeRequest,
     StreamsGroupDescribeResponse,
-)
-from protocol.messages.k90_share_group_offsets import (
-    DescribeShareGroupOffsetsRequest,
-    DescribeShareGroupOffsetsRequestGroup,
-    DescribeShareGroupOffsetsResponse,
 )
 from protocol.schema.codec import decode
 from protocol.schema.message import Message, message_info
@@ -211,120 +188,6 @@ def _description(
 
 def _partitions(assignment: ConsumerGroupDescribeAssignment | DescribedAssignment) -> Assignment:
     return {topic.topic_name: sorted(topic.partitions) for topic in assignment.topic_partitions}
-
-
-class GroupOverview(NamedTuple):
-    """A group without details. None stands for what its coordinator does not report.
-
-    `lags`: by partition with a committed offset, of a share group with a start offset; None where the partition has no
-    leader that responds, or does not exist any more.
-    """
-
-    group_id: str
-    type: str | None
-    state: str | None
-    protocol: str | None
-    members: int | None
-    lags: Mapping[TopicPartition, int | None]
-
-    @property
-    def lag(self) -> int | None:
-        """The lag of all partitions together, None if none is known."""
-        known = [lag for lag in self.lags.values() if lag is not None]
-        return sum(known) if known else None
-
-
-# By type, the request that describes groups.
-_DESCRIBE_REQUESTS: Mapping[str, tuple[Callable[[list[str]], Message], type[Any]]] = {
-    CLASSIC: (lambda ids: DescribeGroupsRequest(groups=ids), DescribeGroupsResponse),
-    CONSUMER: (lambda ids: ConsumerGroupDescribeRequest(group_ids=ids), ConsumerGroupDescribeResponse),
-    SHARE: (lambda ids: ShareGroupDescribeRequest(group_ids=ids), ShareGroupDescribeResponse),
-    STREAMS: (lambda ids: StreamsGroupDescribeRequest(group_ids=ids), StreamsGroupDescribeResponse),
-}
-# Per request: other clients of the broker wait for no longer than it takes.
-MAX_GROUPS = 25
-# A coordinator that does not respond within this time is probably down.
-OVERVIEW_TIMEOUT_S = 10.0
-
-
-def group_overviews(cluster: ClusterClient, *, of_responding: bool = False) -> list[GroupOverview]:
-    """Return all groups. Each coordinator gets a few requests for MAX_GROUPS groups, each leader one for all.
-
-    With `of_responding`, the groups of coordinators that do not respond are missing; else that is an error.
-    """
-    listed = responding_groups(cluster) if of_responding else groups_by_coordinator(cluster)
-    ids: dict[str, list[tuple[int, Sequence[str]]]] = {}
-    for broker, groups in listed.items():
-        for kind in _DESCRIBE_REQUESTS:
-            of_kind = [group.group_id for group in groups if (group.group_type.lower() or CLASSIC) == kind]
-            ids.setdefault(kind, []).extend((broker, chunk) for chunk in chunks(of_kind, MAX_GROUPS))
-    members: dict[str, int] = {}
-    for kind, (request, response_type) in _DESCRIBE_REQUESTS.items():
-        requests = [(broker, request(list(chunk))) for broker, chunk in ids[kind]]
-        for _, response in cluster.request_all(requests, response_type, OVERVIEW_TIMEOUT_S):
-            members |= {group.group_id: len(group.members) for group in response.groups if not group.error_code}
-    lags = _share_lags(cluster, ids[SHARE]) | _lags(
-        cluster, [chunk for kind, of_kind in ids.items() if kind != SHARE for chunk in of_kind]
-    )
-    return [
-        GroupOverview(
-            group.group_id, group.group_type.lower() or None, group.group_state or None, group.protocol_type or None,
-            members.get(group.group_id), lags.get(group.group_id, {}),
-        )
-        for groups in listed.values()
-        for group in groups
-    ]  # fmt: skip
-
-
-Lags = dict[str, dict[TopicPartition, int | None]]
-
-
-def responding_groups(cluster: ClusterClient) -> dict[int, list[ListedGroup]]:
-    """Return the groups of each broker that responds."""
-    requests = [(broker, ListGroupsRequest()) for broker in cluster.broker_ids()]
-    responses = cluster.request_all(requests, ListGroupsResponse, OVERVIEW_TIMEOUT_S)
-    return {broker: response.groups for broker, response in responses}
-
-
-def _lags(cluster: ClusterClient, ids: Iterable[tuple[int, Sequence[str]]]) -> Lags:
-    """Return the lags by group, of those that have committed offsets. `ids`: coordinators with groups."""
-    if cluster.version(ApiKey.OFFSET_FETCH) >= FIRST_WITH_GROUPS:
-        requests = [
-            (broker, OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=each, topics=None) for each in chunk]))
-            for broker, chunk in ids
-        ]
-        responses = cluster.request_all(requests, OffsetFetchResponse, OVERVIEW_TIMEOUT_S)
-        committed = {
-            group.group_id: fetched_offsets(group.group_id, group)
-            for _, response in responses
-            for group in response.groups
-            if not group.error_code
-        }
-    else:
-        committed = {group: committed_offsets(cluster, group) for _, chunk in ids for group in chunk}
-    ends = latest_offsets(cluster, {partition for offsets in committed.values() for partition in offsets})
-    return {
-        group: {tp: max(0, ends[tp] - offset) if tp in ends else None for tp, offset in offsets.items()}
-        for group, offsets in committed.items()
-    }
-
-
-def _share_lags(cluster: ClusterClient, ids: Iterable[tuple[int, Sequence[str]]]) -> Lags:
-    requests = [
-        (
-            broker,
-            DescribeShareGroupOffsetsRequest(
-                groups=[DescribeShareGroupOffsetsRequestGroup(group_id=each, topics=None) for each in chunk]
-            ),
-        )
-        for broker, chunk in ids
-    ]
-    return {
-        group.group_id: {partition: lag for partition, (_, lag) in described_share_offsets(group).items()}
-        for _, response in cluster.request_all(requests, DescribeShareGroupOffsetsResponse, OVERVIEW_TIMEOUT_S)
-        for group in response.groups
-        if not group.error_code
-    }
 
 
 # The group does not exist, is of another kind, or the broker serves none of this kind.

@@ -63,7 +63,7 @@ def show(
     static, _ = load_properties(options, os.environ)
     configs = start_configs(static) if bootstrap is None else running_configs(bootstrap, static)
     selected = [config for config in configs if everything or config.origin != DEFAULT_ORIGIN]
-    document = [{"name": config.name, "value": config.value, "from": config.origin} for config in selected]
+    document = [{"name": config.name, "value": config.value, "source": config.origin} for config in selected]
     print_rows(as_json, document, ("config", "value", "from"), selected)
 
 

@@ -25,7 +25,8 @@ from kbroker.cli.common.values import count_text, parse_choices, parse_topic_par
 from kbroker.cli.groups.reset_offsets import reset_offsets
 from kbroker.client.admin import latest_offsets
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.group_descriptions import SHARE, GroupDescription, GroupMember, describe_group, group_overviews
+from kbroker.client.group_descriptions import SHARE, GroupDescription, GroupMember, describe_group
+from kbroker.client.group_summaries import summarize_groups
 from kbroker.client.groups import committed_offsets, delete_group, delete_offsets, delete_share_offsets, share_offsets
 from kbroker.common import TopicPartition
 
@@ -57,7 +58,7 @@ def list_groups(
     states = parse_choices(state or (), STATES, "--state")
     types = parse_choices(kind or (), TYPES, "--type")
     with admin_client(bootstrap) as client:
-        overviews = group_overviews(client)
+        summaries = summarize_groups(client)
     rows = [
         {
             "group": group.group_id,
@@ -67,7 +68,7 @@ def list_groups(
             "member_count": group.members,
             "lag": group.lag,
         }
-        for group in sorted(overviews, key=lambda group: (group.lag is None, -(group.lag or 0), group.group_id))
+        for group in summaries
         if (not states or group.state in states) and (not types or group.type in types)
     ]
     columns = ("group", "type", "state", "protocol", "members", "lag")
@@ -113,7 +114,7 @@ def _description(client: ClusterClient, group_id: str) -> dict[str, Any]:
         "assignor": group.assignor,
         "epoch": group.epoch,
         "assignment_epoch": group.assignment_epoch,
-        "offsets": _share_offset_rows(client, group) if group.type == SHARE else _offset_rows(client, group),
+        "offsets": offset_rows(client, group),
         "members": [_member_json(member) for member in group.members],
         "error": None,
     }
@@ -129,7 +130,10 @@ def _member_json(member: GroupMember) -> dict[str, Any]:
     }
 
 
-def _offset_rows(client: ClusterClient, group: GroupDescription) -> list[dict[str, Any]]:
+def offset_rows(client: ClusterClient, group: GroupDescription) -> list[dict[str, Any]]:
+    """Return one row for each partition with an offset or a member: committed offset, or start offset, and lag."""
+    if group.type == SHARE:
+        return _share_offset_rows(client, group.group_id)
     committed = committed_offsets(client, group.group_id)
     owners = {
         TopicPartition(topic, index): member
@@ -140,9 +144,9 @@ def _offset_rows(client: ClusterClient, group: GroupDescription) -> list[dict[st
     return lag_table(committed, latest_offsets(client, set(committed) | set(owners)), owners)
 
 
-def _share_offset_rows(client: ClusterClient, group: GroupDescription) -> list[dict[str, Any]]:
+def _share_offset_rows(client: ClusterClient, group_id: str) -> list[dict[str, Any]]:
     """Return one row per partition with a start offset. Several members may have a partition: the rows name none."""
-    offsets = share_offsets(client, group.group_id)
+    offsets = share_offsets(client, group_id)
     log_ends = latest_offsets(client, set(offsets))
     return [
         {

@@ -67,7 +67,11 @@ def topic_figures(client: ClusterClient, topics: Sequence[MetadataTopic]) -> dic
 
     Each broker gets one request for sizes, and three for the offsets of up to 1,000 partitions.
     """
-    led = partitions_by_leader(topics)
+    begin = offsets_at_brokers(client, partitions_by_leader(topics), EARLIEST)
+    # A leader that does not respond is not asked again: each time would take seconds.
+    led: dict[int, list[Partition]] = {}
+    for leader, partition in begin:
+        led.setdefault(leader, []).append(partition)
     logs = describe_log_dirs(client, led)
     sizes = {
         partition: logs[leader].sizes[partition]
@@ -75,12 +79,9 @@ def topic_figures(client: ClusterClient, topics: Sequence[MetadataTopic]) -> dic
         for partition in partitions
         if leader in logs and partition in logs[leader].sizes
     }
-    begin, end = (
-        {partition: offset for (_, partition), offset in offsets_at_brokers(client, led, timestamp).items()}
-        for timestamp in (EARLIEST, LATEST)
-    )
+    end = offsets_at_brokers(client, led, LATEST)
+    counts = {key[1]: end[key] - offset for key, offset in begin.items() if key in end}
     newest = {partition: row.timestamp for (_, partition), row in rows_at_brokers(client, led, MAX_TIMESTAMP).items()}
-    counts = {partition: end[partition] - offset for partition, offset in begin.items() if partition in end}
     figures: dict[str, dict[str, int | None]] = {}
     for topic in topics:
         partitions = [(topic.name, row.partition_index) for row in topic.partitions]

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from kbroker.cli.common.client import partition_leaders, raise_error, select_partitions
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.values import parse_integer, parse_time_ms, parse_topic_partitions
-from kbroker.cli.groups.app import lag_table
+from kbroker.cli.groups.app import offset_rows
 from kbroker.cli.groups.reset_offsets import (
     INACTIVE_STATES,
     OffsetReset,
@@ -22,10 +22,9 @@ from kbroker.cli.groups.reset_offsets import (
     parse_plan,
     plan_group,
 )
-from kbroker.client.admin import latest_offsets
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.group_descriptions import SHARE, GroupDescription, GroupOverview, describe_group, group_overviews
-from kbroker.client.groups import committed_offsets, share_offsets
+from kbroker.client.group_descriptions import GroupDescription, describe_group
+from kbroker.client.group_summaries import GroupSummary, summarize_groups
 from kbroker.common import TopicPartition
 from kbroker.console.kafka import Samples
 from kbroker.console.rendering import CONFIRMED, confirmation, console, page, read_form, see_other
@@ -35,12 +34,12 @@ from protocol.errors import ErrorCode
 WIDTH, HEIGHT, MARGIN = 600, 100, 5
 
 
-async def read_groups(request: Request) -> list[GroupOverview]:
+async def read_groups(request: Request) -> list[GroupSummary]:
     """Return all groups, those with the largest lag first, and remember their lags."""
     state = console(request)
-    found = await state.kafka.cached(group_overviews, of_responding=True)
+    found = await state.kafka.cached(summarize_groups)
     state.lags.add({group.group_id: group.lag for group in found if group.lag is not None})
-    return sorted(found, key=lambda group: (-(group.lag or 0), group.group_id))
+    return found
 
 
 async def groups(request: Request) -> Response:
@@ -48,7 +47,7 @@ async def groups(request: Request) -> Response:
 
 
 class GroupDetails(NamedTuple):
-    """`offsets`: see lag_table; with start_offset in a share group, and without members."""
+    """`offsets`: the JSON of `kbroker groups describe`."""
 
     description: GroupDescription
     offsets: Sequence[Mapping[str, Any]]
@@ -58,31 +57,7 @@ def read_group(cluster: ClusterClient, group_id: str) -> GroupDetails:
     """Raises CliError."""
     group = describe_group(cluster, group_id)
     raise_error(group.error_code, group.error_message, f"group {group_id}: ")
-    if group.type == SHARE:
-        starts = share_offsets(cluster, group_id)
-        ends = latest_offsets(cluster, starts)
-        return GroupDetails(
-            group,
-            [
-                {
-                    "topic": tp.topic,
-                    "partition": tp.partition,
-                    "start_offset": start,
-                    "latest_offset": ends.get(tp),
-                    "lag": lag,
-                }
-                for tp, (start, lag) in sorted(starts.items())
-            ],
-        )
-    committed = committed_offsets(cluster, group_id)
-    owners = {
-        TopicPartition(topic, index): member
-        for member in group.members
-        for topic, indexes in member.assignment.items()
-        for index in indexes
-    }
-    ends = latest_offsets(cluster, {*committed, *owners})
-    return GroupDetails(group, lag_table(committed, ends, owners))
+    return GroupDetails(group, offset_rows(cluster, group))
 
 
 async def one(request: Request) -> Response:

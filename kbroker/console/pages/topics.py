@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from kbroker.client.group_descriptions import GroupOverview
+from kbroker.client.group_summaries import GroupSummary
 from kbroker.client.requests import check
 from kbroker.console.pages.groups import read_groups
 from kbroker.console.rendering import console, page
@@ -40,7 +40,7 @@ SORTS: dict[str, Callable[[TopicRow], Any]] = {
 }
 
 
-def readers(groups: list[GroupOverview]) -> dict[str, list[tuple[str, int | None]]]:
+def readers(groups: list[GroupSummary]) -> dict[str, list[tuple[str, int | None]]]:
     """Return the groups that have committed offsets, with their lag, by topic; those that lag most first."""
     found: dict[str, dict[str, list[int | None]]] = {}
     for group in groups:

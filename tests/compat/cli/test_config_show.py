@@ -17,7 +17,7 @@ def test_altered_configs_of_a_running_broker_are_shown(
 
     def show(*options: str) -> dict[str, tuple[str, str]]:
         listed = kbroker("config", "show", "--bootstrap", bootstrap, "--json", *options).json()
-        return {config["name"]: (config["value"], config["from"]) for config in listed}
+        return {config["name"]: (config["value"], config["source"]) for config in listed}
 
     node = show("--all")["node.id"][0]
     assert NAME not in show()

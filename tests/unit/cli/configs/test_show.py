@@ -48,7 +48,7 @@ def test_defaults_are_shown_with_all_only(capsys: pytest.CaptureFixture[str], mo
     assert cli.main(["config", "show", "--all", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert len(listed) == len(BROKER_CONFIGS)
-    assert {config["from"] for config in listed} == {"default"}
+    assert {config["source"] for config in listed} == {"default"}
 
 
 def described(name: str, value: str | None, source: str) -> dict[str, Any]:

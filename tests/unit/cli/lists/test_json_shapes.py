@@ -122,6 +122,8 @@ def test_the_same_thing_has_the_same_fields(filled: Run) -> None:
     assert group["lag"] == sum(row["lag"] for row in details["offsets"]) == 3
     [config] = rows("configs get topic orders")
     assert described["configs"][0].items() <= config.items()
+    for command in ("configs get topic orders --all", "configs list", "config show --all"):
+        assert all({"name", "value", "source"} <= row.keys() for row in rows(command)), command
     info, status = (filled(f"cluster {command} --json").json for command in ("info", "status"))
     common = info.keys() & status.keys() - {"brokers", "conditions"}
     assert len(common) == 5

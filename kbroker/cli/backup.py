@@ -24,8 +24,6 @@ from kbroker.cli.common.options import AsJson, argument
 from kbroker.cli.common.output import print_json, print_note
 from kbroker.cli.common.values import count_text, format_size
 from kbroker.cli.start.directories import is_locked
-from kbroker.runtime.real_disk import RealDisk, lock_owner
-from kbroker.runtime.system import raise_descriptor_limit
 from kbroker.storage import file_names
 
 MANIFEST = "backup.json"
@@ -61,6 +59,9 @@ def backup(
 
     Example: kbroker backup /var/lib/kbroker /backup/2026-12-01
     """
+    from kbroker.runtime.real_disk import RealDisk  # with asyncio
+    from kbroker.runtime.system import raise_descriptor_limit
+
     directory = directory.rstrip("/") or "/"
     if not os.path.isdir(f"{directory}/{COORDINATION}"):
         raise CliError(
@@ -79,7 +80,7 @@ def backup(
             files = [_open(directory, path, stack) for path in _paths(directory)]
         paused_ms = round((time.monotonic() - began_s) * 1000)
         total = sum(file.size for file in files)
-        print_note(f"the broker was paused for {paused_ms} ms; copying {format_size(total)}")
+        print_note(f"{directory} was paused for {paused_ms} ms; copying {format_size(total)}")
         rows = [
             {"path": file.path, "size": file.size, "mode": file.mode, "crc32": _copy(file, f"{target}/{file.path}")}
             for file in files
@@ -100,6 +101,8 @@ def restore(
 
     Example: kbroker restore /backup/2026-12-01 /var/lib/kbroker
     """
+    from kbroker.runtime.real_disk import RealDisk  # with asyncio
+
     rows = _read_manifest(source)
     os.makedirs(directory, exist_ok=True)
     if os.listdir(directory):
@@ -130,6 +133,8 @@ def _paused(directory: str) -> Iterator[float]:
 
     Yields when the pause began. If no process runs, none can start meanwhile.
     """
+    from kbroker.runtime.real_disk import RealDisk, lock_owner  # with asyncio
+
     with ExitStack() as stack:
         owners = []
         for lock in sorted(Path(directory).glob(f"**/{file_names.LOCK}")):
@@ -148,7 +153,10 @@ def _paused(directory: str) -> Iterator[float]:
         began_s = time.monotonic()
         for pid in owners:
             stack.callback(_resume, pid)
-            os.kill(pid, signal.SIGSTOP)
+            try:
+                os.kill(pid, signal.SIGSTOP)
+            except PermissionError:
+                raise CliError(f"process {pid} is of another user: run this as the broker's user") from None
         for pid in owners:
             while not _is_stopped(pid):
                 if time.monotonic() > began_s + STOP_S:
@@ -158,13 +166,18 @@ def _paused(directory: str) -> Iterator[float]:
 
 
 def _resume(pid: int) -> None:
-    with suppress(ProcessLookupError):
+    # It has ended, or is of another user and was not paused.
+    with suppress(OSError):
         os.kill(pid, signal.SIGCONT)
 
 
 def _is_stopped(pid: int) -> bool:
     """Return whether all threads of a process are stopped."""
-    stats = [Path(task.path, "stat").read_text() for task in os.scandir(f"/proc/{pid}/task")]
+    try:
+        stats = [Path(task.path, "stat").read_text() for task in os.scandir(f"/proc/{pid}/task")]
+    except OSError:
+        # A thread has ended meanwhile.
+        return False
     return all(stat.rpartition(")")[2].split()[0] in "Tt" for stat in stats)
 
 

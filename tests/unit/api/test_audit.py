@@ -1,10 +1,12 @@
 """The log and the audit log say what a request has changed, and who has sent it."""
 
 import logging
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from kbroker.api.audit import CHANGES
+from kbroker.api.audit import CHANGES, auditing
 from kbroker.api.dispatch import is_forwarded
 from kbroker.config.config_def import ConfigResourceType
 from protocol.apis import ALL_APIS, ApiKey
@@ -208,6 +210,21 @@ def test_group_offsets_transactions_and_delayed_records():
     changes = CHANGES[ApiKey.DELAYED_RECORDS]
     assert list(changes(request, cancelled)) == [("TOPIC:t", "1 delayed records of partition 3 cancelled")]
     assert list(changes(DelayedRecordsRequest(topic_name="t", operation=0), DelayedRecordsResponse())) == []
+
+
+@pytest.mark.parametrize(("peer_broker", "recorded"), [(None, 1), ((2, 7), 0)])
+def test_only_markers_of_clients_are_changes(peer_broker: tuple[int, int] | None, recorded: int):
+    marker = WritableTxnMarkerTopicResult(name="t", partitions=[WritableTxnMarkerPartitionResult(partition_index=2)])
+    response = WriteTxnMarkersResponse(markers=[WritableTxnMarkerResult(producer_id=7, topics=[marker])])
+    handle = auditing(ApiKey.WRITE_TXN_MARKERS, lambda services, context, request: response)
+    recorder, requester = Recorder(), ("User:ANONYMOUS", "127.0.0.1")
+    context = SimpleNamespace(
+        peer_broker=peer_broker, api_key=ApiKey.WRITE_TXN_MARKERS, client_id="client", requester=requester
+    )
+    request = WriteTxnMarkersRequest(markers=[WritableTxnMarker(producer_id=7, transaction_result=True)])
+    services: Any = SimpleNamespace(audit=recorder)
+    assert handle(services, context, request) is response
+    assert len(recorder.changes()) == recorded
 
 
 @async_test

@@ -2,6 +2,9 @@
 
 import json
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,3 +112,47 @@ def test_a_damaged_backup_is_refused(
     with pytest.raises(CliError, match=message):
         restore(str(copy), str(tmp_path / "new"))
     assert not (tmp_path / "new").exists() or not os.listdir(tmp_path / "new")
+
+
+# Locks a data directory as a broker does, and writes to one file after the other.
+WRITER = """
+import sys
+from kbroker.runtime.real_disk import RealDisk
+directory = sys.argv[1]
+lock = RealDisk().lock(directory + "/.lock")
+files = [open(directory + name, "ab", buffering=0) for name in ("/a-0/log", "/z-0/log")]
+while True:
+    for file in files:
+        file.write(b".")
+"""
+
+
+def test_all_files_are_from_one_moment(data: Path, tmp_path: Path) -> None:
+    """The files between them take so long to open that the writer would have written much more to one of them."""
+    logs = [data / "a-0/log", data / "z-0/log"]
+    for log in logs:
+        log.parent.mkdir()
+        for index in range(500):
+            (log.parent / f"{index}").touch()
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(data)])
+    try:
+        until(lambda: all(log.exists() and log.stat().st_size > 100 for log in logs), "it writes")
+        # The writer may not have run during one of them.
+        for number in range(5):
+            backup(str(data), str(tmp_path / f"copy-{number}"))
+            first, last = ((tmp_path / f"copy-{number}" / log.relative_to(data)).stat().st_size for log in logs)
+            assert 0 <= first - last <= 1
+            size = logs[0].stat().st_size
+            assert size >= first > 100
+            until(lambda size=size: logs[0].stat().st_size > size, "it goes on")
+    finally:
+        process.kill()
+        process.wait()
+    restore(str(tmp_path / "copy-4"), str(tmp_path / "new"))
+
+
+def until(condition: Callable[[], object], description: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, description
+        time.sleep(0.01)

@@ -98,7 +98,7 @@ def read(bootstrap: str, topic: str, selects: bool) -> Read:
 
 def in_process(bootstrap: str, topic: str, selects: bool) -> Read:
     """Call `read` in a new process."""
-    command = [sys.executable, "-m", "scripts.benchmark.views", "--read", bootstrap, topic, str(int(selects))]
+    command = [sys.executable, "-m", "scripts.benchmark.queues.views", "--read", bootstrap, topic, str(int(selects))]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return Read(*json.loads(done.stdout))
 

@@ -177,7 +177,7 @@ class Bystander:
     """Its latencies in ms, each with when it began (s of the monotonic clock)."""
 
     def __init__(self, peer: Peer) -> None:
-        command = [sys.executable, "-m", "scripts.benchmark.delayed", "--bystander", str(peer.port)]
+        command = [sys.executable, "-m", "scripts.benchmark.queues.delayed", "--bystander", str(peer.port)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def end(self) -> list[tuple[float, float]]:

@@ -16,10 +16,10 @@ import pytest
 
 from scripts.ports import free_ports
 from tests.compat.cli.conftest import COMMAND, Kbroker
-from tests.compat.cli.terminal import Terminal, is_shown, steps
+from tests.compat.cli.docs.terminal import Terminal, is_shown, steps
 from tests.compat.support import BrokerProcess, eventually, need_own_broker
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 # Commands that are not run here, for what they need or what ran before.
 SKIPPED = re.compile(
     r"^(docker|export|kcat|spark-shell|\.|scala)|pip install|kbroker (archive|replay) "

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 # What differs from run to run: times, ids, ports, sizes, batches of a producer, what `doctor` warns of.
 VOLATILE = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?|\b\d{13}\b|\b[\w-]{22}\b|:\d{4,5}\b|\b[\d.]+ (bytes|[KMG]iB)\b"

@@ -44,6 +44,8 @@ def start(options: StartOptions) -> int:
         logging.basicConfig(level=options.log_level.upper(), handlers=[handler])
         properties = _load_properties(options, handler)
         if options.dev or options.control or options.control_insecure_host:
+            if options.console is not None:
+                raise usage_error("--console goes without --dev: start `kbroker console` beside it")
             from kbroker.cli.start.dev import run_dev
 
             return run_dev(options, properties)

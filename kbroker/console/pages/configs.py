@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from kbroker.cli.common.errors import CliError, usage_error
-from kbroker.cli.common.values import format_duration, format_size, parse_duration_ms, parse_size
+from kbroker.cli.common.values import format_duration, format_size, parse_configs
 from kbroker.cli.configs.app import own_configs, select_configs, value_text
 from kbroker.cli.configs.requests import (
     ALL_BROKERS,
@@ -167,10 +167,8 @@ def preview(cluster: ClusterClient, resource: Resource, change: ConfigChange) ->
 
 def without_unit(config: Config, text: str) -> str:
     """Return milliseconds for a duration such as 5d, and bytes for a size such as 1GiB. Raises CliError."""
-    unit, text = unit_of(config), text.strip()
-    if unit is None or text.lstrip("-").isdecimal():
-        return text
-    return str(parse_duration_ms(text) if unit == "ms" else parse_size(text))
+    name = config["name"]
+    return parse_configs([f"{name}={text.strip()}"])[name]
 
 
 def value_after(resource: Resource, config: Config, change: ConfigChange) -> str | None:

@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from kbroker.cli.common.client import partition_leaders, raise_error
 from kbroker.cli.common.errors import CliError
+from kbroker.cli.common.partitions import partitions_text
 from kbroker.cli.common.values import INT32, INT64, format_duration, parse_duration_ms
 from kbroker.cli.transactions.app import description_json
 from kbroker.cli.transactions.hanging import abort_marker, fence_producer, hanging_transactions, write_marker
@@ -75,7 +76,7 @@ async def transactions(request: Request) -> Response:
     found = await console(request).kafka.cached(read_transactions)
     return page(
         request, "transactions.html", found=found, idle_states=IDLE_STATES, duration=format_duration,
-        default_idle=DEFAULT_IDLE,
+        partitions_text=partitions_text,
     )  # fmt: skip
 
 
@@ -95,10 +96,9 @@ async def terminate(request: Request) -> Response:
     if CONFIRMED in form:
         kafka.forget()
         return see_other("/transactions")
-    partitions = [f"{topic}: {', '.join(map(str, indexes))}" for topic, indexes in found["partitions"].items()]
     return confirmation(
         request, f"Abort the transaction of {transactional_id}", ("state", "producer", "open since", "partitions"),
-        [[found["state"], found["producer_id"], iso_time(found["start_ms"]), "; ".join(partitions)]],
+        [[found["state"], found["producer_id"], iso_time(found["start_ms"]), partitions_text(found["partitions"])]],
         verb="Abort and fence the producer", fields={"id": transactional_id}, back="/transactions",
         notes=["The producer is fenced: its application gets an error, and has to begin again."],
     )  # fmt: skip

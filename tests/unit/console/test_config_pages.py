@@ -76,7 +76,7 @@ def test_operations(kafka: Broker, browser: Browser, operation: str, value: str,
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"config": "retention.ms", "operation": "SET", "value": "soon"}, "expected a duration such as"),
+        ({"config": "retention.ms", "operation": "SET", "value": "1x"}, "expected a whole number or, for example, 7d"),
         ({"config": "segment.bytes", "operation": "SET", "value": "1"}, "INVALID_CONFIG"),
         ({"config": "retention.mss", "operation": "SET", "value": "1"}, "did you mean retention.ms?"),
         ({"config": "retention.ms", "operation": "set", "value": "1"}, "an operation is one of SET, DELETE"),

@@ -21,6 +21,7 @@ from kbroker.cli.start import console_process
         (["console", "-b", ","], 2, "--bootstrap is empty"),
         (["start", "--console", "0.0.0.0:1"], 2, "can be reached from other machines: use 127.0.0.1"),
         (["start", "--console", "8080"], 2, "--console must be HOST:PORT, not '8080'"),
+        (["start", "--dev", "--console", "127.0.0.1:0"], 2, "--console goes without --dev"),
     ],
 )
 def test_wrong_usage(args: list[str], status: int, error: str, capsys: pytest.CaptureFixture[str]) -> None:

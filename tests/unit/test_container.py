@@ -92,7 +92,11 @@ def port() -> Iterator[int]:
 
 def is_healthy(metrics: str, *options: str) -> bool:
     """Run the health check for a process with these options."""
-    with subprocess.Popen([sys.executable, "-c", "input()", *options], stdin=subprocess.PIPE) as broker:
+    program, pipe = "print(flush=True); input()", subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program, *options], stdin=pipe, stdout=pipe) as broker:
+        assert broker.stdout is not None
+        # Only then does the kernel show its command line for certain.
+        broker.stdout.readline()
         done = subprocess.run(
             [DOCKER / "healthcheck", str(broker.pid)],
             env=os.environ | {"KBROKER_METRICS_LISTENER": metrics}, capture_output=True, text=True,

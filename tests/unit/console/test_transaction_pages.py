@@ -59,7 +59,7 @@ def test_an_open_transaction_is_listed_and_aborted(kafka: Broker, browser: Brows
         page = browser.open("/transactions")
         assert id_ not in page
         [row, idle] = rows(page, "transactions")
-        assert (row[0], row[1], row[7].rpartition("-")[0]) == (id_, "Ongoing", topic)
+        assert (row[0], row[1], row[7].rpartition(":")[0]) == (id_, "Ongoing", topic)
         assert (idle[:3], idle[8]) == (["idle", "Empty", "-"], "")
         preview = browser.preview("/transactions/terminate", id=id_)
         assert rows(preview, "preview")[0][0] == "Ongoing"

@@ -210,10 +210,10 @@ def test_each_task_has_a_result_though_a_worker_dies(system: System) -> None:
     worker.wait_for("tasks-0@21, attempt 1: failed")
     eventually(lambda: kafka.consume("dlq.tasks"), "the dead letter of what is not a task")
 
-    first.kill()
-    slow.unlink()
+    slow.unlink()  # before the kill, after which the other worker opens it at once
     slow.write_text("slow")
     late.write_text("late")
+    first.kill()
     expected = {path.name: sha256(path.read_bytes()).hexdigest() for path in [*files, slow, late]}
 
     def are_all_done() -> bool:

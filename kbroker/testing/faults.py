@@ -83,7 +83,7 @@ class Fault:
     with the removal of the fault.
     """
 
-    log: RequestLog
+    requests: RequestLog
     number: int
     api: str
     error: ErrorCode | None = None
@@ -104,8 +104,8 @@ class Fault:
 
     def remove(self) -> None:
         """Disturb no more requests."""
-        if self in self.log.faults:
-            self.log.faults.remove(self)
+        if self in self.requests.faults:
+            self.requests.faults.remove(self)
 
     def matches(self, request: RecordedRequest) -> bool:
         is_left = self.count is None or self.hits < self.count

@@ -242,11 +242,21 @@ class Kafka:
         if error is not None and error not in ErrorCode.__members__:
             raise ValueError(f"there is no error code {error!r}; the names are those of Kafka: NOT_LEADER_OR_FOLLOWER")
         code = None if error is None else ErrorCode[error]
-        log = self.request_log
+        requests = self.request_log
         fault = Fault(
-            log, next(log.numbers), api_named(api), code, delay_ms, drop, after, topic, group, client_id, count
+            requests,
+            next(requests.numbers),
+            api_named(api),
+            code,
+            delay_ms,
+            drop,
+            after,
+            topic,
+            group,
+            client_id,
+            count,
         )
-        log.faults.append(fault)
+        requests.faults.append(fault)
         return fault
 
     def requests(

@@ -203,7 +203,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, ConsumedRecord):
         return json.loads(to_json(value))
     if isinstance(value, Fault):
-        return _plain({name: field for name, field in vars(value).items() if name != "log" and field is not None})
+        return _plain({name: field for name, field in vars(value).items() if name != "requests" and field is not None})
     if isinstance(value, GroupLag):
         group, _ = value
         about = {"group": group.group_id, "type": group.type, "state": group.state, "members": group.members}

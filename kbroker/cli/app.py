@@ -95,6 +95,8 @@ def run(args: list[str]) -> int:
         pass
     except Exception as error:
         print_error(exception_text(error))
+    finally:
+        use_json_errors(False)
     try:
         sys.stdout.flush()
     except OSError:

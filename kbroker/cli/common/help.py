@@ -77,9 +77,9 @@ class HelpCommand(TyperCommand):
     """A command with the help of this module."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert the value of an option with an optional value, [NAME], which typer does not have."""
+        """Insert the value of --watch [SECONDS]: typer has no options with an optional value."""
         for option in self.params:
-            if (option.metavar or "").startswith("[") and (name := option.opts[0]) in args:
+            if option.metavar == "[SECONDS]" and (name := option.opts[0]) in args:
                 following = [*args[args.index(name) + 1 :], ""][0]
                 if not following[:1].isdigit() and following[:1] != ".":
                     args = [f"{name}={DEFAULT_WATCH_S}" if arg == name else arg for arg in args]

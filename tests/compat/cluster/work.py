@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -10,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.compat.cluster.cluster import Cluster
 from tests.compat.crash.background_producers import BackgroundProducer, ConfluentProducer, KafkaPythonProducer
 from tests.compat.crash.checks import check_exactly_once, offsets_of, read_topic, wait_for_acknowledgements
+from tests.compat.crash.stored_epochs import stored_epoch
 from tests.compat.support import DEADLINE_S, Sampler, eventually, unique
 
 # A broker that is paused does not respond, and its successor is found by asking others.
@@ -106,8 +108,10 @@ class Work:
         self.stop()
         self._cluster.wait_until_healthy()
         stored = read_topic(self._cluster.bootstrap, self._topic, self._partitions)
+        # On a busy machine librdkafka may have increased its epoch.
+        epoch_of = partial(stored_epoch, self._cluster.bootstrap, self._topic)
         for producer in self.producers:
-            check_exactly_once(producer.ledger, offsets_of(producer.ledger, stored))
+            check_exactly_once(producer.ledger, offsets_of(producer.ledger, stored), epoch_of)
 
     def abandon(self) -> None:
         for producer in self.producers:

@@ -132,7 +132,7 @@ def check_exactly_once(
         for record, offsets in copies.items()
         if epoch_of is None or not _is_sent_in_higher_epochs([epoch_of(record[0], offset) for offset in offsets])
     }
-    assert duplicates == {}, f"{len(duplicates)} records are stored more than once"
+    assert duplicates == {}, f"{len(duplicates)} records are stored more than once: {list(duplicates.items())[:10]}"
     for partition in range(ledger.partitions):
         order = sorted((offsets[0], record[1]) for record, offsets in stored.items() if record[0] == partition)
         numbers = [number for _, number in order]

@@ -59,9 +59,9 @@ def test_brokers_and_their_disk_use(cluster: LocalCluster) -> None:
     assert {number: broker["address"] for number, broker in found.items()} == dict(enumerate(cluster.addresses, 1))
     assert sorted(broker["state"] for broker in found.values()) == ["controller", "running", "running"]
     # Each broker has a replica of each partition of one topic, and one partition of the other.
-    assert [broker["replicas"] for broker in found.values()] == [4, 4, 4]
+    assert [broker["replica_count"] for broker in found.values()] == [4, 4, 4]
     assert sum(broker["leads"] for broker in found.values()) == 6
-    assert [broker["out_of_sync"] for broker in found.values()] == [0, 0, 0]
+    assert [broker["in_sync"] for broker in found.values()] == [4, 4, 4]
     assert all(broker["size_bytes"] > RECORDS * RECORD_BYTES for broker in found.values())
     assert all(broker["free_bytes"] > 0 for broker in found.values())
     header, *rows = listed(cluster).splitlines()
@@ -72,9 +72,9 @@ def test_brokers_and_their_disk_use(cluster: LocalCluster) -> None:
 
     os.kill(cluster.broker_pids()[0], signal.SIGKILL)
     # Also the partition whose only replica is there has no in-sync replica: it is an eligible leader (KIP-966).
-    eventually(lambda: brokers(cluster)[1]["out_of_sync"] == 4, "the killed broker left the in-sync replicas")
+    eventually(lambda: brokers(cluster)[1]["in_sync"] == 0, "the killed broker left the in-sync replicas")
     killed = brokers(cluster)[1]
-    assert (killed["state"], killed["leads"], killed["replicas"]) == ("fenced", 0, 4)
+    assert (killed["state"], killed["leads"], killed["replica_count"]) == ("fenced", 0, 4)
     assert (killed["size_bytes"], killed["free_bytes"]) == (None, None)
     assert listed(cluster).splitlines()[1].split()[-2:] == ["?", "?"]
 

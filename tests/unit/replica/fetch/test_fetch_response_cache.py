@@ -8,6 +8,7 @@ import pytest
 
 from kbroker.queues.closing.forwarded_batches import ClosingFilter
 from kbroker.replica.fetch.fetch_response_cache import MAX_BYTES, FetchResponseCache
+from kbroker.storage.producers.transactions import OngoingTransactions
 from protocol.errors import ErrorCode
 from protocol.messages.k01_fetch import PartitionData
 from protocol.records.batch import NO_LEADER_EPOCH
@@ -158,7 +159,8 @@ async def nothing(m: Machine, client: Client, random: Random, step: int) -> None
 
 async def begin_transaction(m: Machine, client: Client, random: Random, step: int) -> None:
     """Hold the last stable offset back, and let it advance again."""
-    transactions = m.partition("t").log.producers.transactions
+    # Logs without transactions share an object.
+    transactions = m.partition("t").log.producers.transactions = OngoingTransactions()
     transactions.first_unstable_offset = random.choice((1, m.partition("t").high_watermark, 1 << 62))
 
 

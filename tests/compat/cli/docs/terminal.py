@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[4]
 VOLATILE = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?|\b\d{13}\b|\b[\w-]{22}\b|:\d{4,5}\b|\b[\d.]+ (bytes|[KMG]iB)\b"
     r"|\b\d+m\d+s\b|\d+\.\.\d+( +\d+ records)?|\b\d+ (batches|notes?|warnings?)\b|─+"
-    r"|\b[\d.]+ (ms|s|MB/s|records/s)(?=\W|$)|█+ +\d+/s"
+    r"|\b[\d.]+ (ms|s|MB/s|records/s)(?=\W|$)|█+ +\d+/s|(?<= )\d+/s"
 )
 STYLE = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 

@@ -42,11 +42,12 @@ LAYERS = (
 
 # Outside the layers: programs that reach brokers over the network, as any client does.
 CLIENTS = {
-    "cli": {"cli", "pipeline", "retry", "client", "common", "units", "config", "protocol"},
+    "cli": {"cli", "archive", "pipeline", "retry", "client", "common", "units", "config", "protocol"},
     # Its pages and the commands are two ways to the same things.
     "console": {"console", "cli", "client", "common", "units", "config", "protocol"},
     "retry": {"retry", "config"},
-    "pipeline": {"pipeline", "client", "common", "config", "protocol"},
+    "archive": {"archive", "client", "common", "config", "protocol"},
+    "pipeline": {"pipeline", "archive", "client", "common", "config", "protocol"},
     "__main__": {"cli"},
 }
 # `kbroker start` is the one command that runs a broker; `kbroker log` and `kbroker doctor` read a broker's files, and
@@ -180,7 +181,7 @@ PURE = (
     "kbroker/pipeline/replay/routing.py",
     "kbroker/pipeline/spark/__init__.py",
     "kbroker/pipeline/spark/session_conf.py",
-    "kbroker/pipeline/typed_json.py",
+    "kbroker.archive.typed_json.py",
     "kbroker/queues/closing/closing_partitions.py",
     "kbroker/queues/closing/forwarded_batches.py",
     "kbroker/queues/dedup/key_table.py",

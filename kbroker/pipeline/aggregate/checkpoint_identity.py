@@ -15,7 +15,7 @@ from kbroker.pipeline.aggregate.definition import AggregateDefinition, incompati
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
 from kbroker.pipeline.storage.storage import Storage
-from kbroker.pipeline.typed_json import read_json
+from kbroker.archive.typed_json import read_json
 
 FILE_NAME = "kbroker-aggregate.json"
 LOCK_NAME = ".lock"

@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.layout import OffsetRange, parse_data_path
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.typed_json import read_json, require_type
+from kbroker.archive.typed_json import read_json, require_type
 
 FORMAT = "kbroker-archive"
 FORMAT_VERSION = 1

@@ -17,7 +17,7 @@ from kbroker.pipeline.replay.producer import TargetStart
 from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.replay.selection import EndOffsets, Selection
 from kbroker.pipeline.storage.storage import Storage
-from kbroker.pipeline.typed_json import read_json
+from kbroker.archive.typed_json import read_json
 
 DIRECTORY = "_replays"
 VERSION = 1

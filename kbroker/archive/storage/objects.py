@@ -82,7 +82,9 @@ class ObjectStorage:
         location = self.uri(path)
         try:
             yield
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if "NoSuchBucket" in str(error):
+                raise ArchiveError(f"{location}: {_error_text(error)}") from None
             raise FileMissingError(f"{location}: no such object") from None
         except (self._obstore.exceptions.BaseError, OSError, ValueError) as error:
             raise ArchiveError(f"{location}: {_error_text(error)}") from None

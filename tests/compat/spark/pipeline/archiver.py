@@ -42,6 +42,12 @@ class Archiver:
         """Return what the table of a topic says."""
         return open_archive(str(self.directory)).table(topic).state
 
+    def covered(self, topic):
+        try:
+            return self.state(topic).covered
+        except ArchiveError:  # it is not created yet
+            return {}
+
     def files(self, topic):
         try:
             return open_archive(str(self.directory)).table(topic).files()

@@ -40,7 +40,7 @@ class Log:
 
 def new_epochs(log: Log, start: int, end: int, known: LeaderEpoch | None = None) -> list[tuple[int, int]]:
     found = read_new_epochs(log, [BatchRange(TP, start, start, end)], {TP: known} if known else {})
-    return [tuple(each) for each in found[TP]]
+    return [(each.epoch, each.start) for each in found[TP]]
 
 
 def test_epochs_are_followed_down_to_the_start_of_the_range() -> None:

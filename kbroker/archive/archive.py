@@ -61,7 +61,7 @@ class Archive:
 
     def load(self) -> "Archive":
         """Read the settings. Raises ArchiveError if there is no archive, or if a newer version wrote it."""
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             try:
                 text = self.catalog.load_namespace_properties(self.namespace).get(_SETTINGS)
             except NoSuchNamespaceError:
@@ -80,21 +80,33 @@ class Archive:
     def load_or_create(self, settings: Mapping[str, Any]) -> "Archive":
         """Read the settings of the archive, or create it with these."""
         new = ArchiveSettings(str(uuid.uuid4()), **settings)
-        with _as_archive_errors(self.location), suppress(NamespaceAlreadyExistsError):
+        with as_archive_errors(self.location), suppress(NamespaceAlreadyExistsError):
             self.catalog.create_namespace(self.namespace, {_SETTINGS: json.dumps(asdict(new))})
         return self.load()
 
     def topics(self) -> list[str]:
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             return sorted(identifier[-1] for identifier in self.catalog.list_tables(self.namespace))
 
     def table(self, topic: str) -> "ArchiveTable":
-        """Raises ArchiveError if the archive does not have the topic."""
-        with _as_archive_errors(self.location):
+        """Raises ArchiveError if the archive does not have the topic, or has been moved."""
+        with as_archive_errors(self.location):
             try:
-                return ArchiveTable(self.catalog.load_table((self.namespace, topic)), topic)
+                table = self.catalog.load_table((self.namespace, topic))
             except NoSuchTableError:
                 raise ArchiveError(f"{self.location} has no topic {topic}") from None
+            except FileNotFoundError as error:
+                hint = f"if the archive was moved: kbroker archive relocate {self.location}"
+                raise ArchiveError(f"{self.location}: {error}; {hint}") from None
+        if self.root is not None and table.location() != self.table_location(topic):
+            # A copy must not write into the original.
+            hint = f"kbroker archive relocate {self.location}"
+            raise ArchiveError(f"{self.location} was moved or copied from {table.location()}; run: {hint}")
+        return ArchiveTable(table, topic)
+
+    def table_location(self, topic: str) -> str | None:
+        """Return the URI of a topic's table; None if the catalogue decides."""
+        return None if self.root is None else f"{self.root.rstrip('/')}/{self.namespace}/{topic}"
 
     def tables(self, topics: Sequence[str] = ()) -> "list[ArchiveTable]":
         """Return the tables of these topics, by default of all."""
@@ -103,12 +115,12 @@ class Archive:
     def create_table(self, topic: str) -> "ArchiveTable":
         """Create the table of a topic; return it if it exists."""
         state = TopicState(archive=self.settings.id)
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             try:
                 table = self.catalog.create_table(
                     (self.namespace, topic),
                     SCHEMA,
-                    location=None if self.root is None else f"{self.root.rstrip('/')}/{self.namespace}/{topic}",
+                    location=self.table_location(topic),
                     partition_spec=partition_spec(self.settings.period),
                     sort_order=SORT_ORDER,
                     properties=TABLE_PROPERTIES
@@ -135,7 +147,7 @@ class ArchiveTable:
 
     def refresh(self) -> TopicState:
         """Read the newest state."""
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             self.iceberg.refresh()
         self.state = decode_properties(self.iceberg.metadata.properties, self.location)
         return self.state
@@ -148,7 +160,7 @@ class ArchiveTable:
         snapshot = self.iceberg.current_snapshot()
         if snapshot is None:
             return []
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             manifests = snapshot.manifests(self.iceberg.io)
             known = self._files_of_manifests
             self._files_of_manifests = {
@@ -205,7 +217,7 @@ class ArchiveTable:
         `refresh`, and ArchiveError if the storage fails: then the commit may exist nevertheless.
         """
         new = replace(state, commit=self.state.commit + 1, time_ms=time.time_ns() // 1_000_000)
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             try:
                 with self.iceberg.transaction() as transaction:
                     transaction.set_properties(encode_properties(new, self.state))
@@ -222,7 +234,7 @@ class ArchiveTable:
 
 
 @contextmanager
-def _as_archive_errors(location: str) -> Iterator[None]:
+def as_archive_errors(location: str) -> Iterator[None]:
     """Raise ArchiveError for what reading and writing a table can raise."""
     try:
         yield

@@ -24,16 +24,9 @@ from kbroker.cli.common.partitions import (
 )
 from kbroker.cli.common.values import count_text
 from kbroker.cli.topics.list_topics import VIEW_OF, topic_summary
-from kbroker.client.admin import (
-    EARLIEST,
-    LATEST,
-    MetadataTopic,
-    describe_topics,
-    offsets_at_brokers,
-    partitions_by_leader,
-    topic_configs,
-)
+from kbroker.client.admin import MetadataTopic, describe_topics, topic_configs
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.offsets import EARLIEST, LATEST, offsets_at_brokers, partitions_by_leader
 from kbroker.client.requests import Partition
 from protocol.messages.k03_metadata import MetadataResponsePartition
 from protocol.messages.k10010_remove_partitions import RemovePartitionsRequest, RemovePartitionsResponse

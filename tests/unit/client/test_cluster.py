@@ -50,8 +50,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Start brokers 1, 2, ..., and return a client that knows the addresses of all."""
     running: list[SocketBroker] = []
     clients: list[ClusterClient] = []
-    for module in (retries, admin):
-        monkeypatch.setattr(module, "RETRY_EVERY_S", 0.0)
+    monkeypatch.setattr(retries, "RETRY_EVERY_S", 0.0)
 
     def start_brokers(count: int, **versions: int) -> tuple[ClusterClient, list[SocketBroker]]:
         limits = {ApiKey[name.upper()]: version for name, version in versions.items()}
@@ -218,7 +217,7 @@ def test_offsets_are_asked_of_the_leader_also_while_it_changes(start: Start) -> 
 
 
 def test_a_topic_that_does_not_exist_has_no_offsets(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin, "NEW_TOPIC_FOR_S", 0.0)
+    monkeypatch.setattr(offsets, "NEW_TOPIC_FOR_S", 0.0)
     client, (broker,) = start(1)
     broker.handlers[ApiKey.METADATA] = metadata(broker, topics=[topic(-1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)])
     with pytest.raises(BrokerError, match=r"^t-0: UNKNOWN_TOPIC_OR_PARTITION$"):

@@ -135,7 +135,7 @@ def test_the_connector_is_downloaded_once_and_again_after_damage(tmp_path: Path,
     Path(first[0]).write_bytes(b"")
     assert connector.cached_jars(spark, java, environ, None, notes.append) == first
     assert Path(first[0]).stat().st_size > 0
-    assert os.listdir(tmp_path / "caches" / "kbroker") == [f"spark-{"4.0.0"}"]
+    assert os.listdir(tmp_path / "caches" / "kbroker") == ["spark-4.0.0"]
 
 
 def test_download_into_a_relative_directory(tmp_path: Path, spark: SparkInstallation, monkeypatch: pytest.MonkeyPatch):

@@ -22,7 +22,8 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.manifest import DataFileContent
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 
 from kbroker.archive.data_files import DataFile, WriteTarget
 from kbroker.archive.errors import ArchiveError
@@ -205,7 +206,7 @@ class ArchiveTable:
         new = replace(state, commit=self.state.commit + 1, time_ms=time.time_ns() // 1_000_000)
         with _as_archive_errors(self.location):
             try:
-                with self.iceberg.transaction() as transaction:
+                with _Transaction(self.iceberg) as transaction:
                     transaction.set_properties(encode_properties(new, self.state))
                     update = transaction.update_snapshot({COMMIT: str(new.commit), KIND: kind})
                     with update.overwrite() if remove else update.merge_append() as producer:
@@ -217,6 +218,21 @@ class ArchiveTable:
                 raise ConflictError(f"{self.location}: another process has changed the table: {error}") from None
         self.state = new
         return new
+
+
+class _Transaction(Transaction):
+    """A transaction that computes the metadata once for each change of it.
+
+    pyiceberg computes it at each access, some fifteen times in a commit, and copies all snapshots each time.
+    """
+
+    _computed: tuple[object, TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        if self._computed is None or self._computed[0] is not self._updates:
+            self._computed = self._updates, super().table_metadata
+        return self._computed[1]
 
 
 @contextmanager

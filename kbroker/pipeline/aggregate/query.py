@@ -27,7 +27,7 @@ from kbroker.pipeline.aggregate.definition import (
     parse_records,
     window_column,
 )
-from kbroker.pipeline.archive.manifest import TopicInfo
+from kbroker.archive.topic_state import TopicInfo
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.security import kafka_options

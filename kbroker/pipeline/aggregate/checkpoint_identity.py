@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
+from kbroker.archive.typed_json import read_json
 from kbroker.pipeline.aggregate.definition import AggregateDefinition, incompatible_changes
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
 from kbroker.pipeline.storage.storage import Storage
-from kbroker.archive.typed_json import read_json
 
 FILE_NAME = "kbroker-aggregate.json"
 LOCK_NAME = ".lock"

@@ -84,6 +84,8 @@ INHERITED_SOURCES = (3, 4, 5)
 
 CONSUMER, DEBUGGING_CONSUMER = -1, -2
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+# The first offset that is not in the topic's archive; with kbroker the row has the record's timestamp.
+NOT_ARCHIVED = -6
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 # Per request. Other clients of a broker wait for no longer than one takes, a millisecond or two.
 MAX_PARTITIONS = 200

@@ -7,11 +7,11 @@ consumer gets is read ahead.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kbroker.common import uuid_text
+from kbroker.common import KafkaError, uuid_text
 from kbroker.replica.history.history_cache import HistoryCache, HistoryKey, HistoryRange, make_range
 from kbroker.replica.history.history_client import ABSENT, DAMAGED, REFUSED, HistoryClient, HistoryError
 from kbroker.runtime.event_log import EventLogger
@@ -78,6 +78,13 @@ class Unarchived(NamedTuple):
     timestamp: int
 
 
+class ArchiveLag(NamedTuple):
+    """`records`: the committed ones that are not archived; `timestamp`: that of the first, -1 if there is none."""
+
+    records: int
+    timestamp: int
+
+
 class FoundOffset(NamedTuple):
     offset: int
     timestamp: int
@@ -98,12 +105,14 @@ def error_code(error: HistoryError) -> ErrorCode:
 
 
 class HistoryManager:
-    """`bytes_out`: bytes of records from archives in responses to consumers."""
+    """`bytes_out`: bytes of records from archives in responses to consumers. `lags`: those that were measured last."""
 
     def __init__(self, environment: Environment) -> None:
         self.client = HistoryClient(environment)
         self.cache = HistoryCache(MAX_CACHE_BYTES, EXPIRY_MS)
         self.bytes_out = 0
+        self.lags: dict[Partition, ArchiveLag] = {}
+        self._is_measuring = False
         self._environment = environment
         self._clock: Clock = environment.clock
         self._bounds: dict[ArchivedTopic, ArchiveBounds] = {}
@@ -187,6 +196,25 @@ class HistoryManager:
             return Unarchived(end, -1)
         offset = max(end, partition.log.log_start_offset)
         return Unarchived(end, await self._environment.offload(timestamp_at, partition.log, offset, True))
+
+    def measure_lags(self, partitions: Sequence[Partition]) -> None:
+        """Measure in the background how far the archives of these partitions lag behind."""
+        if not partitions:
+            self.lags = {}
+        elif not self._is_measuring:
+            self._is_measuring = True
+            self._start(self._measure_lags(partitions))
+
+    async def _measure_lags(self, partitions: Sequence[Partition]) -> None:
+        lags = {}
+        for partition in partitions:
+            try:
+                offset, timestamp = await self.first_unarchived(partition)
+                lags[partition] = ArchiveLag(max(0, partition.high_watermark - offset), timestamp)
+            except (HistoryError, KafkaError):
+                # The metrics say how many are unknown.
+                continue
+        self.lags, self._is_measuring = lags, False
 
     async def find_offset(self, partition: Partition, timestamp: int, read_committed: bool) -> FoundOffset | None:
         """Return the first archived record below the log that is not older; None without one. Raises HistoryError."""

@@ -22,5 +22,5 @@ def test_frames_arrive_in_any_pieces(bodies: list[bytes], piece: int) -> None:
 )
 def test_what_is_not_a_frame(stream: bytes) -> None:
     """It is an error, not a reason to wait for gigabytes."""
-    with pytest.raises(ValueError, match="header|Expecting"):
+    with pytest.raises(ValueError, match=r"header|Expecting"):
         FrameAssembler().feed(stream)

@@ -28,6 +28,8 @@ from protocol.messages.k21_delete_records import (
 
 CONSUMER, DEBUGGING_CONSUMER = -1, -2
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+# The first offset that is not in the topic's archive; with kbroker the row has the record's timestamp.
+NOT_ARCHIVED = -6
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 # A topic that was just created is not known to every broker at once.
 NEW_TOPIC_FOR_S = 1.0

@@ -198,6 +198,8 @@ PURE = (
     "kbroker/queues/views.py",
     "kbroker/quotas/",
     "kbroker/replica/fetch/read_filter.py",
+    "kbroker/replica/history/frames.py",
+    "kbroker/replica/history/history_cache.py",
     "kbroker/replica/fetcher/replica_fetch_session.py",
     "kbroker/replica/partition_state.py",
     "kbroker/replica/produce/record_rules.py",

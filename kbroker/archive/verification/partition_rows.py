@@ -1,5 +1,6 @@
 """Reads the rows of one partition in the order of their offsets, from any number of files. Memory is bounded."""
 
+from bisect import bisect_left
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -67,11 +68,9 @@ class PartitionRows:
         rows = self._load(group)
         if start <= group.first and group.last < end:
             return rows
-        offsets = rows.column("offset")
-        if not offsets.num_chunks:
+        if not len(rows):
             return rows
-        values = memoryview(offsets.chunk(0).buffers()[1]).cast("q")[offsets.chunk(0).offset :]
-        low, high = _bisect(values, start, len(rows)), _bisect(values, end, len(rows))
+        low, high = bisect_left(offsets_of(rows), start), bisect_left(offsets_of(rows), end)
         part = rows.slice(low, high - low)
         # A slice keeps its whole row group in memory; a copy does not.
         return part if self._cached_bytes <= MAX_CACHED_BYTES else part.take(pa.array(range(len(part)), pa.int64()))
@@ -100,15 +99,10 @@ class PartitionRows:
             self._cached_bytes -= self._cache.pop(key).nbytes
 
 
-def _bisect(values: memoryview, offset: int, end: int) -> int:
-    low = 0
-    while low < end:
-        middle = (low + end) // 2
-        if values[middle] < offset:
-            low = middle + 1
-        else:
-            end = middle
-    return low
+def offsets_of(rows: pa.Table) -> memoryview:
+    """Return the offsets of rows that are in one chunk."""
+    column = rows.column("offset").chunk(0)
+    return memoryview(column.buffers()[1]).cast("q")[column.offset : column.offset + len(column)]
 
 
 def find_duplicates(table: ArchiveTable, partition: int, groups: Iterable[RowGroup]) -> list[Finding]:

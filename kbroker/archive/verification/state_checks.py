@@ -71,3 +71,8 @@ def uncovered_offsets(state: TopicState, partition: int, offsets: Sequence[Offse
     if not erased and any(start <= offsets[0].start and offsets[-1].end <= end for start, end in covered):
         return ()
     return merge_ranges([*subtract_ranges(offsets, covered), *intersect_ranges(offsets, erased)])
+
+
+def gap_offsets(state: TopicState, partition: int) -> tuple[OffsetRange, ...]:
+    """Return the offsets whose records are known not to be in the table."""
+    return merge_ranges(OffsetRange(gap.start, gap.end) for gap in state.gaps if gap.partition == partition)

@@ -16,10 +16,9 @@ from kbroker.archive.errors import ArchiveError
 from kbroker.archive.verification.findings import Finding, difference, note
 
 # The names that kbroker and pyiceberg give to data files and to files of metadata.
-_OWN_NAME = re.compile(
-    r"data/.*/[0-9a-f]{12}-[0-9a-f]{64}\.parquet"
-    r"|metadata/[^/]+\.(metadata\.json|avro)|metadata/version-hint\.text"
-)
+_OWN_NAME = re.compile(r"data/.*/[0-9a-f]{12}-[0-9a-f]{64}\.parquet|metadata/[^/]+\.avro")
+# The first one is never in the log of older ones, and that of a commit that failed stays.
+_OLD_METADATA = re.compile(r"metadata/([^/]+\.metadata\.json|version-hint\.text)")
 _MAX_TEXT = 200
 
 
@@ -150,9 +149,10 @@ def find_unreferenced(table: ArchiveTable, listed: Iterable[ListedFile], known: 
     referenced, findings = _paths_of_snapshots(table)
     orphans = []
     for file in candidates:
-        if file.path in referenced:
+        name = file.path.removeprefix(f"{table.location.rstrip('/')}/")
+        if file.path in referenced or (file.is_regular and _OLD_METADATA.fullmatch(name)):
             continue
-        if file.is_regular and _OWN_NAME.fullmatch(file.path.removeprefix(f"{table.location.rstrip('/')}/")):
+        if file.is_regular and _OWN_NAME.fullmatch(name):
             orphans.append(file)
         else:
             text = "it is not a file of the table" if file.is_regular else "it is neither a file nor a directory"

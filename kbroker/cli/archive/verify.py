@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,7 +21,10 @@ from kbroker.cli.common.output import DIM, RED, ProgressBar, colored, print_json
 from kbroker.cli.common.values import count_text, format_size, parse_date, parse_integer, parse_time_ms
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from kbroker.archive.verification.findings import VerificationReport, VerificationScope
+    from kbroker.client.cluster import ClusterClient
 
 # The number of findings that are printed; --report and --json contain all.
 MAX_PRINTED = 100
@@ -71,11 +75,17 @@ def verify(
     scope = _parse_scope(topic or (), date or (), start, end)
     if report is not None:
         _write_report(report, "")  # fails before the verification if the file cannot be written
-    with ProgressBar("reading", None, shows_bytes=True) as progress:
+    with (
+        nullcontext() if offline else _broker_client(bootstrap or DEFAULT_BOOTSTRAP) as cluster,
+        ProgressBar("reading", None, shows_bytes=True) as progress,
+    ):
         try:
             result = verify_archive(
                 directory,
                 scope,
+                cluster,
+                bootstrap="" if offline else bootstrap or DEFAULT_BOOTSTRAP,
+                require_broker=require_broker,
                 progress=print_note if sys.stderr.isatty() else lambda text: None,
                 advance=progress.advance,
             )
@@ -88,6 +98,18 @@ def verify(
     else:
         _print_result(result, report)
     raise typer.Exit(1 if result.differences else 0)
+
+
+def _broker_client(bootstrap: str) -> "AbstractContextManager[ClusterClient]":
+    """Connect to a cluster. Raises CliError."""
+    from kbroker.cli.common.client import admin_client, parse_bootstrap
+    from kbroker.client.cluster import require_reachable
+
+    try:
+        require_reachable(parse_bootstrap(bootstrap))
+    except OSError as error:
+        raise CliError(f"{error}; --offline verifies without a broker") from None
+    return admin_client(bootstrap)
 
 
 def _parse_scope(

@@ -38,8 +38,8 @@ MAX_READ_BYTES = 4 << 20
 MAX_FILTERED_BYTES = 32 << 20
 # The reads that may begin. Fetches of others find theirs when some of these have ended.
 MAX_READS = 64
-# How old the bounds of an archive may be for reads. For retention they are asked for each time.
-BOUNDS_AGE_MS = 10_000
+# How old the bounds of an archive may be for reads, and for retention. What is archived only grows.
+BOUNDS_AGE_MS, RETENTION_AGE_MS = 10_000, 5_000
 # For how long a failed read is not tried again.
 FAILURE_MS = 2_000
 
@@ -134,10 +134,12 @@ class HistoryManager:
         archived = archive_of(partition)
         if archived is None:
             raise HistoryError(ABSENT, "the topic has no kbroker.archive.table")
-        bounds = self._bounds.get(archived)
-        if bounds is None or self._clock.mono_ms() - bounds.read_ms >= max_age_ms:
-            bounds = await self._ask(archived)
+        bounds = self._bounds[archived] if self._is_known(archived, max_age_ms) else await self._ask(archived)
         return _partition_bounds(partition, archived, bounds, read_committed)
+
+    def _is_known(self, archived: ArchivedTopic, max_age_ms: int) -> bool:
+        bounds = self._bounds.get(archived)
+        return bounds is not None and self._clock.mono_ms() - bounds.read_ms < max_age_ms
 
     def known_bounds(self, partition: Partition) -> tuple[int, int] | None:
         """Return the bounds that were read last; None if they are unknown."""
@@ -151,8 +153,7 @@ class HistoryManager:
     async def refresh(self, partitions: Iterable[Partition]) -> None:
         """Read the bounds of these partitions' archives. Those that cannot be read are unknown afterwards."""
         for archived in dict.fromkeys(map(archive_of, partitions)):
-            if archived is not None:
-                self._bounds.pop(archived, None)
+            if archived is not None and not self._is_known(archived, RETENTION_AGE_MS):
                 try:
                     await self._ask(archived)
                 except HistoryError as error:

@@ -11,7 +11,7 @@ from kbroker.archive.decoding.json_schema import compile_json
 from kbroker.archive.decoding.settings import SchemaText
 
 
-class Codec(NamedTuple):
+class SchemaCodec(NamedTuple):
     """Decodes the records of one schema."""
 
     type: pa.DataType
@@ -19,13 +19,13 @@ class Codec(NamedTuple):
     decode: Callable[[bytes], Any]
 
 
-def compile_schema(format: str, schema: SchemaText) -> Codec:
+def compile_schema(format: str, schema: SchemaText) -> SchemaCodec:
     """Return the codec of a schema of the format. Raises DecodeError."""
-    return Codec(*_COMPILERS[format](schema))
+    return SchemaCodec(*_COMPILERS[format](schema))
 
 
-def _compile_string(_: SchemaText) -> Codec:
-    return Codec(pa.string(), _decode_string)
+def _compile_string(_: SchemaText) -> SchemaCodec:
+    return SchemaCodec(pa.string(), _decode_string)
 
 
 def _decode_string(data: bytes) -> str:

@@ -154,7 +154,7 @@ def test_schemas_of_a_registry_evolve(tmp_path: Path) -> None:
         _append(table, _decode(decoding, _rows(encoded, first=3)).rows)
         assert registry.requests == [f"/schemas/ids/{number}" for number in ids]
     empty: dict[str, Any] = {"a": None, "b": None, "c": None, "d": None}
-    first, second = {**empty, **values[0]}, {**empty, **values[1]}
+    first, second = empty | values[0], empty | values[1]
     third = {**empty, "d": {"x": 0.5, "y": None}}
     assert _column(archive) == [first, first, second, first, second, third, {**empty, "d": {"x": 0.1, "y": 1}}]
     # The table has the schemas: the registry is away, and nothing is needed of it.

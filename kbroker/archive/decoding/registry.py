@@ -20,6 +20,7 @@ TIMEOUT_S = 10
 # USER:PASSWORD, as for Confluent's clients. They are not stored in archives.
 CREDENTIALS = "SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO"
 _TYPES = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
+_TOO_MANY_REQUESTS = 429
 _NOT_FOUND = (40401, 40402, 40403)  # of subject, version, schema
 
 
@@ -34,7 +35,7 @@ def without_credentials(url: str) -> str:
 
 
 class RegistryClient:
-    """Reads the schemas of one registry. Raises RegistryError if it is away or refuses."""
+    """Reads the schemas of one registry. Raises RegistryError if it is away, and ArchiveError if it refuses."""
 
     def __init__(self, url: str, environment: Mapping[str, str] = os.environ) -> None:
         """`url` may contain USER:PASSWORD@; by default they are those of the environment variable CREDENTIALS."""
@@ -83,7 +84,8 @@ class RegistryClient:
                 if error.code == 404 and _error_code(error) in _NOT_FOUND:
                     raise DecodeError(f"the registry does not have {path.lstrip('/')}") from None
             hint = f"; its user is in {CREDENTIALS}" if error.code in (401, 403) else ""
-            raise RegistryError(f"the schema registry {self.url} refuses: {error.code} {error.reason}{hint}") from None
+            kind = RegistryError if error.code >= 500 or error.code == _TOO_MANY_REQUESTS else ArchiveError
+            raise kind(f"the schema registry {self.url} refuses: {error.code} {error.reason}{hint}") from None
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise RegistryError(f"the schema registry {self.url} does not respond: {reason}") from None

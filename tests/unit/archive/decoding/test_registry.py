@@ -38,13 +38,13 @@ def test_credentials() -> None:
     with running_registry() as registry:
         registry.register(json.dumps({"type": "object"}), "JSON")
         registry.user = "user:p@ss"
-        with pytest.raises(RegistryError, match=f"refuses: 401 Unauthorized; its user is in {CREDENTIALS}"):
+        with pytest.raises(ArchiveError, match=f"refuses: 401 Unauthorized; its user is in {CREDENTIALS}"):
             RegistryClient(registry.url, {}).schema(1, "json")
         RegistryClient(registry.url, {CREDENTIALS: "user:p@ss"}).schema(1, "json")
         url = registry.url.replace("//", "//user:p%40ss@")
         RegistryClient(url, {}).schema(1, "json")
         registry.user = "other"
-        with pytest.raises(RegistryError) as error:
+        with pytest.raises(ArchiveError) as error:
             RegistryClient(url, {}).schema(1, "json")
         assert "ss@" not in str(error.value)
 

@@ -233,23 +233,23 @@ def open_storages(directories: Sequence[str], options: SparkOptions) -> "Iterato
 @contextmanager
 def pipeline_usage_errors() -> Iterator[None]:
     """Raise errors of the pipeline as CliError for wrong usage."""
-    from kbroker.pipeline.errors import PipelineError
+    from kbroker.archive.errors import ArchiveError
 
     try:
         yield
-    except PipelineError as error:
+    except ArchiveError as error:
         raise usage_error(str(error)) from None
 
 
 @contextmanager
 def pipeline_errors() -> Iterator[None]:
     """Raise errors of the pipeline, Spark and py4j as CliError."""
-    from kbroker.pipeline.errors import PipelineError
+    from kbroker.archive.errors import ArchiveError
     from kbroker.pipeline.spark.error_text import error_text, is_spark_error
 
     try:
         yield
-    except PipelineError as error:
+    except ArchiveError as error:
         raise CliError(str(error)) from error
     except Exception as error:
         if not is_spark_error(error):

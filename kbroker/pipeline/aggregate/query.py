@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.storage import open_storage
+from kbroker.archive.topic_state import TopicInfo
 from kbroker.pipeline.aggregate import result_files
 from kbroker.pipeline.aggregate.checkpoint_identity import claim_checkpoint, lock_checkpoint
 from kbroker.pipeline.aggregate.definition import (
@@ -27,7 +28,6 @@ from kbroker.pipeline.aggregate.definition import (
     parse_records,
     window_column,
 )
-from kbroker.pipeline.archive.manifest import TopicInfo
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.security import kafka_options

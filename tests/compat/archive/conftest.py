@@ -1,5 +1,5 @@
 import importlib.util
-import pytest
+
 from kbroker.replica.history import history_client
 
 if importlib.util.find_spec("kbroker.archive.history") is None:

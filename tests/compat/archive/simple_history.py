@@ -1,7 +1,6 @@
 """A stand-in of the history process."""
 
 import os
-import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq

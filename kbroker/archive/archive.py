@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -22,11 +23,13 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.manifest import DataFileContent
-from pyiceberg.table import Table
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 
 from kbroker.archive.data_files import DataFile, WriteTarget
 from kbroker.archive.errors import ArchiveError
-from kbroker.archive.rows import SCHEMA, SORT_ORDER, TABLE_PROPERTIES, partition_spec
+from kbroker.archive.rows import MERGE_MANIFESTS, SCHEMA, SORT_ORDER, TABLE_PROPERTIES, partition_spec
 from kbroker.archive.topic_state import FORMAT_VERSION, TopicState, decode_properties, encode_properties
 from kbroker.archive.typed_json import read_json
 
@@ -112,14 +115,14 @@ class Archive:
         """Return the tables of these topics, by default of all."""
         return [self.table(topic) for topic in topics or self.topics()]
 
-    def create_table(self, topic: str) -> "ArchiveTable":
+    def create_table(self, topic: str, schema: Schema = SCHEMA) -> "ArchiveTable":
         """Create the table of a topic; return it if it exists."""
         state = TopicState(archive=self.settings.id)
         with as_archive_errors(self.location):
             try:
                 table = self.catalog.create_table(
                     (self.namespace, topic),
-                    SCHEMA,
+                    schema,
                     location=self.table_location(topic),
                     partition_spec=partition_spec(self.settings.period),
                     sort_order=SORT_ORDER,
@@ -207,30 +210,70 @@ class ArchiveTable:
             self.location, self.iceberg.schema(), self.iceberg.spec(), metadata.properties, io_properties
         )
 
+    def evolve(self, columns: pa.Schema, properties: Mapping[str, str]) -> None:
+        """Add these columns and fields if the table lacks them, widen those that are narrower, and set properties.
+
+        One step, without a snapshot, because rows do not change. Raises ConflictError like `commit`.
+        """
+        with as_archive_errors(self.location):
+            try:
+                with self.iceberg.transaction() as transaction:
+                    transaction.set_properties(dict(properties))
+                    with transaction.update_schema() as update:
+                        update.union_by_name(columns)
+            except CommitFailedException as error:
+                raise ConflictError(f"{self.location}: another process has changed the table: {error}") from None
+
     def commit(
-        self, kind: str, state: TopicState, add: Sequence[DataFile] = (), remove: Sequence[DataFile] = ()
+        self,
+        kind: str,
+        state: TopicState,
+        add: Sequence[DataFile] = (),
+        remove: Sequence[DataFile] = (),
+        *,
+        merge_manifests: bool = False,
     ) -> TopicState:
         """Change the table from `self.state` to `state`, atomically and durably, and return the new state.
 
         `kind` says what for: append, compact, observe, repair, erase, expire. Every commit makes a snapshot, also one
         without files, so that it conflicts with any other. Raises ConflictError if the table has changed since
-        `refresh`, and ArchiveError if the storage fails: then the commit may exist nevertheless.
+        `refresh`, and ArchiveError if the storage fails: then the commit may exist nevertheless. `merge_manifests`
+        also merges small manifests; such a commit removes no files.
         """
         new = replace(state, commit=self.state.commit + 1, time_ms=time.time_ns() // 1_000_000)
         with as_archive_errors(self.location):
             try:
-                with self.iceberg.transaction() as transaction:
+                with _Transaction(self.iceberg) as transaction:
                     transaction.set_properties(encode_properties(new, self.state))
+                    if merge_manifests:
+                        transaction.set_properties({MERGE_MANIFESTS: "true"})
                     update = transaction.update_snapshot({COMMIT: str(new.commit), KIND: kind})
                     with update.overwrite() if remove else update.merge_append() as producer:
                         for file in add:
                             producer.append_data_file(file.entry)
                         for file in remove:
                             producer.delete_data_file(file.entry)
+                    if merge_manifests:
+                        transaction.set_properties({MERGE_MANIFESTS: "false"})
             except (CommitFailedException, ValidationException) as error:
                 raise ConflictError(f"{self.location}: another process has changed the table: {error}") from None
         self.state = new
         return new
+
+
+class _Transaction(Transaction):
+    """A transaction that computes the metadata once for each change of it.
+
+    pyiceberg computes it at each access, some fifteen times in a commit, and copies all snapshots each time.
+    """
+
+    _computed: tuple[object, TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        if self._computed is None or self._computed[0] is not self._updates:
+            self._computed = self._updates, super().table_metadata
+        return self._computed[1]
 
 
 @contextmanager

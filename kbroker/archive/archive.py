@@ -61,7 +61,7 @@ class Archive:
 
     def load(self) -> "Archive":
         """Read the settings. Raises ArchiveError if there is no archive, or if a newer version wrote it."""
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             try:
                 text = self.catalog.load_namespace_properties(self.namespace).get(_SETTINGS)
             except NoSuchNamespaceError:
@@ -80,12 +80,12 @@ class Archive:
     def load_or_create(self, settings: Mapping[str, Any]) -> "Archive":
         """Read the settings of the archive, or create it with these."""
         new = ArchiveSettings(str(uuid.uuid4()), **settings)
-        with _as_archive_errors(self.location), suppress(NamespaceAlreadyExistsError):
+        with as_archive_errors(self.location), suppress(NamespaceAlreadyExistsError):
             self.catalog.create_namespace(self.namespace, {_SETTINGS: json.dumps(asdict(new))})
         return self.load()
 
     def topics(self) -> list[str]:
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             return sorted(identifier[-1] for identifier in self.catalog.list_tables(self.namespace))
 
     def table(self, topic: str) -> "ArchiveTable":

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -22,6 +23,7 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.manifest import DataFileContent
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from kbroker.archive.data_files import DataFile, WriteTarget
@@ -100,14 +102,14 @@ class Archive:
         """Return the tables of these topics, by default of all."""
         return [self.table(topic) for topic in topics or self.topics()]
 
-    def create_table(self, topic: str) -> "ArchiveTable":
+    def create_table(self, topic: str, schema: Schema = SCHEMA) -> "ArchiveTable":
         """Create the table of a topic; return it if it exists."""
         state = TopicState(archive=self.settings.id)
         with as_archive_errors(self.location):
             try:
                 table = self.catalog.create_table(
                     (self.namespace, topic),
-                    SCHEMA,
+                    schema,
                     location=None if self.root is None else f"{self.root.rstrip('/')}/{self.namespace}/{topic}",
                     partition_spec=partition_spec(self.settings.period),
                     sort_order=SORT_ORDER,
@@ -194,6 +196,20 @@ class ArchiveTable:
         return WriteTarget(
             self.location, self.iceberg.schema(), self.iceberg.spec(), metadata.properties, io_properties
         )
+
+    def evolve(self, columns: pa.Schema, properties: Mapping[str, str]) -> None:
+        """Add these columns and fields if the table lacks them, widen those that are narrower, and set properties.
+
+        One step, without a snapshot, because rows do not change. Raises ConflictError like `commit`.
+        """
+        with as_archive_errors(self.location):
+            try:
+                with self.iceberg.transaction() as transaction:
+                    transaction.set_properties(dict(properties))
+                    with transaction.update_schema() as update:
+                        update.union_by_name(columns)
+            except CommitFailedException as error:
+                raise ConflictError(f"{self.location}: another process has changed the table: {error}") from None
 
     def commit(
         self,

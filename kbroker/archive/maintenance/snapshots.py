@@ -76,7 +76,8 @@ def select_expired(ages: Iterable[SnapshotAge], referenced: Collection[int], now
     return [
         age.id
         for position, age in enumerate(candidates)
-        if now_ms - age.replaced_ms >= keep_ms
+        if keep_ms <= 0  # also if the clock of another machine is ahead
+        or now_ms - age.replaced_ms >= keep_ms
         or (not age.is_last_with_files and position < len(candidates) - RECENT_SNAPSHOTS)
     ]
 

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kbroker.cli.archive.compact import compact
+from kbroker.cli.archive.convert import convert
+from kbroker.cli.archive.erase import erase
+from kbroker.cli.archive.expire import expire
 from kbroker.cli.archive.run import run
 from kbroker.cli.archive.verify import verify
 from kbroker.cli.common.errors import CliError, print_error
@@ -325,4 +328,7 @@ def format_utc(time_ms: int | None) -> str | None:
 
 
 app.command("compact")(compact)
+app.command("expire")(expire)
+app.command("erase")(erase)
 app.command("verify")(verify)
+app.command("convert")(convert)

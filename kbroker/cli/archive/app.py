@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kbroker.cli.archive.compact import compact
+from kbroker.cli.archive.convert import convert
+from kbroker.cli.archive.erase import erase
+from kbroker.cli.archive.expire import expire
 from kbroker.cli.archive.relocate import relocate
 from kbroker.cli.archive.run import run
 from kbroker.cli.archive.verify import verify
@@ -319,4 +322,7 @@ def format_utc(time_ms: int | None) -> str | None:
 
 
 app.command("compact")(compact)
+app.command("expire")(expire)
+app.command("erase")(erase)
 app.command("verify")(verify)
+app.command("convert")(convert)

@@ -19,9 +19,11 @@ from kbroker.archive.decoding.column_types import COLUMNS, widen
 from kbroker.archive.decoding.errors import DecodeError
 from kbroker.archive.decoding.inference import infer_text
 from kbroker.archive.decoding.json_schema import parse_json
-from kbroker.archive.decoding.settings import OWN, DecodeSettings, Decoding, Schemas
+from kbroker.archive.decoding.protobuf import message_name, read_message_path
+from kbroker.archive.decoding.settings import OWN, DecodeSettings, Decoding, Schemas, SchemaText
 
 MAX_REASON = 500  # characters
+NOT_DECODED = "is not decoded: "  # in each reason
 _MAGIC = 0
 
 
@@ -42,6 +44,7 @@ class MissingSchema(NamedTuple):
     source: str  # value or key
     number: int  # the id in the registry, or OWN
     inferred: str = ""  # the text of an inferred schema
+    path: tuple[int, ...] = ()  # of a protobuf message
 
 
 class Decoded(NamedTuple):
@@ -78,7 +81,7 @@ class Decoder:
             if values is not None:
                 rows = rows.append_column(COLUMNS[column.source], values)
             for row, reason in failures.items():
-                text = f"the {column.source} is not decoded: {reason}"[:MAX_REASON]
+                text = f"the {column.source} {NOT_DECODED}{reason}"[:MAX_REASON]
                 reasons[row] = f"{reasons[row]}; {text}" if row in reasons else text
         if missing:
             return Decoded(batch, None, frozenset(missing))
@@ -103,7 +106,7 @@ class _Column:
         self,
         source: str,
         decoding: Decoding,
-        schemas: Mapping[int, Any],
+        schemas: Mapping[int, SchemaText],
         kind: pa.DataType | None,
         absent: Mapping[int, str],
     ) -> None:
@@ -112,8 +115,8 @@ class _Column:
         self._schemas = schemas
         self._type = kind
         self._absent = absent
-        # By number: how to decode, or why not.
-        self._codecs: dict[int, Callable[[bytes], Any] | DecodeError] = {}
+        # By number and path: how to decode, or why not.
+        self._codecs: dict[tuple[int, tuple[int, ...]], Callable[[bytes], Any] | DecodeError] = {}
 
     def decode(self, column: pa.Array, missing: set[MissingSchema]) -> tuple[pa.Array | None, Mapping[int, str]]:
         """Return the decoded column (None if its type is not known yet), and reasons by row. Adds missing schemas."""
@@ -146,32 +149,38 @@ class _Column:
         return reasons
 
     def _decode_record(self, data: bytes, missing: set[MissingSchema]) -> Any:
-        number = OWN
+        number, path = OWN, ()
         if self._decoding.registry:
             if len(data) < 5 or data[0] != _MAGIC:
                 raise DecodeError("it does not begin with the id of a schema in a registry (a zero byte and 4 bytes)")
             number, data = int.from_bytes(data[1:5], "big"), data[5:]
-        decode = self._codecs.get(number)
+            if self._decoding.format == "protobuf":
+                path, data = read_message_path(data)
+        decode = self._codecs.get((number, path))
         if decode is None:
             if number not in self._schemas:
-                return self._miss(number, missing)
-            decode = self._codecs[number] = self._compile(number)
+                return self._miss(MissingSchema(self.source, number, path=path), missing)
+            decode = self._codecs[number, path] = self._compile(number, path)
         if isinstance(decode, DecodeError):
             raise decode
         return decode(data)
 
-    def _miss(self, number: int, missing: set[MissingSchema]) -> None:
-        if number in self._absent:
-            raise DecodeError(self._absent[number])
-        missing.add(MissingSchema(self.source, number))
+    def _miss(self, schema: MissingSchema, missing: set[MissingSchema]) -> None:
+        if schema.number in self._absent:
+            raise DecodeError(self._absent[schema.number])
+        missing.add(schema)
 
-    def _compile(self, number: int) -> Callable[[bytes], Any] | DecodeError:
+    def _compile(self, number: int, path: tuple[int, ...]) -> Callable[[bytes], Any] | DecodeError:
         """Return how to decode records of a schema, or why the column cannot have them."""
         try:
-            codec = compile_schema(self._decoding.format, self._schemas[number])
+            schema = self._schemas[number]
+            if path:
+                schema = schema._replace(message=message_name(schema, path))
+            codec = compile_schema(self._decoding.format, schema)
             if self._type is not None and widen(self._type, codec.type) == self._type:
                 return codec.decode
-            return DecodeError("the column was changed by another program")
+            name = f"its message {schema.message}" if schema.message else "it"
+            raise DecodeError(f"{name} has fields that the column does not have")
         except DecodeError as error:
             return error if number == OWN else DecodeError(f"schema {number}: {error}")
 

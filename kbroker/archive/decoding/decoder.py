@@ -12,19 +12,22 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kbroker.archive.dead_letters import make_dead_rows
 from kbroker.archive.decoding.codecs import compile_schema
 from kbroker.archive.decoding.column_types import COLUMNS, widen
 from kbroker.archive.decoding.errors import DecodeError
 from kbroker.archive.decoding.inference import infer_text
+from kbroker.archive.decoding.json_lines import decode_lines
 from kbroker.archive.decoding.json_schema import parse_json
 from kbroker.archive.decoding.protobuf import message_name, read_message_path
 from kbroker.archive.decoding.settings import OWN, DecodeSettings, Decoding, Schemas, SchemaText
 
 MAX_REASON = 500  # characters
 NOT_DECODED = "is not decoded: "  # in each reason
-_MAGIC = 0
+# Records begin with a zero byte and the id of their schema in a registry.
+_MAGIC, _PREFIX_BYTES = 0, 5
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,7 @@ class _Column:
         self._schemas = schemas
         self._type = kind
         self._absent = absent
+        self._plain_types: dict[int, pa.DataType | None] = {}
         # By number and path: how to decode, or why not.
         self._codecs: dict[tuple[int, tuple[int, ...]], Callable[[bytes], Any] | DecodeError] = {}
 
@@ -122,6 +126,9 @@ class _Column:
         """Return the decoded column (None if its type is not known yet), and reasons by row. Adds missing schemas."""
         if self._decoding.format == "json" and not self._decoding.registry and OWN not in self._schemas:
             return None, self._infer(column, missing)
+        at_once = self._decode_lines(column)
+        if at_once is not None:
+            return at_once, {}
         values: list[Any] = []
         reasons: dict[int, str] = {}
         for row, data in enumerate(column.to_pylist()):
@@ -148,12 +155,39 @@ class _Column:
             missing.add(MissingSchema(self.source, OWN, text))
         return reasons
 
-    def _decode_record(self, data: bytes, missing: set[MissingSchema]) -> Any:
-        number, path = OWN, ()
+    def _decode_lines(self, column: pa.Array) -> pa.Array | None:
+        """Decode all records at once, if they are JSON of one schema; None if that is not possible."""
+        if self._decoding.format != "json" or self._type is None or column.null_count == len(column):
+            return None
+        number = OWN
         if self._decoding.registry:
-            if len(data) < 5 or data[0] != _MAGIC:
+            prefix, *others = pc.unique(pc.binary_slice(column, 0, _PREFIX_BYTES)).drop_null().to_pylist()
+            if others or len(prefix) < _PREFIX_BYTES or prefix[0] != _MAGIC:
+                return None
+            number = int.from_bytes(prefix[1:], "big")
+            column = pc.binary_slice(column, _PREFIX_BYTES)
+        if number not in self._plain_types:
+            self._plain_types[number] = self._plain_type(number)
+        kind = self._plain_types[number]
+        values = None if kind is None else decode_lines(column, kind)
+        try:
+            return None if values is None else values.cast(self._type)
+        except pa.ArrowException:  # the column has the fields in another order
+            return None
+
+    def _plain_type(self, number: int) -> pa.DataType | None:
+        """Return the type of a schema whose records can be decoded at once."""
+        if number in self._schemas and callable(self._compile(number, ())):
+            codec = compile_schema(self._decoding.format, self._schemas[number])
+            return codec.type if codec.is_plain_json else None
+        return None
+
+    def _decode_record(self, data: bytes, missing: set[MissingSchema]) -> Any:
+        number, path = OWN, tuple[int, ...]()
+        if self._decoding.registry:
+            if len(data) < _PREFIX_BYTES or data[0] != _MAGIC:
                 raise DecodeError("it does not begin with the id of a schema in a registry (a zero byte and 4 bytes)")
-            number, data = int.from_bytes(data[1:5], "big"), data[5:]
+            number, data = int.from_bytes(data[1:_PREFIX_BYTES], "big"), data[_PREFIX_BYTES:]
             if self._decoding.format == "protobuf":
                 path, data = read_message_path(data)
         decode = self._codecs.get((number, path))

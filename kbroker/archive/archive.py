@@ -25,11 +25,12 @@ from pyiceberg.exceptions import (
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 
 from kbroker.archive.data_files import DataFile, WriteTarget
 from kbroker.archive.errors import ArchiveError
-from kbroker.archive.rows import SCHEMA, SORT_ORDER, TABLE_PROPERTIES, partition_spec
+from kbroker.archive.rows import MERGE_MANIFESTS, SCHEMA, SORT_ORDER, TABLE_PROPERTIES, partition_spec
 from kbroker.archive.topic_state import FORMAT_VERSION, TopicState, decode_properties, encode_properties
 from kbroker.archive.typed_json import read_json
 
@@ -64,10 +65,11 @@ class Archive:
 
     def load(self) -> "Archive":
         """Read the settings. Raises ArchiveError if there is no archive, or if a newer version wrote it."""
-        try:
-            text = self.catalog.load_namespace_properties(self.namespace).get(_SETTINGS)
-        except NoSuchNamespaceError:
-            text = None
+        with as_archive_errors(self.location):
+            try:
+                text = self.catalog.load_namespace_properties(self.namespace).get(_SETTINGS)
+            except NoSuchNamespaceError:
+                text = None
         if text is None:
             raise ArchiveError(f"{self.location}: no archive found; create one with: kbroker archive run")
         try:
@@ -82,16 +84,17 @@ class Archive:
     def load_or_create(self, settings: Mapping[str, Any]) -> "Archive":
         """Read the settings of the archive, or create it with these."""
         new = ArchiveSettings(str(uuid.uuid4()), **settings)
-        with suppress(NamespaceAlreadyExistsError):
+        with as_archive_errors(self.location), suppress(NamespaceAlreadyExistsError):
             self.catalog.create_namespace(self.namespace, {_SETTINGS: json.dumps(asdict(new))})
         return self.load()
 
     def topics(self) -> list[str]:
-        return sorted(identifier[-1] for identifier in self.catalog.list_tables(self.namespace))
+        with as_archive_errors(self.location):
+            return sorted(identifier[-1] for identifier in self.catalog.list_tables(self.namespace))
 
     def table(self, topic: str) -> "ArchiveTable":
         """Raises ArchiveError if the archive does not have the topic."""
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             try:
                 return ArchiveTable(self.catalog.load_table((self.namespace, topic)), topic)
             except NoSuchTableError:
@@ -104,7 +107,7 @@ class Archive:
     def create_table(self, topic: str, schema: Schema = SCHEMA) -> "ArchiveTable":
         """Create the table of a topic; return it if it exists."""
         state = TopicState(archive=self.settings.id)
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             try:
                 table = self.catalog.create_table(
                     (self.namespace, topic),
@@ -136,7 +139,7 @@ class ArchiveTable:
 
     def refresh(self) -> TopicState:
         """Read the newest state."""
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             self.iceberg.refresh()
         self.state = decode_properties(self.iceberg.metadata.properties, self.location)
         return self.state
@@ -149,7 +152,7 @@ class ArchiveTable:
         snapshot = self.iceberg.current_snapshot()
         if snapshot is None:
             return []
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             manifests = snapshot.manifests(self.iceberg.io)
             known = self._files_of_manifests
             self._files_of_manifests = {
@@ -204,7 +207,7 @@ class ArchiveTable:
 
         One step, without a snapshot, because rows do not change. Raises ConflictError like `commit`.
         """
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             try:
                 with self.iceberg.transaction() as transaction:
                     transaction.set_properties(dict(properties))
@@ -214,33 +217,59 @@ class ArchiveTable:
                 raise ConflictError(f"{self.location}: another process has changed the table: {error}") from None
 
     def commit(
-        self, kind: str, state: TopicState, add: Sequence[DataFile] = (), remove: Sequence[DataFile] = ()
+        self,
+        kind: str,
+        state: TopicState,
+        add: Sequence[DataFile] = (),
+        remove: Sequence[DataFile] = (),
+        *,
+        merge_manifests: bool = False,
     ) -> TopicState:
         """Change the table from `self.state` to `state`, atomically and durably, and return the new state.
 
         `kind` says what for: append, compact, observe, repair, erase, expire. Every commit makes a snapshot, also one
         without files, so that it conflicts with any other. Raises ConflictError if the table has changed since
-        `refresh`, and ArchiveError if the storage fails: then the commit may exist nevertheless.
+        `refresh`, and ArchiveError if the storage fails: then the commit may exist nevertheless. `merge_manifests`
+        also merges small manifests; such a commit removes no files.
         """
         new = replace(state, commit=self.state.commit + 1, time_ms=time.time_ns() // 1_000_000)
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             try:
-                with self.iceberg.transaction() as transaction:
+                with _Transaction(self.iceberg) as transaction:
                     transaction.set_properties(encode_properties(new, self.state))
+                    if merge_manifests:
+                        transaction.set_properties({MERGE_MANIFESTS: "true"})
                     update = transaction.update_snapshot({COMMIT: str(new.commit), KIND: kind})
                     with update.overwrite() if remove else update.merge_append() as producer:
                         for file in add:
                             producer.append_data_file(file.entry)
                         for file in remove:
                             producer.delete_data_file(file.entry)
+                    if merge_manifests:
+                        transaction.set_properties({MERGE_MANIFESTS: "false"})
             except (CommitFailedException, ValidationException) as error:
                 raise ConflictError(f"{self.location}: another process has changed the table: {error}") from None
         self.state = new
         return new
 
 
+class _Transaction(Transaction):
+    """A transaction that computes the metadata once for each change of it.
+
+    pyiceberg computes it at each access, some fifteen times in a commit, and copies all snapshots each time.
+    """
+
+    _computed: tuple[object, TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        if self._computed is None or self._computed[0] is not self._updates:
+            self._computed = self._updates, super().table_metadata
+        return self._computed[1]
+
+
 @contextmanager
-def _as_archive_errors(location: str) -> Iterator[None]:
+def as_archive_errors(location: str) -> Iterator[None]:
     """Raise ArchiveError for what reading and writing a table can raise."""
     try:
         yield

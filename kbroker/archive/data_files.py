@@ -36,6 +36,7 @@ from kbroker.archive.rows import OFFSET, PARTITION, PLAIN_COLUMNS, TIMESTAMP
 # at most MAX_BUFFERED_BYTES of all.
 MAX_FILE_BYTES, MAX_BUFFERED_BYTES = 128 << 20, 256 << 20
 ROWS_PER_GROUP = 65_536
+_PIECE_BYTES = 4 << 20
 PERIOD_US = {"day": 86_400_000_000, "hour": 3_600_000_000}
 _NAME = re.compile(r"[0-9a-f]{12}-([0-9a-f]{64})\.parquet")
 
@@ -164,34 +165,52 @@ def conform(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def write_file(target: WriteTarget, rows: pa.Table, partition: int, period: int) -> DataFile:
     """Write rows of one partition and period, with the table's Arrow schema, as one file. Raises OSError."""
-    paths = parquet_path_to_id_mapping(target.schema)
     sink = pa.BufferOutputStream()
+    write_parquet(sink, target.schema, [rows])
+    return publish_file(target, pa.BufferReader(sink.getvalue()), partition, period)
+
+
+def write_parquet(sink: Any, schema: Schema, chunks: Iterable[pa.Table]) -> None:
+    """Write a Parquet file as tables with this schema have it; no row group has rows of two chunks."""
+    paths = parquet_path_to_id_mapping(schema)
     with pq.ParquetWriter(
         sink,
-        rows.schema,
+        schema_to_pyarrow(schema),
         compression="zstd",
         write_page_checksum=True,
         use_dictionary=[path for path, field_id in paths.items() if field_id not in PLAIN_COLUMNS],
     ) as writer:
-        writer.write_table(rows, row_group_size=ROWS_PER_GROUP)
-    data = sink.getvalue()
-    name = f"{uuid.uuid4().hex[:12]}-{hashlib.sha256(data).hexdigest()}.parquet"
+        for chunk in chunks:
+            writer.write_table(chunk, row_group_size=ROWS_PER_GROUP)
+
+
+def publish_file(target: WriteTarget, source: Any, partition: int, period: int) -> DataFile:
+    """Copy a Parquet file (an open file or buffer) to its place below the table's location. Raises OSError."""
+    digest, size = hashlib.sha256(), 0
+    source.seek(0)
+    while piece := source.read(_PIECE_BYTES):
+        digest.update(piece)
+        size += len(piece)
+    name = f"{uuid.uuid4().hex[:12]}-{digest.hexdigest()}.parquet"
     directory = f"timestamp_{target.period}={_period_text(target.period, period)}/partition={partition}"
     path = f"{target.location.rstrip('/')}/data/{directory}/{name}"
     io = load_file_io(dict(target.io_properties), path)
+    source.seek(0)
     with io.new_output(path).create() as output:
-        output.write(data)
+        while piece := source.read(_PIECE_BYTES):
+            output.write(piece)
+    source.seek(0)
     statistics = data_file_statistics_from_parquet_metadata(
-        pq.read_metadata(pa.BufferReader(data)),
+        pq.read_metadata(source),
         compute_statistics_plan(target.schema, dict(target.properties)),
-        paths,
+        parquet_path_to_id_mapping(target.schema),
     )
     entry = IcebergFile.from_args(
         content=DataFileContent.DATA,
         file_path=path,
         file_format=FileFormat.PARQUET,
         partition=statistics.partition(target.spec, target.schema),
-        file_size_in_bytes=len(data),
+        file_size_in_bytes=size,
         sort_order_id=None,
         equality_ids=None,
         key_metadata=None,

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,17 +14,17 @@ from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import (
     DEFAULT_BOOTSTRAP,
     AsJson,
-    SparkOptions,
     argument,
     option,
-    pipeline_errors,
-    spark_session_for,
 )
 from kbroker.cli.common.output import DIM, RED, ProgressBar, colored, print_json, print_note
 from kbroker.cli.common.values import count_text, format_size, parse_date, parse_integer, parse_time_ms
 
 if TYPE_CHECKING:
-    from kbroker.pipeline.archive.verification.findings import VerificationReport, VerificationScope
+    from contextlib import AbstractContextManager
+
+    from kbroker.archive.verification.findings import VerificationReport, VerificationScope
+    from kbroker.client.cluster import ClusterClient
 
 # The number of findings that are printed; --report and --json contain all.
 MAX_PRINTED = 100
@@ -58,8 +59,6 @@ def verify(
     end: Annotated[str | None, option("--to POSITION", "Stop before this offset or time.")] = None,
     report: Annotated[str | None, option("--report FILE", "Write the complete report as JSON to this file.")] = None,
     as_json: AsJson = False,
-    *,
-    spark: SparkOptions,
 ) -> None:
     """Check an archive, and compare each record with the broker's if the broker still has it.
 
@@ -68,29 +67,30 @@ def verify(
 
     Example: kbroker archive verify /data/archive --from 2026-01-31T12:00 --report report.json
     """
-    from kbroker.pipeline.archive.verification.verify import verify as verify_archive
-    from kbroker.pipeline.storage import open_storage
+    from kbroker.archive.errors import ArchiveError
+    from kbroker.archive.verification.verify import verify as verify_archive
 
     if offline and (bootstrap != os.environ.get("KBROKER_BOOTSTRAP") or require_broker):
         raise usage_error("--offline excludes --bootstrap and --require-broker")
-    address = "" if offline else bootstrap or DEFAULT_BOOTSTRAP
     scope = _parse_scope(topic or (), date or (), start, end)
     if report is not None:
         _write_report(report, "")  # fails before the verification if the file cannot be written
-    _require_archive_and_broker(directory, address)
     with (
-        spark_session_for("kbroker archive verify", spark) as session,
+        nullcontext() if offline else _broker_client(bootstrap or DEFAULT_BOOTSTRAP) as cluster,
         ProgressBar("reading", None, shows_bytes=True) as progress,
     ):
-        result = verify_archive(
-            session,
-            open_storage(directory, session),
-            address,
-            scope,
-            require_broker=require_broker,
-            progress=print_note if sys.stderr.isatty() else lambda text: None,
-            advance=progress.advance,
-        )
+        try:
+            result = verify_archive(
+                directory,
+                scope,
+                cluster,
+                bootstrap="" if offline else bootstrap or DEFAULT_BOOTSTRAP,
+                require_broker=require_broker,
+                progress=print_note if sys.stderr.isatty() else lambda text: None,
+                advance=progress.advance,
+            )
+        except ArchiveError as error:
+            raise CliError(str(error)) from None
     if report is not None:
         _write_report(report, json.dumps(result.as_json(), indent=2) + "\n")
     if as_json:
@@ -100,28 +100,23 @@ def verify(
     raise typer.Exit(1 if result.differences else 0)
 
 
-def _require_archive_and_broker(directory: str, address: str) -> None:
-    """Raise before Spark starts, which takes seconds, if there is no archive or no broker responds."""
-    from kbroker.pipeline.archive.verification.verify import require_archive
-    from kbroker.pipeline.cluster_admin import BrokerUnavailableError, require_reachable
-    from kbroker.pipeline.storage import is_local, open_storage
+def _broker_client(bootstrap: str) -> "AbstractContextManager[ClusterClient]":
+    """Connect to a cluster. Raises CliError."""
+    from kbroker.cli.common.client import admin_client, parse_bootstrap
+    from kbroker.client.cluster import require_reachable
 
-    with pipeline_errors():
-        if is_local(directory):
-            require_archive(open_storage(directory))
-        if not address:
-            return
-        try:
-            require_reachable(address)
-        except BrokerUnavailableError as error:
-            raise CliError(f"{error}; --offline verifies without a broker") from None
+    try:
+        require_reachable(parse_bootstrap(bootstrap))
+    except OSError as error:
+        raise CliError(f"{error}; --offline verifies without a broker") from None
+    return admin_client(bootstrap)
 
 
 def _parse_scope(
     topics: Sequence[str], dates: Sequence[str], start: str | None, end: str | None
 ) -> "VerificationScope":
-    from kbroker.pipeline.archive.layout import OffsetRange
-    from kbroker.pipeline.archive.verification.findings import VerificationScope
+    from kbroker.archive.offset_ranges import OffsetRange
+    from kbroker.archive.verification.findings import VerificationScope
 
     first = ("", -_UNBOUNDED) if start is None else _parse_bound(start)
     last = ("", _UNBOUNDED) if end is None else _parse_bound(end)
@@ -154,7 +149,7 @@ def _write_report(path: str, text: str) -> None:
 
 
 def _print_result(report: "VerificationReport", report_file: str | None) -> None:
-    from kbroker.pipeline.archive.verification.findings import format_finding
+    from kbroker.archive.verification.findings import format_finding
 
     for finding in [*report.differences, *report.notes][:MAX_PRINTED]:
         text = format_finding(finding) if finding.is_difference else f"note: {format_finding(finding)}"
@@ -163,7 +158,7 @@ def _print_result(report: "VerificationReport", report_file: str | None) -> None
         complete = f"{report_file} contains all" if report_file else "--report FILE writes all"
         print(f"and {len(report.findings) - MAX_PRINTED} more; {complete}")
     content = f"{count_text(report.rows, 'row')} in {count_text(report.files, 'file')}, {format_size(report.bytes)}"
-    print(f"{report.archive}: commit {report.commit_number}, {content}, read in {report.seconds:.1f} s")
+    print(f"{report.archive}: {count_text(len(report.commits), 'topic')}, {content}, read in {report.seconds:.1f} s")
     if not report.bootstrap:
         print("not compared with a broker")
     elif not report.compared:

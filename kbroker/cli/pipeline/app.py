@@ -76,9 +76,9 @@ def fetch(
     from pathlib import Path
 
     from kbroker.pipeline.spark.installation import (
-        VERSION,
         cache_directory,
         connector_jars,
+        connector_version,
         fetch_connector,
         require_java,
         require_spark,
@@ -88,8 +88,8 @@ def fetch(
     with pipeline_errors():
         ivy = parse_conf(conf or []).get("spark.jars.ivySettings")
         installed, java = require_spark(os.environ), require_java(os.environ)
-        target = Path(directory) if directory is not None else cache_directory(os.environ)
-        print_note(f"downloading Spark's Kafka connector {VERSION}")
+        target = Path(directory) if directory is not None else cache_directory(os.environ, installed)
+        print_note(f"downloading Spark's Kafka connector {connector_version(installed).spark}")
         fetch_connector(target, installed, java, os.environ, Path(ivy) if ivy else None)
         for jar in connector_jars(target, installed):
             print(jar)
@@ -316,13 +316,13 @@ def _summary_json(summary: "AggregateSummary") -> dict[str, Any]:
 
 
 def _plot(session: Any, bootstrap: str, definition: "AggregateDefinition", target: "ResultSink", path: str) -> None:
+    from kbroker.archive.storage import open_storage
     from kbroker.pipeline.aggregate import result_files
-    from kbroker.pipeline.storage import open_storage
 
     if target.topic:
         results = result_files.read_topic_results(session, bootstrap, target.topic, definition)
     else:
-        results = result_files.read_results(session, open_storage(target.directory, session))
+        results = result_files.read_results(session, open_storage(target.directory))
     result_files.draw_results(path, definition, result_files.labeled_rows(definition, results))
     print_note(f"plotted to {path}")
 

@@ -7,9 +7,9 @@ gets records of its source partitions. A position is a record's index among the 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker.client.admin import LATEST, list_offsets
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.group_descriptions import describe_group
+from kbroker.client.offsets import LATEST, list_offsets
 from kbroker.client.requests import check
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.manifest import GroupOffsets

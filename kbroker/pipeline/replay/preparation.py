@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kbroker.client.admin import BROKER, EARLIEST, LATEST, TOPIC, TypedResource, describe_configs, list_offsets
+from kbroker.client.admin import BROKER, TOPIC, TypedResource, describe_configs
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.offsets import EARLIEST, LATEST, list_offsets
 from kbroker.client.requests import BrokerError
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.archive import Archive

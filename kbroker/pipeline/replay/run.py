@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from kbroker.client.admin import LATEST, list_offsets
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.offsets import LATEST, list_offsets
 from kbroker.client.requests import BrokerError, check
 from kbroker.client.security import current_security
 from kbroker.common import TopicPartition
@@ -205,6 +205,7 @@ def _send_settings(context: ReplayContext, plan: ReplayPlan) -> SendSettings:
         context.patience_s,
         max_batch_bytes(configs, BATCH_BYTES, BATCH_OVERHEAD),
         current_security().file,
+        current_security().properties,
     )
 
 

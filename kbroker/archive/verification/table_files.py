@@ -1,0 +1,225 @@
+"""Reads a table's metadata, and the files in its directory. Damage is reported, and ends nothing."""
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyiceberg.manifest import DataFileContent, ManifestFile, clear_manifest_cache
+from pyiceberg.table.snapshots import Snapshot
+
+from kbroker.archive.archive import Archive, ArchiveTable
+from kbroker.archive.data_files import DataFile
+from kbroker.archive.errors import ArchiveError
+from kbroker.archive.verification.findings import Finding, difference, note
+
+# The names that kbroker and pyiceberg give to data files and to files of metadata.
+_OWN_NAME = re.compile(r"data/.*/[0-9a-f]{12}-[0-9a-f]{64}\.parquet|metadata/[^/]+\.avro")
+# The first one is never in the log of older ones, and that of a commit that failed stays.
+_OLD_METADATA = re.compile(r"metadata/([^/]+\.metadata\.json|version-hint\.text)")
+_MAX_TEXT = 200
+
+
+class ListedFile(NamedTuple):
+    """A file in a table's directory."""
+
+    path: str  # a URI
+    size: int
+    is_regular: bool
+
+
+class TableFiles(NamedTuple):
+    """What the current snapshot of a table refers to, as far as it can be read."""
+
+    files: list[DataFile]
+    paths: set[str]  # of files and metadata; URIs
+    findings: list[Finding]
+
+
+def error_text(error: BaseException) -> str:
+    """Return an exception's message as one line of at most 200 characters."""
+    return " ".join(str(error).split())[:_MAX_TEXT] or type(error).__name__
+
+
+def local_path(io: Any, path: str) -> str | None:
+    """Return the path of a local file; None for another file system."""
+    scheme, _, name = io.parse_location(path, io.properties) if hasattr(io, "parse_location") else ("", "", "")
+    return name if scheme == "file" else None
+
+
+def file_size(io: Any, path: str) -> int:
+    """Return the size of a file. Raises FileNotFoundError; OSError for what is not a file.
+
+    Opening a FIFO would block, therefore call this first.
+    """
+    name = local_path(io, path)
+    if name is None:
+        return len(io.new_input(path))
+    status = os.stat(name)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError("it is not a file")
+    return status.st_size
+
+
+def open_table(archive: Archive, topic: str) -> tuple[ArchiveTable | None, list[Finding]]:
+    """Read the metadata of a topic's table. Returns None, and why, if it cannot be read."""
+    if archive.root is not None:
+        name = local_path(archive.catalog._load_file_io(), f"{archive.root.rstrip('/')}/{archive.namespace}/{topic}")
+        if name is not None and (irregular := _irregular_file(f"{name}/metadata")):
+            return None, [difference("metadata", "it is not a file: the table was not read", file=irregular)]
+    clear_manifest_cache()
+    try:
+        return archive.table(topic), []
+    except ArchiveError as error:
+        return None, [difference("metadata", error_text(error), topic=topic)]
+
+
+def _irregular_file(directory: str) -> str | None:
+    """Return the path of something in a local directory that is neither a file nor a directory."""
+    try:
+        with os.scandir(directory) as entries:
+            return next((entry.path for entry in entries if not entry.is_file() and not entry.is_dir()), None)
+    except OSError:
+        return None
+
+
+def read_files(table: ArchiveTable) -> TableFiles:
+    """Read the files of the current snapshot, manifest by manifest."""
+    result = TableFiles([], set(), [])
+    snapshot = table.iceberg.current_snapshot()
+    if snapshot is not None:
+        result.paths.add(snapshot.manifest_list)
+        for manifest in _read_manifest_list(table, snapshot, result.findings):
+            result.paths.add(manifest.manifest_path)
+            for file in _read_manifest(table, manifest, result):
+                result.files.append(file)
+                result.paths.add(file.path)
+    return result
+
+
+def _read_manifest_list(table: ArchiveTable, snapshot: Snapshot, findings: list[Finding]) -> list[ManifestFile]:
+    try:
+        file_size(table.iceberg.io, snapshot.manifest_list)
+        return snapshot.manifests(table.iceberg.io)
+    except Exception as error:  # what pyiceberg raises for damaged Avro has no common type
+        text = f"snapshot {snapshot.snapshot_id}: its manifest list cannot be read ({error_text(error)})"
+        findings.append(difference("metadata", text, file=snapshot.manifest_list, topic=table.topic))
+        return []
+
+
+def _read_manifest(table: ArchiveTable, manifest: ManifestFile, result: TableFiles) -> Iterator[DataFile]:
+    io, path = table.iceberg.io, manifest.manifest_path
+    try:
+        size = file_size(io, path)
+        if size != manifest.manifest_length:
+            raise ArchiveError(f"it has {size} bytes instead of {manifest.manifest_length}")
+        entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
+    except Exception as error:  # as above
+        text = f"a manifest cannot be read ({error_text(error)})"
+        result.findings.append(difference("metadata", text, file=path, topic=table.topic))
+        return
+    live = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+    if live != len(entries):
+        text = f"the manifest has {len(entries)} files instead of {live}"
+        result.findings.append(difference("metadata", text, file=path, topic=table.topic))
+    for entry in entries:
+        file = entry.data_file
+        if file.content != DataFileContent.DATA:
+            text = "another program has deleted rows of the table"
+            result.findings.append(difference("foreign change", text, file=file.file_path, topic=table.topic))
+            continue
+        try:
+            yield DataFile.of(file)
+        except Exception as error:  # a damaged manifest may have any value
+            result.paths.add(str(file.file_path))
+            text = f"kbroker has not written it, or its manifest is damaged ({error_text(error)})"
+            result.findings.append(difference("layout", text, file=str(file.file_path), topic=table.topic))
+
+
+def find_unreferenced(table: ArchiveTable, listed: Iterable[ListedFile], known: set[str]) -> list[Finding]:
+    """Report files in the table's directory that no snapshot refers to.
+
+    List the files before the newest state of `table` is read; `known` are the paths of its current snapshot.
+    """
+    candidates = [file for file in listed if file.path not in known]
+    if not candidates:
+        return []
+    referenced, findings = _paths_of_snapshots(table)
+    orphans = []
+    for file in candidates:
+        name = file.path.removeprefix(f"{table.location.rstrip('/')}/")
+        if file.path in referenced or (file.is_regular and _OLD_METADATA.fullmatch(name)):
+            continue
+        if file.is_regular and _OWN_NAME.fullmatch(name):
+            orphans.append(file)
+        else:
+            text = "it is not a file of the table" if file.is_regular else "it is neither a file nor a directory"
+            findings.append(difference("foreign file", text, file=file.path, topic=table.topic))
+    if orphans:
+        text = (
+            f"{len(orphans)} files of {sum(file.size for file in orphans)} bytes belong to a running writer, or to one "
+            f"that was killed; `kbroker archive run` deletes those after a day"
+        )
+        findings.append(note("orphan", text, file=orphans[0].path if len(orphans) == 1 else "", topic=table.topic))
+    return findings
+
+
+def _paths_of_snapshots(table: ArchiveTable) -> tuple[set[str], list[Finding]]:
+    """Return the paths of all files that any snapshot of the table refers to."""
+    metadata = table.iceberg.metadata
+    paths = {table.iceberg.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
+    paths |= {statistics.statistics_path for statistics in metadata.statistics}
+    manifests: dict[str, ManifestFile] = {}
+    problems: list[Finding] = []
+    for snapshot in metadata.snapshots:
+        paths.add(snapshot.manifest_list)
+        manifests |= {item.manifest_path: item for item in _read_manifest_list(table, snapshot, problems)}
+    for path, manifest in manifests.items():
+        result = TableFiles([], set(), problems)
+        paths |= {path, *(file.path for file in _read_manifest(table, manifest, result)), *result.paths}
+    current = table.iceberg.current_snapshot()
+    newest = current.manifest_list if current is not None else ""
+    old = [item for item in problems if item.kind == "metadata" and item.file != newest]
+    return paths, [
+        note("old snapshot", f"readers of older snapshots fail: {item.text}", file=item.file) for item in old
+    ]
+
+
+def list_files(table: ArchiveTable) -> list[ListedFile]:
+    """Return all files in the table's directory. Links are not followed. Raises ArchiveError."""
+    io, location = table.iceberg.io, table.location.rstrip("/")
+    name = local_path(io, location)
+    try:
+        if name is not None:
+            return list(_list_local(name, location))
+        return list(_list_remote(io, location))
+    except (OSError, pa.ArrowException) as error:
+        raise ArchiveError(f"{location}: {error_text(error)}") from None
+
+
+def _list_local(directory: str, uri: str) -> Iterator[ListedFile]:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _list_local(entry.path, f"{uri}/{entry.name}")
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:  # deleted meanwhile
+                continue
+            yield ListedFile(f"{uri}/{entry.name}", status.st_size, stat.S_ISREG(status.st_mode))
+
+
+def _list_remote(io: Any, location: str) -> Iterator[ListedFile]:
+    from pyarrow.fs import FileSelector, FileType
+
+    if not hasattr(io, "fs_by_scheme"):
+        return
+    scheme, netloc, path = io.parse_location(location, io.properties)
+    selector = FileSelector(path, allow_not_found=True, recursive=True)
+    for info in io.fs_by_scheme(scheme, netloc).get_file_info(selector):
+        if info.type != FileType.Directory:
+            uri = location + info.path.removeprefix(path)
+            yield ListedFile(uri, info.size or 0, info.type == FileType.File)

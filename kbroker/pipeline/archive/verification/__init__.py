@@ -1,1 +1,0 @@
-"""`kbroker archive verify`: checks an archive, and compares it with the broker."""

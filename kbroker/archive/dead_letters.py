@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.exceptions import NamespaceAlreadyExistsError
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType, TimestamptzType
 
@@ -41,6 +41,14 @@ def dead_letter_archive(archive: Archive) -> Archive:
     result = Archive(archive.catalog, namespace, archive.location, archive.root)
     result.settings = archive.settings
     return result
+
+
+def dead_letter_topics(archive: Archive) -> list[str]:
+    """Return the topics that have a table of dead letters."""
+    try:
+        return dead_letter_archive(archive).topics()
+    except NoSuchNamespaceError:
+        return []
 
 
 def find_dead_letters(archive: Archive, topic: str) -> ArchiveTable | None:

@@ -12,6 +12,7 @@ from kbroker.cli.archive.convert import convert
 from kbroker.cli.archive.erase import erase
 from kbroker.cli.archive.expire import expire
 from kbroker.cli.archive.relocate import relocate
+from kbroker.cli.archive.retry import retry
 from kbroker.cli.archive.run import run
 from kbroker.cli.archive.verify import verify
 from kbroker.cli.common.errors import CliError, print_error
@@ -324,5 +325,6 @@ def format_utc(time_ms: int | None) -> str | None:
 app.command("compact")(compact)
 app.command("expire")(expire)
 app.command("erase")(erase)
+app.command("retry")(retry)
 app.command("verify")(verify)
 app.command("convert")(convert)

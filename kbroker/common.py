@@ -66,6 +66,7 @@ class TokenSource(NamedTuple):
 class ClientSecurity(NamedTuple):
     """How a client connects to a listener. `trust_store`: None for the certificates of the system. `mechanism`: empty
     without SASL. `tokens`: where those of OAUTHBEARER come from. `file`: the properties that say it, "" without any.
+    `properties`: those of --kafka, which win.
     """
 
     has_tls: bool = False
@@ -79,6 +80,7 @@ class ClientSecurity(NamedTuple):
     password: str = ""
     tokens: TokenSource | None = None
     file: str = ""
+    properties: tuple[tuple[str, str], ...] = ()
 
     @property
     def protocol(self) -> str:

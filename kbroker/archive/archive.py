@@ -61,10 +61,11 @@ class Archive:
 
     def load(self) -> "Archive":
         """Read the settings. Raises ArchiveError if there is no archive, or if a newer version wrote it."""
-        try:
-            text = self.catalog.load_namespace_properties(self.namespace).get(_SETTINGS)
-        except NoSuchNamespaceError:
-            text = None
+        with _as_archive_errors(self.location):
+            try:
+                text = self.catalog.load_namespace_properties(self.namespace).get(_SETTINGS)
+            except NoSuchNamespaceError:
+                text = None
         if text is None:
             raise ArchiveError(f"{self.location}: no archive found; create one with: kbroker archive run")
         try:
@@ -79,12 +80,13 @@ class Archive:
     def load_or_create(self, settings: Mapping[str, Any]) -> "Archive":
         """Read the settings of the archive, or create it with these."""
         new = ArchiveSettings(str(uuid.uuid4()), **settings)
-        with suppress(NamespaceAlreadyExistsError):
+        with _as_archive_errors(self.location), suppress(NamespaceAlreadyExistsError):
             self.catalog.create_namespace(self.namespace, {_SETTINGS: json.dumps(asdict(new))})
         return self.load()
 
     def topics(self) -> list[str]:
-        return sorted(identifier[-1] for identifier in self.catalog.list_tables(self.namespace))
+        with _as_archive_errors(self.location):
+            return sorted(identifier[-1] for identifier in self.catalog.list_tables(self.namespace))
 
     def table(self, topic: str) -> "ArchiveTable":
         """Raises ArchiveError if the archive does not have the topic."""

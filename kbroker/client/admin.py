@@ -325,16 +325,19 @@ def list_offsets(
                 else:
                     offsets[TopicPartition(topic.name, row.partition_index)] = row.offset
 
-    _at_leaders(cluster, timestamps, ask)
+    at_leaders(cluster, timestamps, ask)
     return offsets
 
 
-def _at_leaders(
+def at_leaders(
     cluster: ClusterClient,
     partitions: Iterable[Partition],
     send: Callable[[int, Sequence[Partition], dict[Partition, int]], None],
 ) -> None:
-    """Call `send` with each leader and its partitions. It adds the error codes, and is called again for these."""
+    """Call `send` with each leader and its partitions. It adds the error codes, and is called again for these.
+
+    Waits for leaders that are being elected. Raises BrokerError for other errors.
+    """
     left = list(partitions)
     retries, new_topic_deadline = Retries(cluster.on_wait, RETRY_FOR_S), monotonic() + NEW_TOPIC_FOR_S
     while left:
@@ -448,4 +451,4 @@ def delete_records(cluster: ClusterClient, offsets: Mapping[PartitionKey, int]) 
                 if found.error_code:
                     errors[result.name, found.partition_index] = found.error_code
 
-    _at_leaders(cluster, offsets, delete)
+    at_leaders(cluster, offsets, delete)

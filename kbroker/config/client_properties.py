@@ -1,6 +1,6 @@
 """The properties of Kafka's clients that say how to connect."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kbroker.common import ClientSecurity, StoreSettings, TokenSource
 from kbroker.config.broker.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE, parse_jaas
@@ -15,9 +15,44 @@ def client_properties(path: str, data: bytes) -> dict[str, str]:
     return {name: config.text for name, config in parse_properties_file(path, data).items()}
 
 
-def parse_client_security(path: str, data: bytes) -> ClientSecurity:
-    """Parse a file of Kafka's clients; properties that are not about security are ignored. Raises ConfigError."""
-    return _parse(client_properties(path, data))._replace(file=path)
+SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
+_SECRETS = ("password", "secret", "jaas.config", ".key")
+# Properties that the commands set themselves.
+_OWN = {
+    "bootstrap.servers": "is --bootstrap",
+    "isolation.level": "is --committed-only",
+    "config.providers": "is set by kbroker, for the secrets in the file of --command-config",
+}
+
+
+def parse_client_security(path: str, data: bytes, properties: Sequence[tuple[str, str]] = ()) -> ClientSecurity:
+    """Parse a file of Kafka's clients; properties that are not about security are ignored. Raises ConfigError.
+
+    `properties` win over those of the file.
+    """
+    texts = client_properties(path, data) | dict(properties)
+    return _parse(texts)._replace(file=path, properties=tuple(properties))
+
+
+def parse_kafka_options(options: Sequence[str], security_only: bool) -> tuple[tuple[str, str], ...]:
+    """Parse the NAME=VALUE of --kafka; the last one of a name applies.
+
+    `security_only`: the command has no other Kafka client than that of kbroker. Raises ConfigError, also for secrets:
+    everybody sees arguments in the list of processes.
+    """
+    properties = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--kafka must be NAME=VALUE, not {name!r}")
+        if name in _OWN:
+            raise ConfigError(f"--kafka {name}: it {_OWN[name]}")
+        if name.endswith(_SECRETS):
+            raise ConfigError(f"--kafka {name}: everybody sees arguments; write it into the file of --command-config")
+        if security_only and not name.startswith(SECURITY_PREFIXES):
+            raise ConfigError(f"--kafka {name}: this command runs without Spark, and has properties of security only")
+        properties[name] = value
+    return tuple(properties.items())
 
 
 def _parse(texts: Mapping[str, str]) -> ClientSecurity:

@@ -10,6 +10,7 @@ from functools import wraps
 from time import monotonic, sleep
 from typing import ParamSpec, TypeVar
 
+from kbroker.archive.topic_state import TopicInfo
 from kbroker.client import cluster as client
 from kbroker.client.admin import (
     EARLIEST,
@@ -27,8 +28,8 @@ from kbroker.client.groups import commit_offsets, committed_offsets, list_groups
 from kbroker.client.requests import Address, BrokerError
 from kbroker.client.security import current_security
 from kbroker.common import TopicPartition, uuid_text
-from kbroker.pipeline.archive.manifest import GroupOffsets, TopicInfo
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.leader_epochs import EpochEnd, epoch_ends
 from protocol.client import UnsupportedVersionError
 from protocol.errors import ErrorCode, error_name
 
@@ -183,8 +184,30 @@ class ClusterAdmin:
         with self._request("ListOffsets") as connected:
             return list_offsets(connected, timestamps, isolation_level)
 
-    def committed_offsets(self, topics: Iterable[str]) -> GroupOffsets:
-        """Return the committed offsets of every group for these topics, without groups that have none."""
+    def leader_epochs(self, names: Iterable[str]) -> dict[TopicPartition, int]:
+        """Return the epoch of each partition's leader, -1 where it has none."""
+        unique_names = sorted(set(names))
+        if not unique_names:
+            return {}
+        with self._request("DescribeTopics") as connected:
+            return {
+                TopicPartition(topic.name, row.partition_index): row.leader_epoch
+                for topic in describe_topics(connected, unique_names)
+                for row in topic.partitions
+            }
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        """Return for each epoch the largest one of the log that is not larger, and where it ends."""
+        if not epochs:
+            return {}
+        with self._request("OffsetForLeaderEpoch") as connected:
+            return epoch_ends(connected, epochs)
+
+    def committed_offsets(self, topics: Iterable[str]) -> Mapping[str, Mapping[str, Mapping[int, int]]]:
+        """Return the committed offsets of every group for these topics, by group, topic and partition.
+
+        Groups without any are omitted.
+        """
         selected = set(topics)
         result: dict[str, dict[str, dict[int, int]]] = {}
         with self._request("OffsetFetch") as connected:

@@ -20,10 +20,12 @@ from kbroker.cli.common.options import (
 )
 from kbroker.cli.common.output import print_json, print_note
 from kbroker.cli.common.stop_signals import StopSignals
-from kbroker.cli.common.values import INT64, count_text, parse_duration_ms, parse_time_ms
+from kbroker.cli.common.values import INT64, count_text, parse_duration_ms, parse_size, parse_time_ms
 
 if TYPE_CHECKING:
-    from kbroker.pipeline.archive.ingest.options import IngestSummary, StartPosition
+    from kbroker.pipeline.ingest.options import IngestSummary, StartPosition
+
+MIN_FILE_BYTES, MAX_FILE_BYTES = 64 << 10, 1 << 30
 
 Directory = Annotated[str, argument("DIR", "A path or URI; created if it does not exist.")]
 Topics = Annotated[list[str] | None, argument("[TOPIC]...", complete=complete_topics)]
@@ -49,9 +51,13 @@ def run(
     rate: Annotated[
         float | None, option("RECORDS", "Archive at most RECORDS per second.", show_default="no limit")
     ] = None,
-    checkpoint: Annotated[
-        str | None, option("DIR", "Directory of Spark's checkpoint.", show_default="DIR/_checkpoint")
+    partition_by: Annotated[
+        str | None,
+        option(
+            "day|hour", "Divide files by day or hour of the timestamps; fixed when DIR is created.", show_default="day"
+        ),
     ] = None,
+    file_size: Annotated[str, option("SIZE", "Begin another file at this size, before compression.")] = "128MiB",
     broker_wait: BrokerWait = "5m",
     verbose: Annotated[bool, option("--verbose -v", "Print a line per batch, even without a terminal.")] = False,
     as_json: AsJson = False,
@@ -65,16 +71,17 @@ def run(
 
     Example: kbroker archive run /data/archive orders payments --once
     """
-    from kbroker.pipeline.archive.ingest.cluster_retry import StopEvent
-    from kbroker.pipeline.archive.ingest.options import IngestOptions, Reporter, create_subscription
-    from kbroker.pipeline.archive.ingest.run import archive_topics
     from kbroker.pipeline.cluster_admin import ClusterAdmin
-    from kbroker.pipeline.storage import open_storage
+    from kbroker.pipeline.ingest.cluster_retry import StopEvent
+    from kbroker.pipeline.ingest.options import IngestOptions, Reporter, create_subscription
+    from kbroker.pipeline.ingest.run import archive_topics
 
     with pipeline_usage_errors():
         subscription = create_subscription(topics or [], pattern)
     if rate is not None and not rate > 0:
         raise usage_error(f"--rate must be positive, not {rate:g}")
+    if partition_by not in (None, "day", "hour"):
+        raise usage_error(f"--partition-by must be day or hour, not {partition_by}")
     options = IngestOptions(
         bootstrap=bootstrap,
         subscription=subscription,
@@ -85,6 +92,8 @@ def run(
         rate=rate,
         start=_parse_start(start),
         broker_wait_s=parse_duration_ms(broker_wait) / 1000,
+        period=partition_by,
+        max_file_bytes=_parse_file_size(file_size),
     )
     # Raises before Spark starts, which takes seconds, if no broker responds or a named topic does not exist.
     with pipeline_errors(), ClusterAdmin(options.bootstrap) as cluster:
@@ -93,16 +102,21 @@ def run(
     stop = StopEvent()
     with StopSignals(lambda _: stop.set()) as signals, spark_session_for("kbroker archive", spark) as session:
         signals.install()  # the Spark session has replaced the handlers
-        storage = open_storage(directory, session)
-        checkpoint_storage = open_storage(checkpoint, session) if checkpoint else None
         progress = print_note if verbose or sys.stderr.isatty() else lambda _: None
         reporter = Reporter(progress=progress, warn=print_error)
-        summary = archive_topics(session, storage, options, stop, reporter, checkpoint_storage)
+        summary = archive_topics(session, directory, options, stop, reporter)
     _print_summary(directory, summary, time.monotonic() - start_s, as_json)
 
 
+def _parse_file_size(text: str) -> int:
+    size = parse_size(text)
+    if not MIN_FILE_BYTES <= size <= MAX_FILE_BYTES:
+        raise usage_error(f"--file-size must be between 64KiB and 1GiB, not {text}")
+    return size
+
+
 def _parse_start(text: str) -> "StartPosition":
-    from kbroker.pipeline.archive.ingest.options import StartPosition
+    from kbroker.pipeline.ingest.options import StartPosition
 
     if text == "earliest":
         return StartPosition("earliest")
@@ -117,7 +131,6 @@ def _print_summary(directory: str, summary: "IngestSummary", seconds: float, as_
         print_json(
             {
                 "archive": directory,
-                "commit": summary.last_commit,
                 "batches": summary.batches,
                 "records": records,
                 "bytes": summary.record_bytes,
@@ -125,7 +138,7 @@ def _print_summary(directory: str, summary: "IngestSummary", seconds: float, as_
                 "file_bytes": summary.file_bytes,
                 "seconds": round(seconds, 3),
                 "topics": [{"topic": topic, "records": count} for topic, count in sorted(summary.records.items())],
-                "gaps": [gap._asdict() for gap in summary.gaps],
+                "gaps": [{"topic": topic, **gap._asdict()} for topic, gaps in summary.gaps.items() for gap in gaps],
             }
         )
         return

@@ -84,6 +84,10 @@ Login = Annotated[
         "Use TLS, and log in with SCRAM-SHA-512. The password is in KBROKER_PASSWORD, else it is asked for.",
     ),
 ]
+KafkaProperties = Annotated[
+    list[str] | None,
+    option("--kafka NAME=VALUE", "Set a property of the Kafka clients that read and write records; repeatable."),
+]
 AsJson = Annotated[bool, option("--json", "Print JSON.")]
 Yes = Annotated[bool, option("--yes -y", "Do not ask for confirmation.")]
 
@@ -100,7 +104,8 @@ AllowFewerRacks = Annotated[
 
 # The options that say how to connect. Spark's executors need a file.
 _SECURITY = {"command_config": CommandConfig, "tls_ca": TlsCa, "login": Login}
-_ON_SPARK = ("kbroker.cli.archive", "kbroker.cli.replay", "kbroker.cli.pipeline")
+_SECURITY_OF_PIPELINE = {"command_config": CommandConfig, "kafka": KafkaProperties}
+_PIPELINE = ("kbroker.cli.archive", "kbroker.cli.replay", "kbroker.cli.pipeline")
 
 
 def expand_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -112,12 +117,13 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     parameters = list(signature.parameters.values())
     connects = "bootstrap" in signature.parameters or command.__module__.startswith("kbroker.cli.doctor")
     # A test may expand a command again.
-    security = list(_SECURITY) if connects and "command_config" not in signature.parameters else []
-    if command.__module__.startswith(_ON_SPARK):
-        del security[1:]
-    for name in security:
+    security: dict[str, Any] = {}
+    if connects and "command_config" not in signature.parameters:
+        security = _SECURITY_OF_PIPELINE if command.__module__.startswith(_PIPELINE) else _SECURITY
+    for name, annotation in security.items():
         kind = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(inspect.Parameter(name, kind, default=None, annotation=_SECURITY[name]))
+        parameters.append(inspect.Parameter(name, kind, default=None, annotation=annotation))
+    has_spark = any(each.annotation is SparkOptions for each in parameters)
     groups = {each.name: each.annotation for each in parameters if hasattr(each.annotation, "_fields")}
 
     @wraps(command)
@@ -127,7 +133,7 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
         if security:
             from kbroker.cli.common.client_security import use_security_options
 
-            use_security_options(*(arguments.pop(name) if name in security else None for name in _SECURITY))
+            use_security_options(**{name: arguments.pop(name) for name in security}, has_spark=has_spark)
         command(**arguments)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -233,23 +239,23 @@ def open_storages(directories: Sequence[str], options: SparkOptions) -> "Iterato
 @contextmanager
 def pipeline_usage_errors() -> Iterator[None]:
     """Raise errors of the pipeline as CliError for wrong usage."""
-    from kbroker.pipeline.errors import PipelineError
+    from kbroker.archive.errors import ArchiveError
 
     try:
         yield
-    except PipelineError as error:
+    except ArchiveError as error:
         raise usage_error(str(error)) from None
 
 
 @contextmanager
 def pipeline_errors() -> Iterator[None]:
     """Raise errors of the pipeline, Spark and py4j as CliError."""
-    from kbroker.pipeline.errors import PipelineError
+    from kbroker.archive.errors import ArchiveError
     from kbroker.pipeline.spark.error_text import error_text, is_spark_error
 
     try:
         yield
-    except PipelineError as error:
+    except ArchiveError as error:
         raise CliError(str(error)) from error
     except Exception as error:
         if not is_spark_error(error):

@@ -316,13 +316,13 @@ def _summary_json(summary: "AggregateSummary") -> dict[str, Any]:
 
 
 def _plot(session: Any, bootstrap: str, definition: "AggregateDefinition", target: "ResultSink", path: str) -> None:
+    from kbroker.archive.storage import open_storage
     from kbroker.pipeline.aggregate import result_files
-    from kbroker.pipeline.storage import open_storage
 
     if target.topic:
         results = result_files.read_topic_results(session, bootstrap, target.topic, definition)
     else:
-        results = result_files.read_results(session, open_storage(target.directory, session))
+        results = result_files.read_results(session, open_storage(target.directory))
     result_files.draw_results(path, definition, result_files.labeled_rows(definition, results))
     print_note(f"plotted to {path}")
 

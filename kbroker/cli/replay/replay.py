@@ -290,6 +290,7 @@ RESUME_PARAMETERS = frozenset(
         "as_json",
         "bootstrap",
         "command_config",
+        "kafka",
         "master",
         "jars",
         "conf",

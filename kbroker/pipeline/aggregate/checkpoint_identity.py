@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
+from kbroker.archive.storage.local import LocalStorage
+from kbroker.archive.storage.storage import Storage
+from kbroker.archive.typed_json import read_json
 from kbroker.pipeline.aggregate.definition import AggregateDefinition, incompatible_changes
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.local import LocalStorage
-from kbroker.pipeline.storage.storage import Storage
-from kbroker.archive.typed_json import read_json
 
 FILE_NAME = "kbroker-aggregate.json"
 LOCK_NAME = ".lock"
@@ -82,8 +82,8 @@ def _read(storage: Storage) -> CheckpointIdentity:
 def lock_checkpoint(storage: Storage) -> Iterator[None]:
     """Lock the checkpoint: of two simultaneous runs, one would replace newer results with older ones.
 
-    Raises PipelineError if another process of this machine holds the lock. File systems of Hadoop have no locks: there
-    Spark stops the run that is behind, after its batch.
+    Raises PipelineError if another process of this machine holds the lock. Object stores have no locks: there Spark
+    stops the run that is behind, after its batch.
     """
     if not isinstance(storage, LocalStorage):
         yield

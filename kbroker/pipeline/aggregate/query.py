@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from kbroker.archive.errors import ArchiveError
+from kbroker.archive.storage import open_storage
+from kbroker.archive.topic_state import TopicInfo
 from kbroker.pipeline.aggregate import result_files
 from kbroker.pipeline.aggregate.checkpoint_identity import claim_checkpoint, lock_checkpoint
 from kbroker.pipeline.aggregate.definition import (
@@ -25,11 +28,9 @@ from kbroker.pipeline.aggregate.definition import (
     parse_records,
     window_column,
 )
-from kbroker.pipeline.archive.manifest import TopicInfo
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.security import kafka_options
-from kbroker.pipeline.storage import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,8 +137,8 @@ class AggregateQuery:
         self._spark.conf.set("spark.sql.session.timeZone", "UTC")
         self._spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         self._spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", 200)
-        self._results = open_storage(target.directory, spark) if target.directory else None
-        self._checkpoint = open_storage(checkpoint or f"{target.directory}/{result_files.CHECKPOINT}", spark)
+        self._results = open_storage(target.directory) if target.directory else None
+        self._checkpoint = open_storage(checkpoint or f"{target.directory}/{result_files.CHECKPOINT}")
         self._merge_error: BaseException | None = None
         self._claim_targets()
 
@@ -256,7 +257,7 @@ class AggregateQuery:
         return closed.select("__position").distinct().count()
 
     def _as_pipeline_error(self, error: BaseException) -> BaseException:
-        if isinstance(self._merge_error, PipelineError):
+        if isinstance(self._merge_error, ArchiveError):
             return self._merge_error
         # All of Spark's errors about deleted records recommend this option.
         if "failOnDataLoss" in f"{error} {self._merge_error}":

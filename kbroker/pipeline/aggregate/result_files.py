@@ -16,14 +16,14 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from kbroker.archive.storage.storage import Storage, walk
 from kbroker.pipeline import plot
 from kbroker.pipeline.aggregate.definition import AggregateDefinition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.plot import Points, SpanAmount
 from kbroker.pipeline.security import kafka_options
 from kbroker.pipeline.spark import functions as f
-from kbroker.pipeline.storage import without_globs
-from kbroker.pipeline.storage.storage import Storage, walk
+from kbroker.pipeline.spark import without_globs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from kbroker.archive.typed_json import read_json, require_type
 from kbroker.common import TopicPartition
 from kbroker.pipeline.archive.layout import OffsetRange, parse_data_path
 from kbroker.pipeline.errors import PipelineError
-from kbroker.archive.typed_json import read_json, require_type
 
 FORMAT = "kbroker-archive"
 FORMAT_VERSION = 1

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
+from kbroker.archive.typed_json import read_json
 from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.group_offsets import CommittedOffset
@@ -17,7 +18,6 @@ from kbroker.pipeline.replay.producer import TargetStart
 from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.replay.selection import EndOffsets, Selection
 from kbroker.pipeline.storage.storage import Storage
-from kbroker.archive.typed_json import read_json
 
 DIRECTORY = "_replays"
 VERSION = 1

@@ -205,6 +205,7 @@ def _send_settings(context: ReplayContext, plan: ReplayPlan) -> SendSettings:
         context.patience_s,
         max_batch_bytes(configs, BATCH_BYTES, BATCH_OVERHEAD),
         current_security().file,
+        current_security().properties,
     )
 
 

@@ -125,6 +125,7 @@ class SendSettings:
     patience_s: float
     batch_bytes: int = BATCH_BYTES
     command_config: str = ""
+    kafka: tuple[tuple[str, str], ...] = ()  # of --kafka
     pacing: Pacing = field(default_factory=Pacing)
 
 
@@ -132,7 +133,7 @@ def send_rows(rows: "Iterable[pa.RecordBatch]", settings: SendSettings) -> "Iter
     """Send rows with the columns of `read_columns`. A function for Spark's `mapInArrow`; yields RESULT_SCHEMA."""
     import pyarrow as pa
 
-    use_security_file(settings.command_config)
+    use_security_file(settings.command_config, settings.kafka)
     with cluster_client(settings.bootstrap) as cluster:
         producer = ReplayProducer(cluster, settings.producer, settings.starts, patience_s=settings.patience_s)
         task = SendTask(producer, settings)

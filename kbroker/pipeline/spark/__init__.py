@@ -7,6 +7,7 @@ starts fast, and works where pyspark is not installed.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrameReader
     from pyspark.sql import functions as functions
 else:
 
@@ -17,3 +18,8 @@ else:
             return getattr(functions, name)
 
     functions = _Functions()
+
+
+def without_globs(reader: "DataFrameReader") -> "DataFrameReader":
+    """Turn off Spark's glob patterns. With them, a path that contains `*?[]{}` would name other files, or none."""
+    return reader.option("__globPaths__", "false")

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.cli.common.client_security import use_security_options
+from kbroker.cli.common.errors import CliError
 from kbroker.client.security import NO_SECURITY, current_security, use_security
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.security import kafka_options, use_security_file
@@ -54,3 +56,41 @@ def test_what_is_not_known_to_be_harmless_is_a_reference(tmp_path: Path) -> None
 def test_an_executor_without_the_file_says_so() -> None:
     with pytest.raises(PipelineError, match=r"/missing: .*No such file"):
         use_security_file("/missing")
+
+
+def test_options_of_the_command_line_win(tmp_path: Path) -> None:
+    """--kafka reaches Spark's clients, kbroker's own and executors; without a file, too."""
+    file = tmp_path / "client.properties"
+    file.write_text(PROPERTIES)
+    given = ["security.protocol=SSL", "security.protocol=SASL_PLAINTEXT", "fetch.max.bytes=1000", "client.id=a=b"]
+    use_security_options(str(file), kafka=given, has_spark=True)
+    driver, options = current_security(), kafka_options("a:1")
+    assert (driver.protocol, driver.user) == ("SASL_PLAINTEXT", "a")
+    assert options["kafka.security.protocol"] == "SASL_PLAINTEXT"
+    assert options["kafka.sasl.jaas.config"] == f"${{file:{file}:sasl.jaas.config}}"
+    assert (options["kafka.fetch.max.bytes"], options["kafka.client.id"]) == ("1000", "a=b")
+    use_security_options()
+    use_security_file(driver.file, driver.properties)
+    assert current_security() == driver
+    use_security_options(kafka=["security.protocol=SSL", "ssl.truststore.location=/a", "ssl.truststore.type=PEM"])
+    assert current_security().has_tls
+    assert kafka_options("a:1")["kafka.ssl.truststore.location"] == "/a"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("fetch.max.bytes", "--kafka must be NAME=VALUE, not 'fetch.max.bytes'"),
+        ("sasl.jaas.config=a", "--kafka sasl.jaas.config: everybody sees arguments; write it into the file of --comm"),
+        ("ssl.key.password=SECRET", "--kafka ssl.key.password: everybody sees arguments"),
+        ("bootstrap.servers=a:1", "--kafka bootstrap.servers: it is --bootstrap"),
+        ("fetch.max.bytes=1", "--kafka fetch.max.bytes: this command runs without Spark, and has properties of sec"),
+        ("security.protocol=TLS", "--kafka: security.protocol is TLS; it must be one of "),
+    ],
+)
+def test_options_that_are_refused(given: str, message: str) -> None:
+    """None of the messages has a value, which may be a secret."""
+    with pytest.raises(CliError) as failure:
+        use_security_options(kafka=[given])
+    assert str(failure.value).startswith(message)
+    assert "SECRET" not in str(failure.value)

@@ -4,12 +4,11 @@ import threading
 
 import pyarrow.parquet as pq
 
-from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.ingest.cluster_retry import StopEvent
-from kbroker.pipeline.archive.ingest.options import IngestOptions, Reporter, create_subscription
-from kbroker.pipeline.archive.ingest.run import archive_topics
-from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage import open_storage
+from kbroker.archive.catalogs import open_archive
+from kbroker.archive.errors import ArchiveError
+from kbroker.pipeline.ingest.cluster_retry import StopEvent
+from kbroker.pipeline.ingest.options import IngestOptions, Reporter, create_subscription
+from kbroker.pipeline.ingest.run import archive_topics
 from tests.compat.support import DEADLINE_S, eventually
 
 
@@ -34,31 +33,38 @@ class Archiver:
         return run
 
     def _run(self, topics, options, stop):
-        checkpoint = options.pop("checkpoint", None)
         subscription = create_subscription(topics, options.pop("pattern", None))
         options = IngestOptions(self.bootstrap, subscription, **{"broker_wait_s": 60, **options})
-        checkpoint_storage = None if checkpoint is None else open_storage(str(checkpoint))
         reporter = Reporter(lambda _: None, self.warnings.append)
-        storage = open_storage(str(self.directory))
-        return archive_topics(self.spark, storage, options, stop, reporter, checkpoint_storage)
+        return archive_topics(self.spark, str(self.directory), options, stop, reporter)
 
-    def state(self):
-        return Archive.open(open_storage(str(self.directory))).state()
+    def state(self, topic):
+        """Return what the table of a topic says."""
+        return open_archive(str(self.directory)).table(topic).state
 
-    def files(self):
+    def covered(self, topic):
         try:
-            return self.state().files.values()
-        except PipelineError:  # it is not created yet
-            return ()
+            return self.state(topic).covered
+        except ArchiveError:  # it is not created yet
+            return {}
+
+    def files(self, topic):
+        try:
+            return open_archive(str(self.directory)).table(topic).files()
+        except ArchiveError:  # it is not created yet
+            return []
 
     def rows(self, topic):
         """Return (partition, offset, value as a number) of every committed row, sorted."""
         rows = []
-        for file in self.files():
-            if file.topic == topic:
-                table = pq.ParquetFile(self.directory / file.path).read(["partition", "offset", "value"])
-                rows += zip(*(column.to_pylist() for column in table.columns), strict=True)
+        for file in self.files(topic):
+            table = pq.ParquetFile(file.path.removeprefix("file://")).read(["partition", "offset", "value"])
+            rows += zip(*(column.to_pylist() for column in table.columns), strict=True)
         return sorted((partition, offset, int(value)) for partition, offset, value in rows)
+
+    def data_files(self):
+        """Return the data files in the directory, also those that no table has."""
+        return list(self.directory.rglob("*.parquet"))
 
     def numbers(self, topic):
         return sorted(number for _, _, number in self.rows(topic))

@@ -1,8 +1,7 @@
-"""`kbroker archive run`: archives stay correct whatever happens to them, the broker and the checkpoint."""
+"""`kbroker archive run`: archives stay correct whatever happens to them and the broker."""
 
 import json
 import os
-import shutil
 import subprocess
 import threading
 import time
@@ -12,13 +11,14 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.ingest.options import StartPosition
-from kbroker.pipeline.archive.layout import OffsetRange
-from kbroker.pipeline.archive.manifest import Gap
-from kbroker.pipeline.archive.staging import DataFileWriter
+from kbroker.archive.archive import ArchiveTable
+from kbroker.archive.catalogs import open_archive
+from kbroker.archive.errors import ArchiveError
+from kbroker.archive.offset_ranges import OffsetRange
+from kbroker.archive.topic_state import Gap, LeaderEpoch
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.ingest.options import StartPosition
+from kbroker.pipeline.ingest.spark_job import BatchJobs
 from tests.compat.spark.helpers import Topics, Writer, numbered
 from tests.compat.spark.pipeline.archiver import Archiver, wait_for_rows
 from tests.compat.spark.pipeline.processes import Command, quick_jvm
@@ -48,77 +48,90 @@ def test_once_archives_existing_records_and_continues_there(archiver, topics, sp
     consumer.close()
 
     summary = archiver.once(name)
-    assert (summary.records, summary.batches, summary.gaps) == ({name: 3}, 1, [])
-    rows = spark.read.parquet(str(archiver.directory)).orderBy("offset").collect()
+    assert (summary.records, summary.batches, summary.gaps) == ({name: 3}, 1, {})
+    rows = spark.read.parquet(*(file.path for file in archiver.files(name))).orderBy("offset").collect()
     assert [(row.key, row.value) for row in rows] == [(b"k", b"1"), (b"", b""), (None, None)]
     assert [(header.key, header.value) for header in rows[0].headers] == [("a", b"x"), ("a", None), ("b", b"")]
-    assert [str(row.date) for row in rows] == ["2023-11-14", "2023-11-14", "2000-02-29"]
-    assert [(row.topic, row.partition, row.timestampType) for row in rows] == [(name, 1, 0)] * 3
+    assert [(row.partition, row.timestampType) for row in rows] == [(1, 0)] * 3
+    assert {file.path.split("/")[-3] for file in archiver.files(name)} == {
+        "timestamp_day=2023-11-14",
+        "timestamp_day=2000-02-29",
+    }
     assert rows[0].timestamp.timestamp() == 1_700_000_000.123
-    state = archiver.state()
-    assert state.topics[name].configs == {"retention.ms": "86400000000"}
-    assert state.groups[group] == {name: {1: 2}}
-    assert state.covered == {TopicPartition(name, 1): (OffsetRange(0, 3),)}
+    state = archiver.state(name)
+    assert state.topic.configs == {"retention.ms": "86400000000"}
+    assert state.groups[group] == {1: 2}
+    assert state.covered == {1: (OffsetRange(0, 3),)}
+    assert state.leader_epochs == {1: (LeaderEpoch(0, 0),)}
 
     topics.fill(name, numbered(range(10), partitions=2))
     assert archiver.once(name).records == {name: 10}
+    state = archiver.state(name)
     assert archiver.once(name).records == {}
-    assert archiver.state().covered == {
-        TopicPartition(name, 0): (OffsetRange(0, 5),),
-        TopicPartition(name, 1): (OffsetRange(0, 8),),
-    }
-    assert archiver.state().commit_number == state.commit_number + 1, "a run without new records commits nothing"
+    assert archiver.state(name) == state, "a run without new records commits nothing"
+    assert state.covered == {0: (OffsetRange(0, 5),), 1: (OffsetRange(0, 8),)}
 
 
-def test_a_repeated_batch_is_archived_once(archiver, topics):
-    name = topics.create(partitions=2)
-    topics.fill(name, numbered(range(100), partitions=2))
-    archiver.once(name, max_batch_records=40)
-    checkpoint = archiver.directory / "_checkpoint" / "0"
-    last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdecimal())
-    assert last >= 2
-
-    # As after a kill between the archive's commit and Spark's.
-    for path in (checkpoint / "commits").glob(f"*{last}*"):
-        path.unlink()
-    archiver.once(name)
-    assert archiver.numbers(name) == list(range(100))
-    # An old checkpoint.
-    for directory in ("commits", "offsets"):
-        for path in (checkpoint / directory).iterdir():
-            if any(str(number) in path.name for number in range(1, last + 1)):
-                path.unlink()
-    topics.fill(name, numbered(range(100, 110), partitions=2))
-    archiver.once(name)
-    assert archiver.numbers(name) == list(range(110))
-    # No checkpoint.
-    shutil.rmtree(archiver.directory / "_checkpoint")
-    topics.fill(name, numbered(range(110, 120), partitions=2))
-    archiver.once(name)
-    assert archiver.numbers(name) == list(range(120))
+class Killed(Exception):
+    pass
 
 
 def test_a_kill_before_the_commit_archives_nothing(archiver, topics, monkeypatch):
     name = topics.create()
     topics.fill(name, numbered(range(50)))
+    commit = ArchiveTable.commit
 
-    class Killed(Exception):
-        pass
-
-    def kill(*_):
-        raise Killed
+    def kill(self, kind, *arguments):
+        if kind == "append":
+            raise Killed
+        commit(self, kind, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Archive, "commit", kill)
-        patched.setattr(DataFileWriter, "close", lambda _: None)
+        patched.setattr(ArchiveTable, "commit", kill)
         with pytest.raises(Killed):
             archiver.once(name)
     assert archiver.rows(name) == []
-    assert list(archiver.directory.rglob("*.parquet")), "the files were published already"
-    monkeypatch.setattr("kbroker.pipeline.archive.staging.is_alive", lambda *_: False)
+    assert len(archiver.data_files()) == 1
     archiver.once(name)
     assert archiver.numbers(name) == list(range(50))
-    assert len(list(archiver.directory.rglob("*.parquet"))) == len(archiver.state().files)
+
+
+def test_a_batch_that_was_committed_for_some_topics_continues_with_the_others(archiver, topics, monkeypatch):
+    first, second = sorted([topics.create(), topics.create()])
+    for name in (first, second):
+        topics.fill(name, numbered(range(50)))
+    commit = ArchiveTable.commit
+
+    def kill(self, kind, *arguments):
+        if kind == "append" and self.topic == second:
+            raise Killed
+        commit(self, kind, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ArchiveTable, "commit", kill)
+        with pytest.raises(Killed):
+            archiver.once(first, second)
+    assert (archiver.numbers(first), archiver.numbers(second)) == (list(range(50)), [])
+    assert archiver.once(first, second).records == {second: 50}
+    assert (archiver.numbers(first), archiver.numbers(second)) == (list(range(50)), list(range(50)))
+
+
+def test_a_commit_that_succeeds_and_then_fails_is_not_repeated(archiver, topics, monkeypatch):
+    name = topics.create(partitions=2)
+    topics.fill(name, numbered(range(100), partitions=2))
+    commit = ArchiveTable.commit
+
+    def fail_after(self, *arguments):
+        commit(self, *arguments)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ArchiveTable, "commit", fail_after)
+        for _ in range(2):  # the first commit is that of the new table
+            with pytest.raises(Killed):
+                archiver.once(name, max_batch_records=40)
+    archiver.once(name)
+    assert archiver.numbers(name) == list(range(100))
 
 
 def test_new_topics_and_partitions_are_archived_by_a_running_query(archiver, topics):
@@ -137,8 +150,8 @@ def test_new_topics_and_partitions_are_archived_by_a_running_query(archiver, top
     run.end()
     assert archiver.numbers(first) == list(range(40))
     assert archiver.numbers(second) == list(range(20))
-    assert sorted(archiver.state().topics) == [first, second]
-    assert archiver.state().topics[first].partitions == 3
+    assert open_archive(str(archiver.directory)).topics() == [first, second]
+    assert archiver.state(first).topic.partitions == 3
 
 
 def test_only_committed_records(archiver, topics):
@@ -157,15 +170,14 @@ def test_only_committed_records(archiver, topics):
     later_aborted.end(committed=False)
     archiver.once(name, committed_only=True)
     assert archiver.numbers(name) == list(range(30))
-    covered = archiver.state().covered
     # Each partition has 15 committed records, 10 aborted records and 4 markers.
-    assert covered == {TopicPartition(name, 0): (OffsetRange(0, 29),), TopicPartition(name, 1): (OffsetRange(0, 29),)}
+    assert archiver.state(name).covered == {0: (OffsetRange(0, 29),), 1: (OffsetRange(0, 29),)}
     with pytest.raises(PipelineError, match="was created with --committed-only: add this option"):
         archiver.once(name)
 
 
 def test_a_start_after_an_open_transaction(archiver, topics):
-    """Spark starts at the last stable offset, which is before the start of the archive."""
+    """The last stable offset is before the start of the archive, which does not read records below its start."""
     name = topics.create()
     topics.fill(name, numbered(range(10)))
     writer = Writer(topics)
@@ -173,7 +185,7 @@ def test_a_start_after_an_open_transaction(archiver, topics):
     start_ms = round(time.time() * 1000) + 1_800_000
     topics.fill(name, ({**record, "timestamp": start_ms} for record in numbered(range(10, 20))))
     run = archiver.start(name, committed_only=True, start=StartPosition("time", start_ms))
-    eventually(lambda: [*archiver.directory.glob("_checkpoint/*/offsets/0")], "the first batch")
+    eventually(lambda: archiver.covered(name), "the start of the archive")
     writer.end(committed=True)
     topics.fill(name, numbered(range(20, 30)))
     wait_for_rows(archiver, name, 20, run)
@@ -186,38 +198,36 @@ def test_offsets_that_retention_deleted_are_gaps(archiver, topics):
     topics.fill(name, numbered(range(60), partitions=3))
     topics.delete_before(name, 0, 5)
     topics.delete_before(name, 2, 20)
-    gaps = [Gap(name, 0, 0, 5, "retention"), Gap(name, 2, 0, 20, "retention")]
-    assert archiver.once(name).gaps == gaps
+    gaps = [Gap(0, 0, 5, "retention"), Gap(2, 0, 20, "retention")]
+    assert archiver.once(name).gaps == {name: gaps}
     assert f"{name}-0: offsets 0 to 4 (5) were deleted" in archiver.warnings[0]
     assert [len([row for row in archiver.rows(name) if row[0] == p]) for p in range(3)] == [15, 20, 0]
     topics.fill(name, numbered(range(60, 120), partitions=3))
     topics.delete_before(name, 1, 30)
     topics.delete_before(name, 2, 40)
-    gaps += [Gap(name, 1, 20, 30, "retention"), Gap(name, 2, 20, 40, "retention")]
-    assert archiver.once(name).gaps == gaps[2:]
-    assert archiver.once(name).gaps == []
-    state = archiver.state()
+    gaps += [Gap(1, 20, 30, "retention"), Gap(2, 20, 40, "retention")]
+    assert archiver.once(name).gaps == {name: gaps[2:]}
+    assert archiver.once(name).gaps == {}
+    state = archiver.state(name)
     assert list(state.gaps) == gaps
-    assert state.covered == {
-        TopicPartition(name, 0): (OffsetRange(5, 40),),
-        TopicPartition(name, 1): (OffsetRange(0, 20), OffsetRange(30, 40)),
-    }
+    assert state.covered == {0: (OffsetRange(5, 40),), 1: (OffsetRange(0, 20), OffsetRange(30, 40))}
 
 
 def test_offsets_that_retention_deletes_during_a_batch_are_gaps(archiver, topics, monkeypatch):
     """The log start offset moves before Spark reads, and after it has read, which loses nothing."""
     name = topics.create(partitions=2)
     topics.fill(name, numbered(range(40), partitions=2))
-    write = DataFileWriter.write
+    write = BatchJobs.write
 
-    def write_late(self, frame, sort=False):
+    def write_late(self, *arguments):
         topics.delete_before(name, 0, 7)
-        files = write(self, frame, sort)
+        written = write(self, *arguments)
+        topics.delete_before(name, 0, 9)
         topics.delete_before(name, 1, 9)
-        return files
+        return written
 
-    monkeypatch.setattr(DataFileWriter, "write", write_late)
-    assert archiver.once(name).gaps == [Gap(name, 0, 0, 7, "retention")]
+    monkeypatch.setattr(BatchJobs, "write", write_late)
+    assert archiver.once(name).gaps == {name: [Gap(0, 0, 7, "retention")]}
     assert [row[:2] for row in archiver.rows(name)] == [(0, n) for n in range(7, 20)] + [(1, n) for n in range(20)]
 
 
@@ -244,43 +254,43 @@ def test_start_position_of_new_topics(archiver, topics):
     topics.fill(new, numbered(range(10)))
     topics.fill(timed, ({**record, "timestamp": 1_700_000_000_000 + n} for n, record in enumerate(numbered(range(10)))))
     archiver.once(old, new, start=StartPosition("latest"))
+    assert archiver.state(new).covered == {0: (OffsetRange(10, 10),)}
     topics.fill(new, numbered(range(10, 15)))
     archiver.once(old, new)
     assert (archiver.numbers(old), archiver.numbers(new)) == (list(range(20)), list(range(10, 15)))
     archiver.once(timed, start=StartPosition("time", 1_700_000_000_006))
     assert archiver.numbers(timed) == list(range(6, 10))
-    assert archiver.state().gaps == ()
+    assert archiver.state(timed).gaps == ()
 
 
-def test_checkpoints_of_others_are_rejected(archiver, topics, spark, bootstrap, tmp_path):
+def test_two_archivers_duplicate_nothing(archiver, topics, monkeypatch):
     name = topics.create()
     topics.fill(name, numbered(range(10)))
-    archiver.once(name, checkpoint=tmp_path / "mine")
-    other = Archiver(spark, bootstrap, tmp_path / "other")
-    with pytest.raises(PipelineError, match="is the checkpoint of another archive"):
-        other.once(name, checkpoint=tmp_path / "mine")
-    with pytest.raises(PipelineError, match="is the checkpoint of another Spark query"):
-        other.once(name, checkpoint=tmp_path / "mine" / "0")
-    other.once(name, checkpoint=tmp_path / "theirs")
-    assert other.numbers(name) == list(range(10))
+    write, other_run = BatchJobs.write, threading.Event()
 
-
-def test_two_archivers_duplicate_nothing(archiver, topics, tmp_path, monkeypatch):
-    name = topics.create()
-    topics.fill(name, numbered(range(10)))
-    publish, other_run = DataFileWriter.publish, threading.Event()
-
-    def publish_late(self):
+    def write_late(self, *arguments):
+        written = write(self, *arguments)
         if not other_run.is_set():
             other_run.set()
-            archiver.once(name, checkpoint=tmp_path / "second")
-        publish(self)
+            archiver.once(name)
+        return written
 
-    monkeypatch.setattr(DataFileWriter, "publish", publish_late)
+    monkeypatch.setattr(BatchJobs, "write", write_late)
     with pytest.raises(PipelineError, match=f"another `kbroker archive run` has archived {name}-0 at the same time"):
         archiver.once(name)
     assert archiver.numbers(name) == list(range(10))
-    assert len(list(archiver.directory.rglob("*.parquet"))) == len(archiver.state().files)
+
+
+def test_a_table_that_another_program_has_changed_is_rejected(archiver, topics):
+    name = topics.create()
+    topics.fill(name, numbered(range(10)))
+    archiver.once(name)
+    table = open_archive(str(archiver.directory)).table(name)
+    with table.iceberg.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        append.append_data_file(table.files()[0].entry)
+    topics.fill(name, numbered(range(10, 20)))
+    with pytest.raises(PipelineError, match=r"was changed by another program \(snapshot \d+ \(append\)\)"):
+        archiver.once(name)
 
 
 def test_a_recreated_topic_is_rejected(archiver, topics):
@@ -365,7 +375,7 @@ def test_sigterm_stops_the_command_after_its_batch(topics, tmp_path):
         command.kill()
     summary = json.loads(command.output)
     assert (summary["records"], summary["topics"], summary["gaps"]) == (1000, [{"topic": name, "records": 1000}], [])
-    assert "batch 0: " in command.errors
+    assert "batch 1: " in command.errors
     assert archiver.numbers(name) == list(range(1000))
 
 
@@ -382,12 +392,12 @@ def test_a_full_disk_is_reported_and_archived_records_remain(archiver, topics):
         topics.fill(
             name, ({"value": str(n).encode() + b" " + os.urandom(60_000).hex().encode()} for n in range(100, 120))
         )
-        with pytest.raises(PipelineError, match="no space left on device"):
+        with pytest.raises(ArchiveError, match=r"(?i)no space left on device"):
             archiver.once(name)
         assert archiver.numbers(name) == list(range(100))
         subprocess.run(["mount", "-o", "remount,size=64m", str(archiver.directory)], check=True)
         archiver.once(name)
-        assert sum(file.rows for file in archiver.state().files.values()) == 120
+        assert sum(file.rows for file in archiver.files(name)) == 120
     finally:
         # Lazily, because Spark may have left a file open.
         subprocess.run(["umount", "--lazy", str(archiver.directory)], check=True)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from kbroker.archive.storage.local import LocalStorage
 from kbroker.pipeline.aggregate import checkpoint_identity, result_files
 from kbroker.pipeline.aggregate.checkpoint_identity import claim_checkpoint, lock_checkpoint
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.local import LocalStorage
 from tests.unit.support.aggregates import FULL, HOUR
 
 

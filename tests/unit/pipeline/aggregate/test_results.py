@@ -5,11 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from kbroker.archive.errors import ArchiveError
+from kbroker.archive.storage.local import LocalStorage
 from kbroker.pipeline import plot
 from kbroker.pipeline.aggregate import result_files
 from kbroker.pipeline.aggregate.definition import AggregateDefinition, GroupKey
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.storage.local import LocalStorage
 
 
 def test_a_result_directory_belongs_to_one_checkpoint(tmp_path):
@@ -34,7 +35,7 @@ def test_an_empty_result_file_or_a_fifo_is_an_error(tmp_path):
         result_files._require_not_empty(storage, [path])
     storage.delete(path)
     os.mkfifo(tmp_path / path)
-    with pytest.raises(PipelineError, match="is a FIFO"):
+    with pytest.raises(ArchiveError, match="is not a file"):
         result_files._require_not_empty(storage, [path])
 
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kbroker.pipeline.archive.manifest import DataFile, Gap
+from kbroker.archive.data_files import MAX_FILE_BYTES, DataFile
+from kbroker.archive.topic_state import Gap
 from kbroker.pipeline.errors import PipelineError
 
 MAX_BATCH_RECORDS = 2_000_000
@@ -21,11 +22,6 @@ class Subscription:
 
     def __str__(self) -> str:
         return ", ".join(self.topics) if self.pattern is None else f"the pattern {self.pattern}"
-
-    @property
-    def spark_option(self) -> tuple[str, str]:
-        """Name and value of the option of Spark's Kafka source."""
-        return ("subscribe", ",".join(self.topics)) if self.pattern is None else ("subscribePattern", self.pattern)
 
 
 def create_subscription(topics: Iterable[str], pattern: str | None) -> Subscription:
@@ -61,6 +57,8 @@ class IngestOptions:
     start: StartPosition = field(default_factory=StartPosition)
     broker_wait_s: float = 300.0
     observe_interval_s: float = OBSERVE_INTERVAL_S  # between reads of topic configs and group offsets
+    period: str | None = None  # of which a file has the records: day (the default), hour; None: that of the archive
+    max_file_bytes: int = MAX_FILE_BYTES  # before compression
 
 
 @dataclass(frozen=True)
@@ -80,21 +78,17 @@ class IngestSummary:
     file_bytes: int = 0
     records: dict[str, int] = field(default_factory=dict)  # by topic
     record_bytes: int = 0  # of keys and values
-    gaps: list[Gap] = field(default_factory=list)
-    last_commit: int = -1
+    gaps: dict[str, list[Gap]] = field(default_factory=dict)  # by topic
 
-    def add_batch(self, files: Sequence[DataFile], gaps: Sequence[Gap]) -> None:
-        self.batches += 1
-        self.gaps += gaps
+    def add_files(self, topic: str, files: Sequence[DataFile]) -> None:
         self.files += len(files)
-        for file in files:
-            self.file_bytes += file.size
-            self.record_bytes += sum(stats.bytes for stats in file.partitions)
-            self.records[file.topic] = self.records.get(file.topic, 0) + file.rows
+        self.file_bytes += sum(file.size for file in files)
+        if files:
+            self.records[topic] = self.records.get(topic, 0) + sum(file.rows for file in files)
 
 
-def format_gap(gap: Gap) -> str:
+def format_gap(topic: str, gap: Gap) -> str:
     return (
-        f"{gap.topic}-{gap.partition}: offsets {gap.start} to {gap.end - 1} ({gap.end - gap.start:,}) were deleted "
+        f"{topic}-{gap.partition}: offsets {gap.start} to {gap.end - 1} ({gap.end - gap.start:,}) were deleted "
         f"before they could be archived: they are below the log start offset ({gap.reason})"
     )

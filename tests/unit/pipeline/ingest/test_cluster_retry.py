@@ -1,19 +1,17 @@
-"""Waiting for the cluster: repeated requests, errors that pass, and what is observed of topics."""
+"""Waiting for the cluster: repeated requests, errors that pass."""
 
 import pytest
 
-from kbroker.pipeline.archive.ingest import cluster_retry
-from kbroker.pipeline.archive.ingest.cluster_retry import (
+from kbroker.pipeline.cluster_admin import BrokerUnavailableError
+from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.ingest import cluster_retry
+from kbroker.pipeline.ingest.cluster_retry import (
     RetryingCluster,
     RunStopped,
     StopEvent,
     is_transient,
-    observation,
 )
-from kbroker.pipeline.archive.ingest.options import Subscription, create_subscription
-from kbroker.pipeline.archive.manifest import ArchiveState, TopicInfo
-from kbroker.pipeline.cluster_admin import BrokerUnavailableError
-from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.ingest.options import Subscription, create_subscription
 
 
 def fail(_):
@@ -86,27 +84,9 @@ def test_a_broker_that_does_not_respond_is_transient():
     assert not is_transient(PipelineError("topic t does not exist"))
 
 
-def test_only_changes_are_committed():
-    info, grown = TopicInfo("id", 1, {"a": "b"}), TopicInfo("id", 2, {"a": "b"})
-    state = ArchiveState(topics={"t": info}, groups={"g": {"t": {0: 5}}})
-    assert observation(state, {"t": info}, {"g": {"t": {0: 5}}}, 1) is None
-    commit = observation(state, {"t": grown}, {"g": {"t": {0: 5}}}, 1)
-    assert commit is not None
-    assert (commit.kind, commit.topics, commit.groups) == ("observe", {"t": grown}, None)
-    commit = observation(state, {"t": info}, {"g": {"t": {0: 6}}}, 1)
-    assert commit is not None
-    assert (commit.topics, commit.groups) == (None, {"g": {"t": {0: 6}}})
-
-
-def test_a_recreated_topic_is_ignored():
-    state = ArchiveState(topics={"t": TopicInfo("old", 1, {})})
-    assert observation(state, {"t": TopicInfo("new", 1, {})}, {}, 1) is None
-
-
-def test_topics_are_sorted_and_a_pattern_is_another_option():
+def test_topics_are_sorted_and_distinct():
     assert create_subscription(["b", "a", "b"], None) == Subscription(("a", "b"))
-    assert create_subscription(["b", "a"], None).spark_option == ("subscribe", "a,b")
-    assert create_subscription([], "a.*").spark_option == ("subscribePattern", "a.*")
+    assert create_subscription([], "a.*") == Subscription(pattern="a.*")
 
 
 @pytest.mark.parametrize(("topics", "pattern"), [([], None), (["a"], "b"), (["a,b"], None), ([""], None)])

@@ -1,1 +1,0 @@
-"""`kbroker archive run`: a Spark streaming query from topics to commits."""

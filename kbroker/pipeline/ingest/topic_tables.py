@@ -1,0 +1,109 @@
+"""The tables of the topics of a run, their states, and commits to them, while other processes may change them, too."""
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import pyarrow.parquet as pq
+
+from kbroker.archive.archive import Archive, ArchiveTable, ConflictError
+from kbroker.archive.data_files import DataFile, WriteTarget
+from kbroker.archive.topic_state import TopicState
+from kbroker.pipeline.errors import PipelineError
+
+ATTEMPTS = 100
+# A commit writes small files and waits for the disk, or for an object store.
+THREADS = 8
+
+# Returns the next state of a table for its newest state, or None for no commit.
+BuildState = Callable[[TopicState], TopicState | None]
+
+
+class TableCommit(NamedTuple):
+    """What a commit adds to the table of a topic."""
+
+    topic: str
+    build: BuildState
+    files: Sequence[DataFile] = ()
+
+
+class TopicTables:
+    """The tables that a run has read or created. Used by one thread."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive = archive
+        self._tables: dict[str, ArchiveTable] = {}
+
+    def load(self, topics: Iterable[str]) -> dict[str, TopicState]:
+        """Return the states of these topics. Creates the tables that do not exist.
+
+        A table is read once, and again when a commit of another process conflicts. Raises PipelineError if another
+        program has changed the rows of one.
+        """
+        names = list(topics)
+        new = [name for name in names if name not in self._tables]
+        if new:
+            existing = set(self.archive.topics())
+
+            def open_table(name: str) -> ArchiveTable:
+                return self.archive.table(name) if name in existing else self.archive.create_table(name)
+
+            with ThreadPoolExecutor(THREADS) as pool:
+                for name, table in zip(new, pool.map(open_table, new), strict=True):
+                    _require_unchanged(table)
+                    self._tables[name] = table
+        return {name: self._tables[name].state for name in names}
+
+    def tables(self) -> list[ArchiveTable]:
+        return list(self._tables.values())
+
+    def forget(self) -> None:
+        """Read all states again before the next use."""
+        self._tables.clear()
+
+    def write_targets(self, topics: Iterable[str]) -> dict[str, WriteTarget]:
+        return {name: self._tables[name].write_target() for name in topics}
+
+    def read_offsets(self, topic: str, files: Iterable[DataFile]) -> list[int]:
+        """Return the offsets in files of a topic that are not committed yet, sorted."""
+        io = self._tables[topic].iceberg.io
+        offsets: list[int] = []
+        for file in files:
+            with io.new_input(file.path).open() as source:
+                offsets += pq.read_table(source, columns=["offset"])["offset"].to_pylist()
+        return sorted(offsets)
+
+    def commit(self, kind: str, commits: Iterable[TableCommit]) -> None:
+        """Make all commits, each in one step, several at a time.
+
+        `build` is called again with a newer state if another process has committed first. Raises the first error after
+        all have ended: then some of the commits may exist.
+        """
+        with ThreadPoolExecutor(THREADS) as pool:
+            results = [pool.submit(self._commit, kind, commit) for commit in commits]
+        for result in results:
+            result.result()
+
+    def _commit(self, kind: str, commit: TableCommit) -> None:
+        table = self._tables[commit.topic]
+        for _ in range(ATTEMPTS):
+            state = commit.build(table.state)
+            if state is None:
+                return
+            try:
+                table.commit(kind, state, commit.files)
+                return
+            except ConflictError:
+                table.refresh()
+                _require_unchanged(table)
+        raise PipelineError(f"{table.location}: other writers committed first {ATTEMPTS} times in a row; try again")
+
+
+def _require_unchanged(table: ArchiveTable) -> None:
+    """Raise PipelineError if another program has changed the rows: then the state does not describe them anymore."""
+    change = table.foreign_change()
+    if change is not None:
+        raise PipelineError(
+            f"{table.location} was changed by another program ({change}), so it may have other records than the topic: "
+            f"`kbroker archive verify` shows the differences"
+        )

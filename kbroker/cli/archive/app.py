@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kbroker.cli.archive.compact import compact
+from kbroker.cli.archive.repair import repair
 from kbroker.cli.archive.run import run
 from kbroker.cli.archive.verify import verify
 from kbroker.cli.common.errors import CliError, print_error
@@ -326,3 +327,4 @@ def format_utc(time_ms: int | None) -> str | None:
 
 app.command("compact")(compact)
 app.command("verify")(verify)
+app.command("repair")(repair)

@@ -12,6 +12,7 @@ from kbroker.cli.archive.convert import convert
 from kbroker.cli.archive.erase import erase
 from kbroker.cli.archive.expire import expire
 from kbroker.cli.archive.relocate import relocate
+from kbroker.cli.archive.repair import repair
 from kbroker.cli.archive.retry import retry
 from kbroker.cli.archive.run import run
 from kbroker.cli.archive.verify import verify
@@ -328,3 +329,4 @@ app.command("erase")(erase)
 app.command("retry")(retry)
 app.command("verify")(verify)
 app.command("convert")(convert)
+app.command("repair")(repair)

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -22,6 +23,7 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.manifest import DataFileContent
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 
@@ -62,7 +64,7 @@ class Archive:
 
     def load(self) -> "Archive":
         """Read the settings. Raises ArchiveError if there is no archive, or if a newer version wrote it."""
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             try:
                 text = self.catalog.load_namespace_properties(self.namespace).get(_SETTINGS)
             except NoSuchNamespaceError:
@@ -81,35 +83,47 @@ class Archive:
     def load_or_create(self, settings: Mapping[str, Any]) -> "Archive":
         """Read the settings of the archive, or create it with these."""
         new = ArchiveSettings(str(uuid.uuid4()), **settings)
-        with _as_archive_errors(self.location), suppress(NamespaceAlreadyExistsError):
+        with as_archive_errors(self.location), suppress(NamespaceAlreadyExistsError):
             self.catalog.create_namespace(self.namespace, {_SETTINGS: json.dumps(asdict(new))})
         return self.load()
 
     def topics(self) -> list[str]:
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             return sorted(identifier[-1] for identifier in self.catalog.list_tables(self.namespace))
 
     def table(self, topic: str) -> "ArchiveTable":
-        """Raises ArchiveError if the archive does not have the topic."""
+        """Raises ArchiveError if the archive does not have the topic, or has been moved."""
         with as_archive_errors(self.location):
             try:
-                return ArchiveTable(self.catalog.load_table((self.namespace, topic)), topic)
+                table = self.catalog.load_table((self.namespace, topic))
             except NoSuchTableError:
                 raise ArchiveError(f"{self.location} has no topic {topic}") from None
+            except FileNotFoundError as error:
+                hint = f"if the archive was moved: kbroker archive relocate {self.location}"
+                raise ArchiveError(f"{self.location}: {error}; {hint}") from None
+        if self.root is not None and table.location() != self.table_location(topic):
+            # A copy must not write into the original.
+            hint = f"kbroker archive relocate {self.location}"
+            raise ArchiveError(f"{self.location} was moved or copied from {table.location()}; run: {hint}")
+        return ArchiveTable(table, topic)
+
+    def table_location(self, topic: str) -> str | None:
+        """Return the URI of a topic's table; None if the catalogue decides."""
+        return None if self.root is None else f"{self.root.rstrip('/')}/{self.namespace}/{topic}"
 
     def tables(self, topics: Sequence[str] = ()) -> "list[ArchiveTable]":
         """Return the tables of these topics, by default of all."""
         return [self.table(topic) for topic in topics or self.topics()]
 
-    def create_table(self, topic: str) -> "ArchiveTable":
+    def create_table(self, topic: str, schema: Schema = SCHEMA) -> "ArchiveTable":
         """Create the table of a topic; return it if it exists."""
         state = TopicState(archive=self.settings.id)
         with as_archive_errors(self.location):
             try:
                 table = self.catalog.create_table(
                     (self.namespace, topic),
-                    SCHEMA,
-                    location=None if self.root is None else f"{self.root.rstrip('/')}/{self.namespace}/{topic}",
+                    schema,
+                    location=self.table_location(topic),
                     partition_spec=partition_spec(self.settings.period),
                     sort_order=SORT_ORDER,
                     properties=TABLE_PROPERTIES
@@ -195,6 +209,20 @@ class ArchiveTable:
         return WriteTarget(
             self.location, self.iceberg.schema(), self.iceberg.spec(), metadata.properties, io_properties
         )
+
+    def evolve(self, columns: pa.Schema, properties: Mapping[str, str]) -> None:
+        """Add these columns and fields if the table lacks them, widen those that are narrower, and set properties.
+
+        One step, without a snapshot, because rows do not change. Raises ConflictError like `commit`.
+        """
+        with as_archive_errors(self.location):
+            try:
+                with self.iceberg.transaction() as transaction:
+                    transaction.set_properties(dict(properties))
+                    with transaction.update_schema() as update:
+                        update.union_by_name(columns)
+            except CommitFailedException as error:
+                raise ConflictError(f"{self.location}: another process has changed the table: {error}") from None
 
     def commit(
         self,

@@ -30,7 +30,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType
 
 from kbroker.archive.offset_ranges import OffsetRange
-from kbroker.archive.rows import OFFSET, PARTITION, TIMESTAMP
+from kbroker.archive.rows import OFFSET, PARTITION, PLAIN_COLUMNS, TIMESTAMP
 
 # Files are not larger than this, before compression. A task holds one file's rows for each period that it writes, and
 # at most MAX_BUFFERED_BYTES of all.
@@ -122,8 +122,15 @@ class FileWriter:
     _sizes: dict[tuple[int, int], int] = field(default_factory=dict)
     _files: list[DataFile] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._schema = schema_to_pyarrow(self.target.schema)
+
     def add(self, rows: pa.RecordBatch) -> None:
-        """Add rows whose columns are those of the table, by name. Writes the files that are full."""
+        """Add rows whose columns are those of the table, by name. Writes the files that are full.
+
+        Columns and fields that the rows do not have are null.
+        """
+        rows = conform(rows, self._schema)
         for key, part in _split(rows, PERIOD_US[self.target.period]):
             self._buffers.setdefault(key, []).append(part)
             self._sizes[key] = self._sizes.get(key, 0) + part.nbytes
@@ -139,23 +146,39 @@ class FileWriter:
         return self._files
 
     def _write(self, key: tuple[int, int]) -> None:
-        schema = schema_to_pyarrow(self.target.schema)
-        rows = pa.Table.from_batches(self._buffers.pop(key)).select(schema.names).cast(schema)
+        rows = pa.Table.from_batches(self._buffers.pop(key))
         del self._sizes[key]
         self._files.append(write_file(self.target, rows, *key))
+
+
+def conform(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows with the columns and types of the schema. What they do not have is null."""
+    names = set(rows.schema.names)
+    return pa.record_batch(
+        [
+            rows.column(column.name).cast(column.type) if column.name in names else pa.nulls(len(rows), column.type)
+            for column in schema
+        ],
+        schema=schema,
+    )
 
 
 def write_file(target: WriteTarget, rows: pa.Table, partition: int, period: int) -> DataFile:
     """Write rows of one partition and period, with the table's Arrow schema, as one file. Raises OSError."""
     sink = pa.BufferOutputStream()
-    write_parquet(sink, rows.schema, [rows])
+    write_parquet(sink, target.schema, [rows])
     return publish_file(target, pa.BufferReader(sink.getvalue()), partition, period)
 
 
-def write_parquet(sink: Any, schema: pa.Schema, chunks: Iterable[pa.Table]) -> None:
-    """Write a Parquet file as tables have it; no row group has rows of two chunks."""
+def write_parquet(sink: Any, schema: Schema, chunks: Iterable[pa.Table]) -> None:
+    """Write a Parquet file as tables with this schema have it; no row group has rows of two chunks."""
+    paths = parquet_path_to_id_mapping(schema)
     with pq.ParquetWriter(
-        sink, schema, compression="zstd", write_page_checksum=True, use_dictionary=["partition", "timestampType"]
+        sink,
+        schema_to_pyarrow(schema),
+        compression="zstd",
+        write_page_checksum=True,
+        use_dictionary=[path for path, field_id in paths.items() if field_id not in PLAIN_COLUMNS],
     ) as writer:
         for chunk in chunks:
             writer.write_table(chunk, row_group_size=ROWS_PER_GROUP)

@@ -33,6 +33,8 @@ SCHEMA = Schema(
     NestedField(6, "value", BinaryType()),
     NestedField(7, "headers", ListType(8, _HEADER, element_required=True)),
 )
+# Leaves whose values rarely repeat within a file: a dictionary of them costs time and saves no space.
+PLAIN_COLUMNS = frozenset((OFFSET, TIMESTAMP, 5, 6, 9, 10))
 PERIODS: Mapping[str, Transform[Any, int]] = {"day": DayTransform(), "hour": HourTransform()}
 SORT_ORDER = SortOrder(SortField(OFFSET, IdentityTransform()))
 MERGE_MANIFESTS = "commit.manifest-merge.enabled"

@@ -138,7 +138,7 @@ def write_rows_as_file(table: ArchiveTable, rows: Iterable[pa.Table], partition:
             yield group
 
     with tempfile.TemporaryFile() as buffer:
-        write_parquet(buffer, schema_to_pyarrow(table.iceberg.schema()), counted())
+        write_parquet(buffer, table.iceberg.schema(), counted())
         return publish_file(table.write_target(), buffer, partition, period) if written else None
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kbroker.cli.archive.compact import compact
+from kbroker.cli.archive.relocate import relocate
 from kbroker.cli.archive.run import run
 from kbroker.cli.archive.verify import verify
 from kbroker.cli.common.errors import CliError, print_error
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 app.command("run")(run)
+app.command("relocate")(relocate)
 
 _LIST_COLUMNS = ("topic", "partitions", "rows", "offsets", "missing", "files", "size", "first", "last")
 _TOPIC_COLUMNS = (

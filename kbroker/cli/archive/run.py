@@ -4,6 +4,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
+from kbroker.cli.archive.decode_options import DecodeOptions, read_decode_options
 from kbroker.cli.common.completion import complete_topics
 from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.options import (
@@ -63,6 +64,7 @@ def run(
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     *,
+    decode: DecodeOptions,
     spark: SparkOptions,
 ) -> None:
     """Archive topics to Parquet, each record exactly once, even if a process is killed.
@@ -94,6 +96,8 @@ def run(
         broker_wait_s=parse_duration_ms(broker_wait) / 1000,
         period=partition_by,
         max_file_bytes=_parse_file_size(file_size),
+        decode=read_decode_options(decode),
+        registry_url=decode.registry,
     )
     # Raises before Spark starts, which takes seconds, if no broker responds or a named topic does not exist.
     with pipeline_errors(), ClusterAdmin(options.bootstrap) as cluster:
@@ -138,6 +142,9 @@ def _print_summary(directory: str, summary: "IngestSummary", seconds: float, as_
                 "file_bytes": summary.file_bytes,
                 "seconds": round(seconds, 3),
                 "topics": [{"topic": topic, "records": count} for topic, count in sorted(summary.records.items())],
+                "dead_letters": [
+                    {"topic": topic, "records": count} for topic, count in sorted(summary.dead_letters.items())
+                ],
                 "gaps": [{"topic": topic, **gap._asdict()} for topic, gaps in summary.gaps.items() for gap in gaps],
             }
         )
@@ -147,3 +154,8 @@ def _print_summary(directory: str, summary: "IngestSummary", seconds: float, as_
         f"of {count_text(len(summary.records), 'topic')} in {count_text(summary.batches, 'batch', 'batches')}, "
         f"{count_text(summary.files, 'file')} of {summary.file_bytes:,} bytes, to {directory}"
     )
+    for topic, count in sorted(summary.dead_letters.items()):
+        print_note(
+            f"{topic}: {count_text(count, 'record')} could not be decoded: SELECT * FROM dead_letters.{topic}, and "
+            f"after the schema is mended: kbroker archive retry {directory} --topic {topic}"
+        )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.archive.archive import Archive
 from kbroker.archive.data_files import DataFile
+from kbroker.archive.decoding.decoder import MissingSchema
 from kbroker.archive.offset_ranges import OffsetRange, ranges_of, subtract_ranges
 from kbroker.archive.topic_state import Gap, LeaderEpoch, TopicInfo, TopicState
 from kbroker.common import TopicPartition
@@ -35,6 +36,7 @@ from kbroker.pipeline.ingest.observer import TopicObserver, with_observation
 from kbroker.pipeline.ingest.options import IngestOptions, IngestSummary, Reporter, format_gap
 from kbroker.pipeline.ingest.spark_job import BatchJobs
 from kbroker.pipeline.ingest.topic_tables import TableCommit, TopicTables
+from kbroker.pipeline.ingest.write_task import WrittenFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +71,7 @@ class Batches:
         self._matches = matches
         self._stop = stop
         self._reporter = reporter
-        self._tables = TopicTables(archive)
+        self._tables = TopicTables(archive, options.decode, options.registry_url)
         self._cluster = RetryingCluster(options.bootstrap, options.broker_wait_s, stop, reporter.warn)
         self._jobs = BatchJobs(spark, options, stop)
         self._admin = ClusterAdmin(options.bootstrap)
@@ -184,10 +186,13 @@ class Batches:
     def _archive(self, states: Mapping[str, TopicState], ranges: Sequence[BatchRange]) -> None:
         start_s = time.monotonic()
         names = sorted({each.tp.topic for each in ranges})
-        written = self._jobs.write(ranges, self._tables.write_targets(names), self._committed_only)
+        written = self._write(ranges)
         files: dict[str, list[DataFile]] = {name: [] for name in names}
+        dead_letters: dict[str, list[DataFile]] = {}
         for result in written:
             files[result.topic] += result.files
+            if result.dead_letters:
+                dead_letters.setdefault(result.topic, []).extend(result.dead_letters)
         offsets = [
             WrittenOffsets(TopicPartition(name, file.partition), file.first, file.last)
             for name, listed in files.items()
@@ -200,12 +205,30 @@ class Batches:
             name: [gap for each in ranges if each.tp.topic == name for gap in gaps_of(each.tp.partition, lost[each.tp])]
             for name in names
         }
+        self._tables.commit_dead_letters(dead_letters)
         self._tables.commit(
             "append",
             [self._commit_of(name, states[name], ranges, lost, gaps[name], files[name], logs) for name in names],
         )
         self.summary.record_bytes += sum(result.record_bytes for result in written)
+        self.summary.add_dead_letters(dead_letters)
         self._report(files, gaps, time.monotonic() - start_s)
+
+    def _write(self, ranges: Sequence[BatchRange]) -> list[WrittenFiles]:
+        """Write the records of a batch; those with schemas that their table does not have again, when it has them."""
+        result = []
+        while ranges:
+            targets = self._tables.write_targets({each.tp.topic for each in ranges})
+            written = self._jobs.write(ranges, targets, self._committed_only)
+            missing: dict[str, set[MissingSchema]] = {}
+            for files in written:
+                if files.missing:
+                    missing.setdefault(files.topic, set()).update(files.missing)
+            for topic, schemas in missing.items():
+                self._tables.learn_schemas(topic, schemas)
+            result += [files for files in written if files.topic not in missing]
+            ranges = [each for each in ranges if each.tp.topic in missing]
+        return result
 
     def _commit_of(
         self,

@@ -1,11 +1,12 @@
 """The options of an ingest, and what it reports."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from kbroker.archive.data_files import MAX_FILE_BYTES, DataFile
+from kbroker.archive.decoding.settings import DecodeSettings
 from kbroker.archive.topic_state import Gap
 from kbroker.pipeline.errors import PipelineError
 
@@ -59,6 +60,8 @@ class IngestOptions:
     observe_interval_s: float = OBSERVE_INTERVAL_S  # between reads of topic configs and group offsets
     period: str | None = None  # of which a file has the records: day (the default), hour; None: that of the archive
     max_file_bytes: int = MAX_FILE_BYTES  # before compression
+    decode: DecodeSettings | None = None  # None: the settings of each table
+    registry_url: str = ""  # with the credentials that `decode` does not have
 
 
 @dataclass(frozen=True)
@@ -79,12 +82,17 @@ class IngestSummary:
     records: dict[str, int] = field(default_factory=dict)  # by topic
     record_bytes: int = 0  # of keys and values
     gaps: dict[str, list[Gap]] = field(default_factory=dict)  # by topic
+    dead_letters: dict[str, int] = field(default_factory=dict)  # by topic
 
     def add_files(self, topic: str, files: Sequence[DataFile]) -> None:
         self.files += len(files)
         self.file_bytes += sum(file.size for file in files)
         if files:
             self.records[topic] = self.records.get(topic, 0) + sum(file.rows for file in files)
+
+    def add_dead_letters(self, files: Mapping[str, Sequence[DataFile]]) -> None:
+        for topic, added in files.items():
+            self.dead_letters[topic] = self.dead_letters.get(topic, 0) + sum(file.rows for file in added)
 
 
 def format_gap(topic: str, gap: Gap) -> str:

@@ -7,13 +7,19 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kbroker.archive.data_files import WriteTarget
 from kbroker.common import TopicPartition
 from kbroker.pipeline.cluster_admin import BrokerUnavailableError, require_reachable
 from kbroker.pipeline.ingest.batch_plan import BatchRange
 from kbroker.pipeline.ingest.cluster_retry import RunStopped, StopEvent
 from kbroker.pipeline.ingest.options import IngestOptions
-from kbroker.pipeline.ingest.write_task import COLUMNS, RESULT_SCHEMA, WrittenFiles, read_result, write_files
+from kbroker.pipeline.ingest.write_task import (
+    COLUMNS,
+    RESULT_SCHEMA,
+    TopicTarget,
+    WrittenFiles,
+    read_result,
+    write_files,
+)
 from kbroker.pipeline.security import kafka_options
 
 if TYPE_CHECKING:
@@ -49,7 +55,7 @@ class BatchJobs:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def write(
-        self, ranges: Iterable[BatchRange], targets: Mapping[str, WriteTarget], committed_only: bool
+        self, ranges: Iterable[BatchRange], targets: Mapping[str, TopicTarget], committed_only: bool
     ) -> list[WrittenFiles]:
         """Write the records of these offsets that the logs still have, and return the files.
 

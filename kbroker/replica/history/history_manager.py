@@ -8,6 +8,7 @@ consumer gets is read ahead.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -117,6 +118,7 @@ class HistoryManager:
         self._clock: Clock = environment.clock
         self._bounds: dict[ArchivedTopic, ArchiveBounds] = {}
         self._asking: dict[ArchivedTopic, list[Future[ArchiveBounds]]] = {}
+        self._logged: dict[ArchivedTopic, str] = {}
         self._reads: dict[tuple[HistoryKey, int], _Read] = {}
         self._failures: dict[tuple[HistoryKey, int], tuple[HistoryError, int]] = {}
         self._tasks: set[Task[None]] = set()
@@ -154,10 +156,8 @@ class HistoryManager:
         """Read the bounds of these partitions' archives. Those that cannot be read are unknown afterwards."""
         for archived in dict.fromkeys(map(archive_of, partitions)):
             if archived is not None and not self._is_known(archived, RETENTION_AGE_MS):
-                try:
+                with suppress(HistoryError):
                     await self._ask(archived)
-                except HistoryError as error:
-                    log.warning("archive not readable", location=archived.location, reason=error.text)
 
     async def _ask(self, archived: ArchivedTopic) -> ArchiveBounds:
         """Read the bounds. Callers at the same time share the call."""
@@ -176,6 +176,7 @@ class HistoryManager:
         except HistoryError as raised:
             self._bounds.pop(archived, None)
             error = raised
+        self._log_change(archived, "" if error is None else error.text)
         for waiter in self._asking.pop(archived):
             if waiter.done():
                 # Its request was abandoned.
@@ -184,6 +185,15 @@ class HistoryManager:
                 waiter.set_result(self._bounds[archived])
             else:
                 waiter.set_exception(error)
+
+    def _log_change(self, archived: ArchivedTopic, failure: str) -> None:
+        """Log when an archive can no longer be read, or can be read again."""
+        if self._logged.get(archived, "") != failure:
+            self._logged[archived] = failure
+            if failure:
+                log.warning("archive not readable", topic=archived.topic, reason=failure)
+            else:
+                log.info("the archive is readable again", topic=archived.topic, location=archived.location)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._environment.loop.create_task(work)

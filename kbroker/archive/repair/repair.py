@@ -1,6 +1,6 @@
 """Repairs an archive: what is missing or damaged is read again, or recorded as lost.
 
-For each table one commit replaces all files by those that stay, and by new ones with what was read again: from
+For each table one commit replaces all files by those that stay, and by new ones with what was read again: first from
 intact files that the table does not refer to, then from the broker, then from damaged files as far as they can be read.
 Offsets that no source has become gaps with the reason `lost`.
 """

@@ -131,7 +131,7 @@ class HistoryManager:
     async def bounds(self, partition: Partition, max_age_ms: int, *, read_committed: bool = False) -> tuple[int, int]:
         """Return the first offset of a partition that its archive has, and the next one that it will archive.
 
-        Raises HistoryCallError, also for the archive of another topic or with records that `read_committed` must not see.
+        Raises HistoryCallError, also for an archive of another topic, or with records that `read_committed` excludes.
         """
         archived = archive_of(partition)
         if archived is None:

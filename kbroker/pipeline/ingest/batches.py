@@ -32,6 +32,7 @@ from kbroker.pipeline.ingest.batch_plan import (
 )
 from kbroker.pipeline.ingest.cluster_retry import RetryingCluster, StopEvent
 from kbroker.pipeline.ingest.leader_epochs import last_epochs, read_new_epochs, require_same_logs, with_epochs
+from kbroker.pipeline.ingest.maintenance import Maintenance
 from kbroker.pipeline.ingest.observer import TopicObserver, with_observation
 from kbroker.pipeline.ingest.options import IngestOptions, IngestSummary, Reporter, format_gap
 from kbroker.pipeline.ingest.spark_job import BatchJobs
@@ -76,6 +77,7 @@ class Batches:
         self._jobs = BatchJobs(spark, options, stop)
         self._admin = ClusterAdmin(options.bootstrap)
         self._observer = TopicObserver(self._admin, self._tables, options.observe_interval_s)
+        self._maintenance = Maintenance(self._tables, reporter, stop)
         self._rate_limit = RateLimit(options.rate) if options.rate else None
         self._checked_logs: set[TopicPartition] = set()
         self._last_ends: Mapping[TopicPartition, int] | None = None  # with `once`: where to stop
@@ -91,10 +93,16 @@ class Batches:
         self._checked_logs.clear()
 
     def wait_until(self, time_s: float) -> None:
-        """Wait until this monotonic time, and observe topics meanwhile. Raises RunStopped."""
+        """Wait until this monotonic time; observe topics and maintain tables meanwhile. Raises RunStopped."""
         if self._observer.is_due:
             self.observe()
+        self._maintenance.run(time_s)
         self._stop.wait(max(0.0, time_s - time.monotonic()))
+
+    def finish(self) -> None:
+        """Do at the end of a run what is due."""
+        self.observe(is_last=True)
+        self._maintenance.run(float("inf"))
 
     def observe(self, is_last: bool = False) -> None:
         """Archive topic configs and group offsets. The broker may deny it, which does not affect the records."""

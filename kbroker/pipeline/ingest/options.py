@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kbroker.archive.catalogs import SQLITE
 from kbroker.archive.data_files import MAX_FILE_BYTES, DataFile
 from kbroker.archive.decoding.settings import DecodeSettings
 from kbroker.archive.topic_state import Gap
@@ -59,6 +60,7 @@ class IngestOptions:
     broker_wait_s: float = 300.0
     observe_interval_s: float = OBSERVE_INTERVAL_S  # between reads of topic configs and group offsets
     period: str | None = None  # of which a file has the records: day (the default), hour; None: that of the archive
+    catalog: str = SQLITE  # of a new archive in a local directory
     max_file_bytes: int = MAX_FILE_BYTES  # before compression
     decode: DecodeSettings | None = None  # None: the settings of each table
     registry_url: str = ""  # with the credentials that `decode` does not have

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbroker.archive.archive import Archive
-from kbroker.archive.catalogs import DATABASE, create_archive
+from kbroker.archive.catalogs import DATABASE, TOPICS, create_archive
 from kbroker.archive.errors import ArchiveError
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
@@ -41,7 +41,7 @@ def archive_topics(
     try:
         with suppress(RunStopped):
             _run_batches(batches, options, stop, reporter)
-        batches.observe(is_last=True)
+        batches.finish()
     except Exception as error:
         # Ctrl-C also ends Spark's JVM. The interrupted batch is repeated by the next run.
         if not (stop.count and (is_spark_error(error) or isinstance(error, ConnectionError))):
@@ -56,7 +56,7 @@ def open_for_writing(location: str, options: IngestOptions) -> Archive:
     if "://" not in location and not location.startswith("catalog:"):
         _require_archive_or_empty(Path(location))
     settings = {"committed_only": options.committed_only, "period": options.period or "day"}
-    archive = create_archive(location, settings)
+    archive = create_archive(location, settings, options.catalog)
     if archive.settings.committed_only != options.committed_only:
         created, do = ("with", "add") if archive.settings.committed_only else ("without", "omit")
         raise PipelineError(
@@ -68,7 +68,7 @@ def open_for_writing(location: str, options: IngestOptions) -> Archive:
 
 
 def _require_archive_or_empty(directory: Path) -> None:
-    if not directory.is_dir() or (directory / DATABASE).exists():
+    if not directory.is_dir() or (directory / DATABASE).exists() or (directory / f"{TOPICS}.json").exists():
         return
     others = sorted(path.name for path in directory.iterdir() if path.name != "lost+found")
     if "_manifest" in others:

@@ -13,6 +13,7 @@ import pyarrow
 import pyarrow.parquet as parquet
 import pytest
 
+from kbroker.archive.storage.local import LocalStorage
 from kbroker.cli.app import run as main
 from kbroker.cli.pipeline.app import run_file
 from kbroker.pipeline.aggregate import result_files
@@ -20,7 +21,6 @@ from kbroker.pipeline.aggregate.definition import AggregateDefinition, GroupKey
 from kbroker.pipeline.aggregate.query import AggregateQuery, ResultSink, RunOptions
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.security import kafka_options
-from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.flights import weather_lines
 from tests.compat.support import unique
 

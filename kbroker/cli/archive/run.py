@@ -21,7 +21,7 @@ from kbroker.cli.common.options import (
 )
 from kbroker.cli.common.output import print_json, print_note
 from kbroker.cli.common.stop_signals import StopSignals
-from kbroker.cli.common.values import INT64, count_text, parse_duration_ms, parse_size, parse_time_ms
+from kbroker.cli.common.values import INT64, count_text, parse_duration_ms, parse_host_port, parse_size, parse_time_ms
 
 if TYPE_CHECKING:
     from kbroker.pipeline.ingest.options import IngestSummary, StartPosition
@@ -64,6 +64,7 @@ def run(
         str, option("sqlite|directory", "Where a new local archive has its catalogue; fixed when DIR is created.")
     ] = "sqlite",
     file_size: Annotated[str, option("SIZE", "Begin another file at this size, before compression.")] = "128MiB",
+    metrics: Annotated[str | None, option("HOST:PORT", "Serve Prometheus metrics on this address.")] = None,
     broker_wait: BrokerWait = "5m",
     verbose: Annotated[bool, option("--verbose -v", "Print a line per batch, even without a terminal.")] = False,
     as_json: AsJson = False,
@@ -104,6 +105,7 @@ def run(
         period=partition_by,
         catalog=catalog,
         max_file_bytes=_parse_file_size(file_size),
+        metrics=None if metrics is None else parse_host_port(metrics, "--metrics"),
         decode=read_decode_options(decode),
         registry_url=decode.registry,
     )

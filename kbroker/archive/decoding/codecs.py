@@ -37,4 +37,9 @@ def _decode_string(data: bytes) -> str:
         raise DecodeError(f"it is not UTF-8 ({error.reason} at byte {error.start})") from None
 
 
-_COMPILERS: dict[str, Callable[[SchemaText], Any]] = {"avro": compile_avro, "json": compile_json, "protobuf": compile_protobuf, "string": _compile_string}
+_COMPILERS: dict[str, Callable[[SchemaText], Any]] = {
+    "avro": compile_avro,
+    "json": compile_json,
+    "protobuf": compile_protobuf,
+    "string": _compile_string,
+}

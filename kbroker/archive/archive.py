@@ -93,12 +93,24 @@ class Archive:
             return sorted(identifier[-1] for identifier in self.catalog.list_tables(self.namespace))
 
     def table(self, topic: str) -> "ArchiveTable":
-        """Raises ArchiveError if the archive does not have the topic."""
+        """Raises ArchiveError if the archive does not have the topic, or has been moved."""
         with as_archive_errors(self.location):
             try:
-                return ArchiveTable(self.catalog.load_table((self.namespace, topic)), topic)
+                table = self.catalog.load_table((self.namespace, topic))
             except NoSuchTableError:
                 raise ArchiveError(f"{self.location} has no topic {topic}") from None
+            except FileNotFoundError as error:
+                hint = f"if the archive was moved: kbroker archive relocate {self.location}"
+                raise ArchiveError(f"{self.location}: {error}; {hint}") from None
+        if self.root is not None and table.location() != self.table_location(topic):
+            # A copy must not write into the original.
+            hint = f"kbroker archive relocate {self.location}"
+            raise ArchiveError(f"{self.location} was moved or copied from {table.location()}; run: {hint}")
+        return ArchiveTable(table, topic)
+
+    def table_location(self, topic: str) -> str | None:
+        """Return the URI of a topic's table; None if the catalogue decides."""
+        return None if self.root is None else f"{self.root.rstrip('/')}/{self.namespace}/{topic}"
 
     def tables(self, topics: Sequence[str] = ()) -> "list[ArchiveTable]":
         """Return the tables of these topics, by default of all."""
@@ -112,7 +124,7 @@ class Archive:
                 table = self.catalog.create_table(
                     (self.namespace, topic),
                     schema,
-                    location=None if self.root is None else f"{self.root.rstrip('/')}/{self.namespace}/{topic}",
+                    location=self.table_location(topic),
                     partition_spec=partition_spec(self.settings.period),
                     sort_order=SORT_ORDER,
                     properties=TABLE_PROPERTIES

@@ -57,6 +57,13 @@ def find_dead_letters(archive: Archive, topic: str) -> ArchiveTable | None:
     return dead.table(topic) if archive.catalog.table_exists((dead.namespace, topic)) else None
 
 
+def tables_with_dead_letters(archive: Archive, topics: Sequence[str] = ()) -> list[ArchiveTable]:
+    """Return the tables of these topics (by default of all), and those of their dead letters."""
+    tables = archive.tables(topics)
+    dead = [find_dead_letters(archive, table.topic) for table in tables]
+    return [*tables, *(table for table in dead if table is not None)]
+
+
 def create_dead_letters(archive: Archive, topic: str) -> ArchiveTable:
     """Return the table of a topic's dead letters; create it if necessary."""
     dead = dead_letter_archive(archive)

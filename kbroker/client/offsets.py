@@ -27,7 +27,7 @@ from protocol.messages.k21_delete_records import (
 )
 
 CONSUMER, DEBUGGING_CONSUMER = -1, -2
-LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 # The first offset that is not in the topic's archive; with kbroker the row has the record's timestamp.
 NOT_ARCHIVED = -6
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
@@ -73,6 +73,19 @@ def list_offsets(
 
     at_leaders(cluster, timestamps, ask)
     return offsets
+
+
+def log_start_offsets(cluster: ClusterClient, partitions: Iterable[PartitionKey]) -> dict[TopicPartition, int]:
+    """Return where the logs begin. The earliest offset may be lower: that of history elsewhere (KIP-405)."""
+    asked = list(partitions)
+    try:
+        found = list_offsets(cluster, dict.fromkeys(asked, EARLIEST_LOCAL))
+    except BrokerError as error:
+        if error.code != ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        found = {}
+    # Brokers that do not know EARLIEST_LOCAL have no such history.
+    return found | list_offsets(cluster, {at: EARLIEST for at in asked if found.get(TopicPartition(*at), -1) < 0})
 
 
 def at_leaders(

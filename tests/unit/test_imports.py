@@ -173,7 +173,6 @@ PURE = (
     "kbroker/pipeline/archive/compaction_plan.py",
     "kbroker/pipeline/archive/layout.py",
     "kbroker/pipeline/archive/manifest.py",
-    "kbroker/pipeline/archive/report.py",
     "kbroker/pipeline/archive/schema.py",
     "kbroker/pipeline/archive/verification/findings.py",
     "kbroker/pipeline/errors.py",

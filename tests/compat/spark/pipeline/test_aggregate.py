@@ -16,6 +16,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from kbroker.archive.decoding.settings import Decoding
+from kbroker.archive.storage.local import LocalStorage
 from kbroker.cli.app import run as main
 from kbroker.cli.pipeline.app import run_file
 from kbroker.pipeline.aggregate import result_files
@@ -24,7 +25,6 @@ from kbroker.pipeline.aggregate.query import AggregateQuery, ResultSink, RunOpti
 from kbroker.pipeline.aggregate.value_decoder import ValueDecoder
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.security import kafka_options
-from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.flights import weather_lines
 from tests.compat.support import unique
 from tests.unit.support.schema_registry import running_registry

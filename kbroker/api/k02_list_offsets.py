@@ -31,7 +31,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.api.response_errors import failed_rows_response
 from kbroker.common import KafkaError
 from kbroker.queues.topic_filters import visible_records
-from kbroker.replica.history.history_client import HistoryError
+from kbroker.replica.history.history_client import HistoryCallError
 from kbroker.replica.history.history_manager import BOUNDS_AGE_MS, HistoryManager, error_code
 from kbroker.replica.partition import Partition
 from kbroker.runtime.turns import paced
@@ -265,7 +265,7 @@ async def _look_up_in_archive(
                 result.offset = end - 1
             else:
                 result.offset, result.timestamp = end, pending_timestamp
-    except HistoryError as error:
+    except HistoryCallError as error:
         # Without an archive that consumers may read there is only the log.
         if error_code(error) is ErrorCode.KAFKA_STORAGE_ERROR:
             result.error_code, result.offset, result.timestamp = ErrorCode.KAFKA_STORAGE_ERROR, -1, -1

@@ -22,6 +22,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationException,
 )
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
@@ -202,6 +203,9 @@ class ArchiveTable:
             parent = snapshot.parent_snapshot_id
             snapshot = None if parent is None else metadata.snapshot_by_id(parent)
         return None
+
+    def arrow_schema(self) -> pa.Schema:
+        return schema_to_pyarrow(self.iceberg.schema())
 
     def write_target(self) -> WriteTarget:
         metadata = self.iceberg.metadata

@@ -166,16 +166,16 @@ def conform(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def write_file(target: WriteTarget, rows: pa.Table, partition: int, period: int) -> DataFile:
     """Write rows of one partition and period, with the table's Arrow schema, as one file. Raises OSError."""
     sink = pa.BufferOutputStream()
-    write_parquet(sink, target.schema, [rows])
+    write_parquet(sink, target, [rows])
     return publish_file(target, pa.BufferReader(sink.getvalue()), partition, period)
 
 
-def write_parquet(sink: Any, schema: Schema, chunks: Iterable[pa.Table]) -> None:
-    """Write a Parquet file as tables with this schema have it; no row group has rows of two chunks."""
-    paths = parquet_path_to_id_mapping(schema)
+def write_parquet(sink: Any, target: WriteTarget, chunks: Iterable[pa.Table]) -> None:
+    """Write a Parquet file as tables have it; no row group has rows of two chunks."""
+    paths = parquet_path_to_id_mapping(target.schema)
     with pq.ParquetWriter(
         sink,
-        schema_to_pyarrow(schema),
+        schema_to_pyarrow(target.schema),
         compression="zstd",
         write_page_checksum=True,
         use_dictionary=[path for path, field_id in paths.items() if field_id not in PLAIN_COLUMNS],

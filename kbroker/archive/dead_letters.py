@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.exceptions import NamespaceAlreadyExistsError
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType, TimestamptzType
 
@@ -43,10 +43,25 @@ def dead_letter_archive(archive: Archive) -> Archive:
     return result
 
 
+def dead_letter_topics(archive: Archive) -> list[str]:
+    """Return the topics that have a table of dead letters."""
+    try:
+        return dead_letter_archive(archive).topics()
+    except NoSuchNamespaceError:
+        return []
+
+
 def find_dead_letters(archive: Archive, topic: str) -> ArchiveTable | None:
     """Return the table of a topic's dead letters if it has ever had any."""
     dead = dead_letter_archive(archive)
     return dead.table(topic) if archive.catalog.table_exists((dead.namespace, topic)) else None
+
+
+def tables_with_dead_letters(archive: Archive, topics: Sequence[str] = ()) -> list[ArchiveTable]:
+    """Return the tables of these topics (by default of all), and those of their dead letters."""
+    tables = archive.tables(topics)
+    dead = [find_dead_letters(archive, table.topic) for table in tables]
+    return [*tables, *(table for table in dead if table is not None)]
 
 
 def create_dead_letters(archive: Archive, topic: str) -> ArchiveTable:

@@ -8,6 +8,7 @@ import pyarrow as pa
 from kbroker.archive.decoding.avro import compile_avro
 from kbroker.archive.decoding.errors import DecodeError
 from kbroker.archive.decoding.json_schema import compile_json
+from kbroker.archive.decoding.protobuf import compile_protobuf
 from kbroker.archive.decoding.settings import SchemaText
 
 
@@ -17,6 +18,7 @@ class SchemaCodec(NamedTuple):
     type: pa.DataType
     # Returns a value from which Arrow can make one of the type. Raises any exception for other bytes.
     decode: Callable[[bytes], Any]
+    is_plain_json: bool = False  # decode_lines can decode many records at once
 
 
 def compile_schema(format: str, schema: SchemaText) -> SchemaCodec:
@@ -35,4 +37,9 @@ def _decode_string(data: bytes) -> str:
         raise DecodeError(f"it is not UTF-8 ({error.reason} at byte {error.start})") from None
 
 
-_COMPILERS = {"avro": compile_avro, "json": compile_json, "string": _compile_string}
+_COMPILERS: dict[str, Callable[[SchemaText], Any]] = {
+    "avro": compile_avro,
+    "json": compile_json,
+    "protobuf": compile_protobuf,
+    "string": _compile_string,
+}

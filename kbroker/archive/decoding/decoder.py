@@ -12,17 +12,22 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kbroker.archive.dead_letters import make_dead_rows
 from kbroker.archive.decoding.codecs import compile_schema
 from kbroker.archive.decoding.column_types import COLUMNS, widen
 from kbroker.archive.decoding.errors import DecodeError
 from kbroker.archive.decoding.inference import infer_text
+from kbroker.archive.decoding.json_lines import decode_lines
 from kbroker.archive.decoding.json_schema import parse_json
-from kbroker.archive.decoding.settings import OWN, DecodeSettings, Decoding, Schemas
+from kbroker.archive.decoding.protobuf import message_name, read_message_path
+from kbroker.archive.decoding.settings import OWN, DecodeSettings, Decoding, Schemas, SchemaText
 
 MAX_REASON = 500  # characters
-_MAGIC = 0
+NOT_DECODED = "is not decoded: "  # in each reason
+# Records begin with a zero byte and the id of their schema in a registry.
+_MAGIC, _PREFIX_BYTES = 0, 5
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class MissingSchema(NamedTuple):
     source: str  # value or key
     number: int  # the id in the registry, or OWN
     inferred: str = ""  # the text of an inferred schema
+    path: tuple[int, ...] = ()  # of a protobuf message
 
 
 class Decoded(NamedTuple):
@@ -78,7 +84,7 @@ class Decoder:
             if values is not None:
                 rows = rows.append_column(COLUMNS[column.source], values)
             for row, reason in failures.items():
-                text = f"the {column.source} is not decoded: {reason}"[:MAX_REASON]
+                text = f"the {column.source} {NOT_DECODED}{reason}"[:MAX_REASON]
                 reasons[row] = f"{reasons[row]}; {text}" if row in reasons else text
         if missing:
             return Decoded(batch, None, frozenset(missing))
@@ -103,7 +109,7 @@ class _Column:
         self,
         source: str,
         decoding: Decoding,
-        schemas: Mapping[int, Any],
+        schemas: Mapping[int, SchemaText],
         kind: pa.DataType | None,
         absent: Mapping[int, str],
     ) -> None:
@@ -112,13 +118,17 @@ class _Column:
         self._schemas = schemas
         self._type = kind
         self._absent = absent
-        # By number: how to decode, or why not.
-        self._codecs: dict[int, Callable[[bytes], Any] | DecodeError] = {}
+        self._plain_types: dict[int, pa.DataType | None] = {}
+        # By number and path: how to decode, or why not.
+        self._codecs: dict[tuple[int, tuple[int, ...]], Callable[[bytes], Any] | DecodeError] = {}
 
     def decode(self, column: pa.Array, missing: set[MissingSchema]) -> tuple[pa.Array | None, Mapping[int, str]]:
         """Return the decoded column (None if its type is not known yet), and reasons by row. Adds missing schemas."""
         if self._decoding.format == "json" and not self._decoding.registry and OWN not in self._schemas:
             return None, self._infer(column, missing)
+        at_once = self._decode_lines(column)
+        if at_once is not None:
+            return at_once, {}
         values: list[Any] = []
         reasons: dict[int, str] = {}
         for row, data in enumerate(column.to_pylist()):
@@ -145,33 +155,66 @@ class _Column:
             missing.add(MissingSchema(self.source, OWN, text))
         return reasons
 
-    def _decode_record(self, data: bytes, missing: set[MissingSchema]) -> Any:
+    def _decode_lines(self, column: pa.Array) -> pa.Array | None:
+        """Decode all records at once, if they are JSON of one schema; None if that is not possible."""
+        if self._decoding.format != "json" or self._type is None or column.null_count == len(column):
+            return None
         number = OWN
         if self._decoding.registry:
-            if len(data) < 5 or data[0] != _MAGIC:
+            prefix, *others = pc.unique(pc.binary_slice(column, 0, _PREFIX_BYTES)).drop_null().to_pylist()
+            if others or len(prefix) < _PREFIX_BYTES or prefix[0] != _MAGIC:
+                return None
+            number = int.from_bytes(prefix[1:], "big")
+            column = pc.binary_slice(column, _PREFIX_BYTES)
+        if number not in self._plain_types:
+            self._plain_types[number] = self._plain_type(number)
+        kind = self._plain_types[number]
+        values = None if kind is None else decode_lines(column, kind)
+        try:
+            return None if values is None else values.cast(self._type)
+        except pa.ArrowException:  # the column has the fields in another order
+            return None
+
+    def _plain_type(self, number: int) -> pa.DataType | None:
+        """Return the type of a schema whose records can be decoded at once."""
+        if number in self._schemas and callable(self._compile(number, ())):
+            codec = compile_schema(self._decoding.format, self._schemas[number])
+            return codec.type if codec.is_plain_json else None
+        return None
+
+    def _decode_record(self, data: bytes, missing: set[MissingSchema]) -> Any:
+        number, path = OWN, tuple[int, ...]()
+        if self._decoding.registry:
+            if len(data) < _PREFIX_BYTES or data[0] != _MAGIC:
                 raise DecodeError("it does not begin with the id of a schema in a registry (a zero byte and 4 bytes)")
-            number, data = int.from_bytes(data[1:5], "big"), data[5:]
-        decode = self._codecs.get(number)
+            number, data = int.from_bytes(data[1:_PREFIX_BYTES], "big"), data[_PREFIX_BYTES:]
+            if self._decoding.format == "protobuf":
+                path, data = read_message_path(data)
+        decode = self._codecs.get((number, path))
         if decode is None:
             if number not in self._schemas:
-                return self._miss(number, missing)
-            decode = self._codecs[number] = self._compile(number)
+                return self._miss(MissingSchema(self.source, number, path=path), missing)
+            decode = self._codecs[number, path] = self._compile(number, path)
         if isinstance(decode, DecodeError):
             raise decode
         return decode(data)
 
-    def _miss(self, number: int, missing: set[MissingSchema]) -> None:
-        if number in self._absent:
-            raise DecodeError(self._absent[number])
-        missing.add(MissingSchema(self.source, number))
+    def _miss(self, schema: MissingSchema, missing: set[MissingSchema]) -> None:
+        if schema.number in self._absent:
+            raise DecodeError(self._absent[schema.number])
+        missing.add(schema)
 
-    def _compile(self, number: int) -> Callable[[bytes], Any] | DecodeError:
+    def _compile(self, number: int, path: tuple[int, ...]) -> Callable[[bytes], Any] | DecodeError:
         """Return how to decode records of a schema, or why the column cannot have them."""
         try:
-            codec = compile_schema(self._decoding.format, self._schemas[number])
+            schema = self._schemas[number]
+            if path:
+                schema = schema._replace(message=message_name(schema, path))
+            codec = compile_schema(self._decoding.format, schema)
             if self._type is not None and widen(self._type, codec.type) == self._type:
                 return codec.decode
-            return DecodeError("the column was changed by another program")
+            name = f"its message {schema.message}" if schema.message else "it"
+            raise DecodeError(f"{name} has fields that the column does not have")
         except DecodeError as error:
             return error if number == OWN else DecodeError(f"schema {number}: {error}")
 

@@ -31,6 +31,21 @@ def merge_texts(texts: Iterable[str]) -> str:
     return json.dumps(reduce(_merge, map(json.loads, sorted(texts))), separators=(",", ":"))
 
 
+def extend_text(known: str, other: str) -> str:
+    """Return the text of the known schema with the fields that only the other one has."""
+    return json.dumps(_extend(json.loads(known), json.loads(other)), separators=(",", ":"))
+
+
+def _extend(known: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+    # An object without fields is a string of JSON, and stays one.
+    if known.get("properties") and other.get("properties"):
+        fields = {name: _extend(item, other["properties"].get(name, {})) for name, item in known["properties"].items()}
+        return {**known, "properties": {**other["properties"], **fields}}
+    if known.get("items") and other.get("items"):
+        return {**known, "items": _extend(known["items"], other["items"])}
+    return known
+
+
 def _schema_of(value: Any) -> Mapping[str, Any]:
     if isinstance(value, bool):
         return {"type": "boolean"}

@@ -25,21 +25,30 @@ class _Typed(NamedTuple):
 
     type: pa.DataType
     convert: Callable[[Any], Any]
+    is_plain: bool = False  # Arrow's own parser converts the same documents in the same way
 
 
-def compile_json(schema: SchemaText) -> tuple[pa.DataType, Callable[[bytes], Any]]:
+class JsonCodec(NamedTuple):
+    """A compiled schema."""
+
+    type: pa.DataType
+    decode: Callable[[bytes], Any]
+    is_plain: bool  # decode_lines can decode the documents
+
+
+def compile_json(schema: SchemaText) -> JsonCodec:
     """Return the type of a schema and the function that decodes a document. Raises DecodeError."""
     try:
         root = json.loads(schema.texts[-1])
-        kind, convert = _compile(root, root, ())
+        typed = _compile(root, root, ())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DecodeError(f"the JSON schema is invalid ({error!r})") from None
 
     def decode(data: bytes) -> Any:
         value = parse_json(data)
-        return None if value is None else convert(value)
+        return None if value is None else typed.convert(value)
 
-    return kind, decode
+    return JsonCodec(typed.type, decode, typed.is_plain)
 
 
 def parse_json(data: bytes) -> Any:
@@ -133,7 +142,8 @@ def _struct(fields: Mapping[str, _Typed]) -> _Typed:
                     raise error.within(name) from None
         return value
 
-    return _Typed(pa.struct([(name, field.type) for name, field in fields.items()]), convert)
+    is_plain = all(field.is_plain for field in fields.values())
+    return _Typed(pa.struct([(name, field.type) for name, field in fields.items()]), convert, is_plain)
 
 
 def _convert_map(value: Any, convert: Callable[[Any], Any]) -> Any:
@@ -154,7 +164,7 @@ def _compile_array(schema: Mapping[str, Any], root: Any, outer: tuple[str, ...])
         except DecodeError as error:
             raise error.within("[]") from None
 
-    return _Typed(pa.list_(item.type), convert)
+    return _Typed(pa.list_(item.type), convert, item.is_plain)
 
 
 def _to_integer(value: Any) -> int:
@@ -209,10 +219,10 @@ def _mismatch(expected: str, value: Any) -> DecodeError:
 
 
 JSON_TEXT = _Typed(pa.string(), to_json_text)
-_STRING = _Typed(pa.string(), _to_string)
+_STRING = _Typed(pa.string(), _to_string, is_plain=True)
 _STRINGS = {"date-time": _Typed(TIMESTAMPTZ, _to_time), "date": _Typed(pa.date32(), _to_date)}
 _SCALARS = {
-    "integer": _Typed(pa.int64(), _to_integer),
-    "number": _Typed(pa.float64(), _to_number),
-    "boolean": _Typed(pa.bool_(), _to_boolean),
+    "integer": _Typed(pa.int64(), _to_integer, is_plain=True),
+    "number": _Typed(pa.float64(), _to_number, is_plain=True),
+    "boolean": _Typed(pa.bool_(), _to_boolean, is_plain=True),
 }

@@ -5,6 +5,7 @@ schema that does not fit the column is remembered, too: its records are dead let
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -13,7 +14,8 @@ from kbroker.archive.decoding.codecs import compile_schema
 from kbroker.archive.decoding.column_types import COLUMNS, table_types, widen
 from kbroker.archive.decoding.decoder import DecodeTask, MissingSchema
 from kbroker.archive.decoding.errors import DecodeError
-from kbroker.archive.decoding.inference import merge_texts
+from kbroker.archive.decoding.inference import extend_text, merge_texts
+from kbroker.archive.decoding.protobuf import message_name
 from kbroker.archive.decoding.registry import RegistryClient
 from kbroker.archive.decoding.settings import (
     OWN,
@@ -70,31 +72,46 @@ class TopicDecoding:
         Raises RegistryError if the registry is away, and ArchiveError if the table cannot be changed.
         """
         inferred: dict[str, list[str]] = {}
-        for source, number, text in sorted(missing):
-            if number == OWN:
-                inferred.setdefault(source, []).append(text)
-            else:
-                self._read_schema(source, number)
+        for schema in sorted(missing):
+            if schema.number == OWN:
+                inferred.setdefault(schema.source, []).append(schema.inferred)
+            elif schema.number not in self._schemas.get(schema.source, {}):
+                self._read_schema(schema)
         for source, texts in inferred.items():
             self._schemas[source] = {OWN: SchemaText((merge_texts(texts),))}
         self._update_table()
 
+    def inferred_sources(self) -> list[str]:
+        """Return what has an inferred schema: value, key."""
+        return [
+            source
+            for source, decoding in self.settings.decodings.items()
+            if decoding.format == "json" and decoding.schema is None and not decoding.registry
+        ]
+
     def infer_more(self, source: str, text: str) -> None:
-        """Add the fields of another inferred schema to an inferred one. Raises ArchiveError."""
+        """Add the fields of another inferred schema to the inferred one. Fields keep their types."""
         known = self._schemas.get(source, {}).get(OWN)
-        self._schemas[source] = {OWN: SchemaText((merge_texts([*known.texts, text] if known else [text]),))}
+        self._schemas[source] = {OWN: SchemaText((extend_text(known.texts[0], text) if known else text,))}
         self._update_table()
 
-    def _read_schema(self, source: str, number: int) -> None:
+    def _read_schema(self, missing: MissingSchema) -> None:
+        source, number = missing.source, missing.number
         decoding = self.settings.decodings[source]
         if len(self._absent) >= MAX_ABSENT:
             self._absent[number] = f"schema {number} was not looked up, because too many others were not found"
             return
         try:
             client = RegistryClient(self._registry_url or decoding.registry)
-            self._schemas.setdefault(source, {})[number] = client.schema(number, decoding.format)
+            schema = client.schema(number, decoding.format)
         except DecodeError as error:
             self._absent[number] = str(error)
+            return
+        if missing.path:
+            # A schema may have several messages: the column is made for that of its first record.
+            with suppress(DecodeError):
+                schema = schema._replace(message=message_name(schema, missing.path))
+        self._schemas.setdefault(source, {})[number] = schema
 
     def _update_table(self) -> None:
         types = table_types(self._table.iceberg.schema())

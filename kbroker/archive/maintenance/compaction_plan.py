@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from kbroker.archive.data_files import DataFile
+from kbroker.archive.data_files import PERIOD_US, DataFile
 
 TARGET_BYTES = 128 << 20
 # Limits of one commit. After a failure the files of one commit are merged again.
@@ -109,3 +109,9 @@ def split_rounds(
         count += len(each.files)
     if result:
         yield result
+
+
+def periods_of_day(period: str, day: int) -> range:
+    """Return the numbers of the periods (`day` or `hour`) of a day, which is counted from 1970."""
+    count = PERIOD_US["day"] // PERIOD_US[period]
+    return range(day * count, (day + 1) * count)

@@ -11,7 +11,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from kbroker.archive.archive import ArchiveTable
-from kbroker.archive.data_files import ROWS_PER_GROUP, DataFile, publish_file, write_parquet
+from kbroker.archive.data_files import ROWS_PER_GROUP, DataFile, conform, publish_file, write_parquet
 from kbroker.archive.errors import ArchiveError
 
 _PIECE_BYTES = 4 << 20
@@ -30,9 +30,14 @@ class DamagedFileError(ArchiveError):
 
 def find_damage(io: FileIO, file: DataFile) -> str:
     """Return the problem of a file, or an empty string if its bytes are those that were committed."""
+    return find_damage_of(io, file.path, file.size, file.sha256)
+
+
+def find_damage_of(io: FileIO, path: str, committed_size: int, sha256: str | None) -> str:
+    """Like `find_damage`, for any file; without a checksum only its size is compared."""
     digest, size = hashlib.sha256(), 0
     try:
-        with io.new_input(file.path).open() as source:
+        with io.new_input(path).open() as source:
             while piece := source.read(_PIECE_BYTES):
                 digest.update(piece)
                 size += len(piece)
@@ -40,15 +45,15 @@ def find_damage(io: FileIO, file: DataFile) -> str:
         return "it is missing"
     except OSError as error:
         return f"it cannot be read ({error.strerror or str(error).partition(chr(10))[0]})"
-    if size != file.size or file.sha256 not in (None, digest.hexdigest()):
+    if size != committed_size or sha256 not in (None, digest.hexdigest()):
         return "its bytes are not those that were committed"
     return ""
 
 
-def read_rows(table: ArchiveTable, file: DataFile) -> Iterator[pa.Table]:
-    """Yield the rows of a file, ascending by offset, with the table's current columns, in pieces of some megabytes.
+def read_rows(table: ArchiveTable, file: DataFile, columns: Sequence[str] = ()) -> Iterator[pa.Table]:
+    """Yield the rows of a file, ascending by offset, in pieces of some megabytes.
 
-    Raises DamagedFileError.
+    The columns are the current ones of the table, or some of those that each file has. Raises DamagedFileError.
     """
     try:
         with table.iceberg.io.new_input(file.path).open() as source:
@@ -56,7 +61,7 @@ def read_rows(table: ArchiveTable, file: DataFile) -> Iterator[pa.Table]:
             offsets = parquet.read(columns=["offset"])["offset"]
             if len(offsets) != file.rows or _bounds(offsets) != (file.first, file.last):
                 raise DamagedFileError(file, "its rows are not those that were committed")
-            pieces = _read_pieces(table, parquet)
+            pieces = _read_pieces(table, parquet, columns)
             if is_ascending(offsets):
                 yield from pieces
             else:
@@ -75,22 +80,16 @@ def _bounds(offsets: pa.ChunkedArray) -> tuple[int, int]:
     return bounds["min"].as_py(), bounds["max"].as_py()
 
 
-def _read_pieces(table: ArchiveTable, parquet: pq.ParquetFile) -> Iterator[pa.Table]:
+def _read_pieces(table: ArchiveTable, parquet: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.Table]:
     schema = schema_to_pyarrow(table.iceberg.schema())
     for group in range(parquet.num_row_groups):
         metadata = parquet.metadata.row_group(group)
         rows = max(1, metadata.num_rows * _BATCH_BYTES // max(1, metadata.total_byte_size))
-        for batch in parquet.iter_batches(min(rows, ROWS_PER_GROUP), [group]):
-            yield pa.Table.from_batches([_with_current_columns(table, schema, batch)]).cast(schema)
-
-
-def _with_current_columns(table: ArchiveTable, schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows that were written with an earlier schema with the columns of the current one."""
-    if batch.schema.equals(schema):
-        return batch
-    from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema
-
-    return _to_requested_schema(table.iceberg.schema(), pyarrow_to_schema(batch.schema), batch)
+        for batch in parquet.iter_batches(min(rows, ROWS_PER_GROUP), [group], columns or None):
+            if columns:
+                yield pa.Table.from_batches([batch])
+            else:
+                yield pa.Table.from_batches([conform(batch, schema)])
 
 
 def merge_rows(table: ArchiveTable, files: Sequence[DataFile]) -> Iterator[pa.Table]:
@@ -138,8 +137,9 @@ def write_rows_as_file(table: ArchiveTable, rows: Iterable[pa.Table], partition:
             yield group
 
     with tempfile.TemporaryFile() as buffer:
-        write_parquet(buffer, table.iceberg.schema(), counted())
-        return publish_file(table.write_target(), buffer, partition, period) if written else None
+        target = table.write_target()
+        write_parquet(buffer, target, counted())
+        return publish_file(target, buffer, partition, period) if written else None
 
 
 def _group(rows: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -9,9 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from pyarrow import fs
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import (
@@ -23,6 +21,8 @@ from pyiceberg.table.update import (
 )
 
 from kbroker.archive.archive import ArchiveTable, ConflictError, as_archive_errors
+from kbroker.archive.storage import open_storage
+from kbroker.archive.storage.storage import walk
 
 # How long the files of an earlier state are kept for its readers, unless the table has Iceberg's own property.
 KEEP_MS = 3_600_000
@@ -76,7 +76,8 @@ def select_expired(ages: Iterable[SnapshotAge], referenced: Collection[int], now
     return [
         age.id
         for position, age in enumerate(candidates)
-        if now_ms - age.replaced_ms >= keep_ms
+        if keep_ms <= 0  # also if the clock of another machine is ahead
+        or now_ms - age.replaced_ms >= keep_ms
         or (not age.is_last_with_files and position < len(candidates) - RECENT_SNAPSHOTS)
     ]
 
@@ -164,14 +165,9 @@ def referenced_files(table: ArchiveTable) -> set[str]:
 
 def stored_files(table: ArchiveTable) -> Iterator[StoredFile]:
     """Yield the files in the table's directory. Raises ArchiveError."""
-    with as_archive_errors(table.location):
-        base = table.location.rstrip("/")
-        scheme, netloc, path = PyArrowFileIO.parse_location(base)
-        file_system = PyArrowFileIO(table.iceberg.io.properties).fs_by_scheme(scheme, netloc)
-        for entry in file_system.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True)):
-            if entry.type == fs.FileType.File:
-                modified_ms = (entry.mtime_ns or 0) // 1_000_000
-                yield StoredFile(base + entry.path[len(path) :], entry.size, modified_ms)
+    base = table.location.rstrip("/")
+    for entry in walk(open_storage(base, table.iceberg.io.properties)):
+        yield StoredFile(f"{base}/{entry.name}", entry.size, entry.modified_ms)
 
 
 def delete_orphans(table: ArchiveTable, before_ms: int) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kbroker.archive.archive import ArchiveTable, ConflictError
 from kbroker.archive.data_files import PERIOD_US
+from kbroker.archive.errors import ArchiveError
 from kbroker.archive.maintenance.compaction import CompactionResult, compact_topic, require_own
 from kbroker.archive.maintenance.compaction_plan import TARGET_BYTES, MergeBin, plan_due_merges, plan_merges
 from kbroker.archive.maintenance.snapshots import delete_orphans, expire_snapshots, expired_snapshots, keep_ms
@@ -17,6 +18,7 @@ SWEPT = "kbroker.swept-ms"
 MAX_BYTES, MAX_FILES = 256 << 20, 2000
 # Below these numbers an expiry or a merge of manifests costs more than it saves.
 EXPIRED_SNAPSHOTS, MANIFESTS, SMALL_MANIFEST_BYTES = 10, 100, 512 << 10
+_MAX_CONFLICTS = 20
 
 
 @dataclass(frozen=True)
@@ -84,3 +86,20 @@ def _merge_manifests(table: ArchiveTable) -> None:
     manifests = snapshot.manifests(table.iceberg.io)
     if sum(each.manifest_length < SMALL_MANIFEST_BYTES for each in manifests) >= MANIFESTS:
         table.commit("compact", table.state, merge_manifests=True)
+
+
+def clean_up(table: ArchiveTable, now_ms: int, keep_replaced_ms: int | None = None) -> int:
+    """Delete what no reader needs any more, also if it is little; return the number of files.
+
+    These are the files of snapshots that were replaced more than `keep_replaced_ms` ago (by default what the table
+    says, an hour), and orphans older than a day. Raises ArchiveError.
+    """
+    for _ in range(_MAX_CONFLICTS):
+        try:
+            _merge_manifests(table)
+            keep = keep_ms(table) if keep_replaced_ms is None else keep_replaced_ms
+            deleted = expire_snapshots(table, expired_snapshots(table, now_ms, keep))
+            return deleted + delete_orphans(table, now_ms - DAY_MS)
+        except ConflictError:
+            table.refresh()
+    raise ArchiveError(f"{table.location}: other writers committed first {_MAX_CONFLICTS} times in a row; try again")

@@ -42,6 +42,7 @@ _TEXTS = {
     "unknown record": "in the archive, but not at the broker",
     "different record": "different at the broker",
 }
+_END = 1 << 63  # above all offsets
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 
@@ -51,6 +52,7 @@ class ComparisonPlan:
     """The offsets to compare, and findings on those that cannot be compared."""
 
     ranges: dict[int, tuple[OffsetRange, ...]] = field(default_factory=dict)
+    logs: dict[int, OffsetRange] = field(default_factory=dict)  # the offsets that the broker has, by partition
     is_compacted: bool = False  # the broker may have removed records
     findings: list[Finding] = field(default_factory=list)
 
@@ -89,6 +91,7 @@ def plan_comparison(
     isolation_level = READ_COMMITTED if committed_only else READ_UNCOMMITTED
     log_ends = list_offsets(cluster, dict.fromkeys(tps, LATEST), isolation_level)
     for tp in tps:
+        plan.logs[tp.partition] = OffsetRange(log_starts[tp], log_ends[tp])
         selected = scope.limit(state.covered[tp.partition])
         if beyond_end := subtract_ranges(selected, [OffsetRange(0, log_ends[tp])]):
             text = f"archived, but the broker's log ends at {log_ends[tp]}"
@@ -137,8 +140,10 @@ class PartitionComparer:
                 self._compare(fetched, min(fetched.end, end))
 
     def missing(self) -> tuple[OffsetRange, ...]:
-        """Return the first offsets at which the broker has a record, and the archive has none."""
-        return merge_ranges(self._differences.get(_MISSING, [])[:MAX_REPORTED])
+        """Return ranges with all offsets at which the broker has a record, and the archive has none."""
+        ranges = self._differences.get(_MISSING, [])
+        rest = [OffsetRange(ranges[-1].start, _END)] if len(ranges) > MAX_REPORTED else []
+        return merge_ranges([*ranges, *rest])
 
     def findings(
         self, plan: ComparisonPlan, log_start: int, lost: Iterable[DataFile], explained: Sequence[OffsetRange]

@@ -87,7 +87,7 @@ class FileChecker:
             size = file_size(self._io, file.path)
             check.bytes = size
             # A file of a size that none has may be huge.
-            digest = self._digest(file.path) if size in self._sizes else ""
+            digest = file_digest(self._io, file.path) if size in self._sizes else ""
         except FileNotFoundError:
             check.is_missing = True
             self._report(check, "missing file", f"was committed with {file.rows} rows, and is missing")
@@ -109,13 +109,6 @@ class FileChecker:
         file = check.file
         tp = TopicPartition(self._table.topic, file.partition)
         check.findings.append(difference(kind, text, tp, file.path, offsets or [file.offsets]))
-
-    def _digest(self, path: str) -> str:
-        digest = hashlib.sha256()
-        with self._io.new_input(path).open() as stream:
-            while data := stream.read(_PIECE_BYTES):
-                digest.update(data)
-        return digest.hexdigest()
 
     def _change(self, file: DataFile, size: int, digest: str) -> str:
         if digest in self._by_digest:
@@ -188,6 +181,15 @@ class FileChecker:
     @property
     def period_us(self) -> int:
         return PERIOD_US[self._period]
+
+
+def file_digest(io: Any, path: str) -> str:
+    """Return the SHA-256 of a file's bytes in hexadecimal. Raises OSError."""
+    digest = hashlib.sha256()
+    with io.new_input(path).open() as stream:
+        while data := stream.read(_PIECE_BYTES):
+            digest.update(data)
+    return digest.hexdigest()
 
 
 def _differs(committed: Any, found: Any) -> bool:

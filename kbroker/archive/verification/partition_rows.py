@@ -111,7 +111,7 @@ def find_duplicates(table: ArchiveTable, partition: int, groups: Iterable[RowGro
     count = 0
     for cluster in _overlapping(groups):
         rows = PartitionRows(table, cluster, [])
-        for start, end in _windows(rows):
+        for start, end in windows(rows):
             offsets = rows.take(start, end)
             if offsets is None:
                 continue
@@ -150,7 +150,7 @@ def _overlapping(groups: Iterable[RowGroup]) -> Iterator[list[RowGroup]]:
         yield cluster
 
 
-def _windows(rows: PartitionRows) -> Iterator[OffsetRange]:
+def windows(rows: PartitionRows) -> Iterator[OffsetRange]:
     """Yield ranges that contain all offsets of the groups."""
     covered = merge_ranges(OffsetRange(group.first, group.last + 1) for group in rows.groups)
     for start, end in covered:

@@ -6,13 +6,14 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 from pyiceberg.manifest import DataFileContent, ManifestFile, clear_manifest_cache
 from pyiceberg.table.snapshots import Snapshot
 
 from kbroker.archive.archive import Archive, ArchiveTable
 from kbroker.archive.data_files import DataFile
 from kbroker.archive.errors import ArchiveError
+from kbroker.archive.storage import is_local, local_path, open_storage
+from kbroker.archive.storage.storage import walk
 from kbroker.archive.verification.findings import Finding, difference, note
 
 # The names that kbroker and pyiceberg give to data files and to files of metadata.
@@ -27,7 +28,6 @@ class ListedFile(NamedTuple):
 
     path: str  # a URI
     size: int
-    is_regular: bool
 
 
 class TableFiles(NamedTuple):
@@ -43,21 +43,14 @@ def error_text(error: BaseException) -> str:
     return " ".join(str(error).split())[:_MAX_TEXT] or type(error).__name__
 
 
-def local_path(io: Any, path: str) -> str | None:
-    """Return the path of a local file; None for another file system."""
-    scheme, _, name = io.parse_location(path, io.properties) if hasattr(io, "parse_location") else ("", "", "")
-    return name if scheme == "file" else None
-
-
 def file_size(io: Any, path: str) -> int:
     """Return the size of a file. Raises FileNotFoundError; OSError for what is not a file.
 
     Opening a FIFO would block, therefore call this first.
     """
-    name = local_path(io, path)
-    if name is None:
+    if not is_local(path):
         return len(io.new_input(path))
-    status = os.stat(name)
+    status = os.stat(local_path(path))
     if not stat.S_ISREG(status.st_mode):
         raise OSError("it is not a file")
     return status.st_size
@@ -65,9 +58,9 @@ def file_size(io: Any, path: str) -> int:
 
 def open_table(archive: Archive, topic: str) -> tuple[ArchiveTable | None, list[Finding]]:
     """Read the metadata of a topic's table. Returns None, and why, if it cannot be read."""
-    if archive.root is not None:
-        name = local_path(archive.catalog._load_file_io(), f"{archive.root.rstrip('/')}/{archive.namespace}/{topic}")
-        if name is not None and (irregular := _irregular_file(f"{name}/metadata")):
+    if archive.root is not None and is_local(archive.root):
+        directory = local_path(f"{archive.root.rstrip('/')}/{archive.namespace}/{topic}/metadata")
+        if irregular := _irregular_file(directory):
             return None, [difference("metadata", "it is not a file: the table was not read", file=irregular)]
     clear_manifest_cache()
     try:
@@ -86,16 +79,19 @@ def _irregular_file(directory: str) -> str | None:
 
 
 def read_files(table: ArchiveTable) -> TableFiles:
-    """Read the files of the current snapshot, manifest by manifest."""
-    result = TableFiles([], set(), [])
+    """Read the files of the current snapshot."""
     snapshot = table.iceberg.current_snapshot()
-    if snapshot is not None:
-        result.paths.add(snapshot.manifest_list)
-        for manifest in _read_manifest_list(table, snapshot, result.findings):
-            result.paths.add(manifest.manifest_path)
-            for file in _read_manifest(table, manifest, result):
-                result.files.append(file)
-                result.paths.add(file.path)
+    return TableFiles([], set(), []) if snapshot is None else read_snapshot(table, snapshot)
+
+
+def read_snapshot(table: ArchiveTable, snapshot: Snapshot) -> TableFiles:
+    """Read the files of a snapshot, manifest by manifest."""
+    result = TableFiles([], {snapshot.manifest_list}, [])
+    for manifest in _read_manifest_list(table, snapshot, result.findings):
+        result.paths.add(manifest.manifest_path)
+        for file in _read_manifest(table, manifest, result):
+            result.files.append(file)
+            result.paths.add(file.path)
     return result
 
 
@@ -150,12 +146,12 @@ def find_unreferenced(table: ArchiveTable, listed: Iterable[ListedFile], known: 
     orphans = []
     for file in candidates:
         name = file.path.removeprefix(f"{table.location.rstrip('/')}/")
-        if file.path in referenced or (file.is_regular and _OLD_METADATA.fullmatch(name)):
+        if file.path in referenced or _OLD_METADATA.fullmatch(name):
             continue
-        if file.is_regular and _OWN_NAME.fullmatch(name):
+        if _OWN_NAME.fullmatch(name):
             orphans.append(file)
         else:
-            text = "it is not a file of the table" if file.is_regular else "it is neither a file nor a directory"
+            text = "it is not a file of the table, nor of a writer of kbroker"
             findings.append(difference("foreign file", text, file=file.path, topic=table.topic))
     if orphans:
         text = (
@@ -167,59 +163,44 @@ def find_unreferenced(table: ArchiveTable, listed: Iterable[ListedFile], known: 
 
 
 def _paths_of_snapshots(table: ArchiveTable) -> tuple[set[str], list[Finding]]:
-    """Return the paths of all files that any snapshot of the table refers to."""
+    """Return the paths of all files that any snapshot of the table refers to, and notes on older damaged ones."""
     metadata = table.iceberg.metadata
     paths = {table.iceberg.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
     paths |= {statistics.statistics_path for statistics in metadata.statistics}
-    manifests: dict[str, ManifestFile] = {}
-    problems: list[Finding] = []
-    for snapshot in metadata.snapshots:
-        paths.add(snapshot.manifest_list)
-        manifests |= {item.manifest_path: item for item in _read_manifest_list(table, snapshot, problems)}
-    for path, manifest in manifests.items():
-        result = TableFiles([], set(), problems)
-        paths |= {path, *(file.path for file in _read_manifest(table, manifest, result)), *result.paths}
-    current = table.iceberg.current_snapshot()
-    newest = current.manifest_list if current is not None else ""
-    old = [item for item in problems if item.kind == "metadata" and item.file != newest]
-    return paths, [
-        note("old snapshot", f"readers of older snapshots fail: {item.text}", file=item.file) for item in old
-    ]
+    notes = []
+    for number, result in read_snapshots(table).items():
+        paths |= result.paths
+        if number != metadata.current_snapshot_id:
+            notes += [
+                note("old snapshot", f"readers of snapshot {number} fail: {finding.text}", file=finding.file)
+                for finding in result.findings
+                if finding.kind == "metadata"
+            ]
+    return paths, notes
+
+
+def read_snapshots(table: ArchiveTable) -> dict[int, TableFiles]:
+    """Read all snapshots of a table, by id. Most manifests belong to several, and are read once."""
+    result = {}
+    known: dict[str, TableFiles] = {}
+    for snapshot in table.iceberg.metadata.snapshots:
+        read = result[snapshot.snapshot_id] = TableFiles([], {snapshot.manifest_list}, [])
+        for manifest in _read_manifest_list(table, snapshot, read.findings):
+            path = manifest.manifest_path
+            if path not in known:
+                known[path] = TableFiles([], {path}, [])
+                known[path].files.extend(_read_manifest(table, manifest, known[path]))
+                known[path].paths.update(file.path for file in known[path].files)
+            read.files.extend(known[path].files)
+            read.paths.update(known[path].paths)
+            read.findings.extend(known[path].findings)
+    return result
 
 
 def list_files(table: ArchiveTable) -> list[ListedFile]:
-    """Return all files in the table's directory. Links are not followed. Raises ArchiveError."""
-    io, location = table.iceberg.io, table.location.rstrip("/")
-    name = local_path(io, location)
-    try:
-        if name is not None:
-            return list(_list_local(name, location))
-        return list(_list_remote(io, location))
-    except (OSError, pa.ArrowException) as error:
-        raise ArchiveError(f"{location}: {error_text(error)}") from None
-
-
-def _list_local(directory: str, uri: str) -> Iterator[ListedFile]:
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _list_local(entry.path, f"{uri}/{entry.name}")
-                continue
-            try:
-                status = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:  # deleted meanwhile
-                continue
-            yield ListedFile(f"{uri}/{entry.name}", status.st_size, stat.S_ISREG(status.st_mode))
-
-
-def _list_remote(io: Any, location: str) -> Iterator[ListedFile]:
-    from pyarrow.fs import FileSelector, FileType
-
-    if not hasattr(io, "fs_by_scheme"):
-        return
-    scheme, netloc, path = io.parse_location(location, io.properties)
-    selector = FileSelector(path, allow_not_found=True, recursive=True)
-    for info in io.fs_by_scheme(scheme, netloc).get_file_info(selector):
-        if info.type != FileType.Directory:
-            uri = location + info.path.removeprefix(path)
-            yield ListedFile(uri, info.size or 0, info.type == FileType.File)
+    """Return all files in the table's directory. Links to directories are not followed. Raises ArchiveError."""
+    base = table.location.rstrip("/")
+    return [
+        ListedFile(f"{base}/{entry.name}", entry.size)
+        for entry in walk(open_storage(base, table.iceberg.io.properties))
+    ]

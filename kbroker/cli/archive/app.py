@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kbroker.cli.archive.compact import compact
+from kbroker.cli.archive.convert import convert
+from kbroker.cli.archive.erase import erase
+from kbroker.cli.archive.expire import expire
 from kbroker.cli.archive.relocate import relocate
+from kbroker.cli.archive.repair import repair
+from kbroker.cli.archive.retry import retry
 from kbroker.cli.archive.run import run
 from kbroker.cli.archive.verify import verify
 from kbroker.cli.common.errors import CliError, print_error
@@ -319,4 +324,9 @@ def format_utc(time_ms: int | None) -> str | None:
 
 
 app.command("compact")(compact)
+app.command("expire")(expire)
+app.command("erase")(erase)
+app.command("retry")(retry)
 app.command("verify")(verify)
+app.command("convert")(convert)
+app.command("repair")(repair)

@@ -76,7 +76,7 @@ def verify(
     if report is not None:
         _write_report(report, "")  # fails before the verification if the file cannot be written
     with (
-        nullcontext() if offline else _broker_client(bootstrap or DEFAULT_BOOTSTRAP) as cluster,
+        nullcontext() if offline else broker_client(bootstrap or DEFAULT_BOOTSTRAP) as cluster,
         ProgressBar("reading", None, shows_bytes=True) as progress,
     ):
         try:
@@ -100,7 +100,7 @@ def verify(
     raise typer.Exit(1 if result.differences else 0)
 
 
-def _broker_client(bootstrap: str) -> "AbstractContextManager[ClusterClient]":
+def broker_client(bootstrap: str) -> "AbstractContextManager[ClusterClient]":
     """Connect to a cluster. Raises CliError."""
     from kbroker.cli.common.client import admin_client, parse_bootstrap
     from kbroker.client.cluster import require_reachable

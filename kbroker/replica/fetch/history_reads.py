@@ -8,7 +8,7 @@ from kbroker.replica.fetch.fetch_reads import FetchReads
 from kbroker.replica.fetch.fetch_session import READ_COMMITTED, FetchPartition, FetchSession
 from kbroker.replica.fetch.read_filter import ReadFilter, position_batch, position_form
 from kbroker.replica.history.history_cache import HistoryKey
-from kbroker.replica.history.history_client import HistoryError
+from kbroker.replica.history.history_client import HistoryCallError
 from kbroker.replica.history.history_manager import HistoryManager, error_code
 from kbroker.replica.partition import Partition
 from protocol.errors import ErrorCode
@@ -35,13 +35,13 @@ def read_history(
     offset, log_start = fetched.offset, partition.log.log_start_offset
     while True:
         found = history.find(partition, fetched, key, offset)
-        if found is None or isinstance(found, HistoryError) or found.has_records_from(offset):
+        if found is None or isinstance(found, HistoryCallError) or found.has_records_from(offset):
             break
         offset = found.end
         if offset >= log_start:
             return log_start
     records: Buffer = b""
-    if isinstance(found, HistoryError):
+    if isinstance(found, HistoryCallError):
         code = error_code(found)
         # A client repeats the fetch at once after other errors, so that these wait as a fetch without records does.
         reads.must_respond = reads.must_respond or code is ErrorCode.OFFSET_OUT_OF_RANGE

@@ -36,7 +36,7 @@ ABSENT, DAMAGED, REFUSED, UNAVAILABLE = "absent", "damaged", "refused", "unavail
 KINDS = frozenset({ABSENT, DAMAGED, REFUSED, UNAVAILABLE})
 
 
-class HistoryError(Exception):
+class HistoryCallError(Exception):
     """The history of a topic cannot be read. `kind` is one of KINDS, `text` one sentence."""
 
     def __init__(self, kind: str, text: str) -> None:
@@ -69,17 +69,17 @@ class HistoryClient:
         return len(self._in_flight)
 
     async def call(self, name: str, **arguments: object) -> Frame:
-        """Call the process, and return its response. Raises HistoryError."""
+        """Call the process, and return its response. Raises HistoryCallError."""
         if self._service is None and self._environment.clock.mono_ms() < self._start_ms:
             self.failures[UNAVAILABLE] += 1
-            raise HistoryError(UNAVAILABLE, self._end_reason)
+            raise HistoryCallError(UNAVAILABLE, self._end_reason)
         future: Future[Frame] = self._environment.loop.create_future()
         timer = self._environment.loop.call_later(TIMEOUT_S, self._on_timeout, future)
         self._waiting.append(({"call": name, **arguments}, future))
         try:
             self._proceed()
             return await future
-        except HistoryError as error:
+        except HistoryCallError as error:
             self.failures[error.kind] += 1
             raise
         finally:
@@ -138,14 +138,14 @@ class HistoryClient:
                 future.set_result(frame)
             else:
                 kind = frame.header.get("kind")
-                future.set_exception(HistoryError(kind if kind in KINDS else UNAVAILABLE, str(text)))
+                future.set_exception(HistoryCallError(kind if kind in KINDS else UNAVAILABLE, str(text)))
         self._proceed()
 
     def _on_timeout(self, future: Future[Frame]) -> None:
         if future.done():
             return
         self._timeouts += any(each is future for each in self._in_flight.values())
-        future.set_exception(HistoryError(UNAVAILABLE, f"the archive has not responded for {TIMEOUT_S:.0f} s"))
+        future.set_exception(HistoryCallError(UNAVAILABLE, f"the archive has not responded for {TIMEOUT_S:.0f} s"))
         if self._timeouts >= MAX_TIMEOUTS:
             log.error("the history process does not respond, and is killed", calls=self._timeouts)
             self._kill()
@@ -174,7 +174,7 @@ class HistoryClient:
         self._waiting.clear()
         for future in failed:
             if not future.done():
-                future.set_exception(HistoryError(UNAVAILABLE, text))
+                future.set_exception(HistoryCallError(UNAVAILABLE, text))
 
     def _stop_idling(self) -> None:
         if self._idle_timer is not None:

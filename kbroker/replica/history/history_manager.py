@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.common import KafkaError, uuid_text
 from kbroker.replica.history.history_cache import HistoryCache, HistoryKey, HistoryRange, make_range
-from kbroker.replica.history.history_client import ABSENT, DAMAGED, REFUSED, HistoryClient, HistoryError
+from kbroker.replica.history.history_client import ABSENT, DAMAGED, REFUSED, HistoryCallError, HistoryClient
 from kbroker.runtime.event_log import EventLogger
 from kbroker.storage.log.log_reads import timestamp_at
 from protocol.errors import ErrorCode, MalformedError
@@ -99,7 +99,7 @@ class _Read:
     waiting: dict[FetchPartition, None] = field(default_factory=dict)
 
 
-def error_code(error: HistoryError) -> ErrorCode:
+def error_code(error: HistoryCallError) -> ErrorCode:
     """Return the code for clients. After OFFSET_OUT_OF_RANGE they reset their offset, after the other they retry."""
     is_gone = error.kind in (ABSENT, REFUSED)
     return ErrorCode.OFFSET_OUT_OF_RANGE if is_gone else ErrorCode.KAFKA_STORAGE_ERROR
@@ -120,7 +120,7 @@ class HistoryManager:
         self._asking: dict[ArchivedTopic, list[Future[ArchiveBounds]]] = {}
         self._logged: dict[ArchivedTopic, str] = {}
         self._reads: dict[tuple[HistoryKey, int], _Read] = {}
-        self._failures: dict[tuple[HistoryKey, int], tuple[HistoryError, int]] = {}
+        self._failures: dict[tuple[HistoryKey, int], tuple[HistoryCallError, int]] = {}
         self._tasks: set[Task[None]] = set()
 
     async def stop(self) -> None:
@@ -131,11 +131,11 @@ class HistoryManager:
     async def bounds(self, partition: Partition, max_age_ms: int, *, read_committed: bool = False) -> tuple[int, int]:
         """Return the first offset of a partition that its archive has, and the next one that it will archive.
 
-        Raises HistoryError, also if the archive is another topic's, or has records that `read_committed` must not see.
+        Raises HistoryCallError, also for an archive of another topic, or with records that `read_committed` excludes.
         """
         archived = archive_of(partition)
         if archived is None:
-            raise HistoryError(ABSENT, "the topic has no kbroker.archive.table")
+            raise HistoryCallError(ABSENT, "the topic has no kbroker.archive.table")
         bounds = self._bounds[archived] if self._is_known(archived, max_age_ms) else await self._ask(archived)
         return _partition_bounds(partition, archived, bounds, read_committed)
 
@@ -149,14 +149,14 @@ class HistoryManager:
         bounds = None if archived is None else self._bounds.get(archived)
         try:
             return bounds and archived and _partition_bounds(partition, archived, bounds, False)
-        except HistoryError:
+        except HistoryCallError:
             return None
 
     async def refresh(self, partitions: Iterable[Partition]) -> None:
         """Read the bounds of these partitions' archives. Those that cannot be read are unknown afterwards."""
         for archived in dict.fromkeys(map(archive_of, partitions)):
             if archived is not None and not self._is_known(archived, RETENTION_AGE_MS):
-                with suppress(HistoryError):
+                with suppress(HistoryCallError):
                     await self._ask(archived)
 
     async def _ask(self, archived: ArchivedTopic) -> ArchiveBounds:
@@ -173,7 +173,7 @@ class HistoryManager:
         try:
             header, _ = await self.client.call("bounds", archive=archived.location, topic=archived.topic)
             self._bounds[archived] = _decode_bounds(header, read_ms)
-        except HistoryError as raised:
+        except HistoryCallError as raised:
             self._bounds.pop(archived, None)
             error = raised
         self._log_change(archived, "" if error is None else error.text)
@@ -201,7 +201,7 @@ class HistoryManager:
         task.add_done_callback(self._tasks.discard)
 
     async def first_unarchived(self, partition: Partition) -> Unarchived:
-        """Return the first committed record that is not archived. Raises HistoryError."""
+        """Return the first committed record that is not archived. Raises HistoryCallError."""
         _, end = await self.bounds(partition, BOUNDS_AGE_MS)
         if end >= partition.high_watermark:
             return Unarchived(end, -1)
@@ -222,13 +222,13 @@ class HistoryManager:
             try:
                 offset, timestamp = await self.first_unarchived(partition)
                 lags[partition] = ArchiveLag(max(0, partition.high_watermark - offset), timestamp)
-            except (HistoryError, KafkaError):
+            except (HistoryCallError, KafkaError):
                 # The metrics say how many are unknown.
                 continue
         self.lags, self._is_measuring = lags, False
 
     async def find_offset(self, partition: Partition, timestamp: int, read_committed: bool) -> FoundOffset | None:
-        """Return the first archived record below the log that is not older; None without one. Raises HistoryError."""
+        """Return the first archived record below the log that is not older, or None. Raises HistoryCallError."""
         await self.bounds(partition, BOUNDS_AGE_MS, read_committed=read_committed)
         archived = archive_of(partition)
         assert archived is not None
@@ -244,13 +244,13 @@ class HistoryManager:
                 return None
             return FoundOffset(int(header["offset"]), int(header["found_timestamp"]), int(header["leader_epoch"]))
         except (KeyError, ValueError, TypeError) as error:
-            raise HistoryError(DAMAGED, f"the history process has sent nonsense: {error!r}") from None
+            raise HistoryCallError(DAMAGED, f"the history process has sent nonsense: {error!r}") from None
 
     # Reads for fetches.
 
     def find(
         self, partition: Partition, fetched: FetchPartition, key: HistoryKey, offset: int
-    ) -> HistoryRange | HistoryError | None:
+    ) -> HistoryRange | HistoryCallError | None:
         """Return the records from an offset on, or why there are none; None while they are read.
 
         The session of `fetched` is notified at the end of the read.
@@ -283,7 +283,7 @@ class HistoryManager:
             self.cache.add(key, found, self._clock.mono_ms())
             self._failures.pop((key, offset), None)
             size = len(found.records)
-        except HistoryError as error:
+        except HistoryCallError as error:
             now_ms, size = self._clock.mono_ms(), 0
             self._failures = {each: failure for each, failure in self._failures.items() if now_ms < failure[1]}
             self._failures[key, offset] = error, now_ms + FAILURE_MS
@@ -300,7 +300,7 @@ class HistoryManager:
         """Read from the archive. With a read filter until it keeps something, or MAX_FILTERED_BYTES were read."""
         start, _ = await self.bounds(partition, BOUNDS_AGE_MS, read_committed=key.read_committed)
         if offset < start:
-            raise HistoryError(ABSENT, f"the archive begins at offset {start}")
+            raise HistoryCallError(ABSENT, f"the archive begins at offset {start}")
         archived, position, seen = archive_of(partition), offset, 0
         assert archived is not None
         while True:
@@ -321,7 +321,7 @@ class HistoryManager:
                     body = await self._environment.offload(_filter_blocking, key.read_filter, body, now_ms)
                     found = make_range(position, found.end, body)
             except (KeyError, ValueError, TypeError, MalformedError) as error:
-                raise HistoryError(DAMAGED, f"the records from offset {position} on are damaged: {error}") from None
+                raise HistoryCallError(DAMAGED, f"the records from offset {position} on are damaged: {error}") from None
             position = found.end
             if body or position >= partition.log.log_start_offset or seen >= MAX_FILTERED_BYTES:
                 return found._replace(start=offset)
@@ -336,23 +336,23 @@ def _decode_bounds(header: Mapping[str, object], read_ms: int) -> ArchiveBounds:
         assert isinstance(commit_ms, int)
         return ArchiveBounds(str(header["topic_id"]), committed_only, commit_ms, partitions, read_ms)
     except (KeyError, ValueError, TypeError, AssertionError) as error:
-        raise HistoryError(DAMAGED, f"the history process has sent nonsense: {error!r}") from None
+        raise HistoryCallError(DAMAGED, f"the history process has sent nonsense: {error!r}") from None
 
 
 def _partition_bounds(
     partition: Partition, archived: ArchivedTopic, bounds: ArchiveBounds, read_committed: bool
 ) -> tuple[int, int]:
-    """Raises HistoryError if the partition's consumers may not see the archive."""
+    """Raises HistoryCallError if the partition's consumers may not see the archive."""
     topic_id = uuid_text(partition.topic_id)
     if bounds.topic_id != topic_id:
         text = f"{archived.location} has another topic named {archived.topic} (its id is {bounds.topic_id or 'unknown'}"
-        raise HistoryError(REFUSED, f"{text}, that of {partition.tp.topic} is {topic_id})")
+        raise HistoryCallError(REFUSED, f"{text}, that of {partition.tp.topic} is {topic_id})")
     if read_committed and not bounds.committed_only:
         text = "also has records of transactions that were aborted, so consumers with read_committed cannot read it"
-        raise HistoryError(REFUSED, f"{archived.location} {text}")
+        raise HistoryCallError(REFUSED, f"{archived.location} {text}")
     found = bounds.partitions.get(partition.tp.partition)
     if found is None:
-        raise HistoryError(ABSENT, f"{archived.location} does not have partition {partition.tp}")
+        raise HistoryCallError(ABSENT, f"{archived.location} does not have partition {partition.tp}")
     return found
 
 

@@ -17,7 +17,7 @@ from kbroker.archive.decoding.settings import SchemaText
 
 
 def _decode(schema: Any, document: str) -> tuple[pa.DataType, Any]:
-    kind, decode = compile_json(SchemaText((json.dumps(schema),)))
+    kind, decode, _ = compile_json(SchemaText((json.dumps(schema),)))
     return kind, pa.array([decode(document.encode())], kind)[0].as_py()
 
 
@@ -77,7 +77,7 @@ def test_types(schema: Any, document: str, kind: pa.DataType, value: Any) -> Non
 )
 def test_documents_that_do_not_fit(document: str, reason: str) -> None:
     """The reason names the field."""
-    _, decode = compile_json(SchemaText((json.dumps(STRUCT),)))
+    _, decode, _ = compile_json(SchemaText((json.dumps(STRUCT),)))
     with pytest.raises(DecodeError) as error:
         decode(document.encode())
     assert str(error.value).startswith(reason)
@@ -124,6 +124,6 @@ def test_documents_fit_the_schema_that_is_inferred_from_them(documents: list[Any
     """Whatever they are; none becomes null."""
     text = infer_text(documents)
     if text is not None:
-        kind, decode = compile_json(SchemaText((text,)))
+        kind, decode, _ = compile_json(SchemaText((text,)))
         column = pa.array([decode(json.dumps(document).encode()) for document in documents], kind)
         assert column.is_null().to_pylist() == [document is None for document in documents]

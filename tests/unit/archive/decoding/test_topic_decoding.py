@@ -137,7 +137,7 @@ def test_schemas_of_a_registry_evolve(tmp_path: Path) -> None:
             d={"type": "record", "name": "d", "fields": [{"name": "y", "type": "int"}, {"name": "x", "type": "double"}]}
         ),
     ]
-    values = [
+    values: list[dict[str, Any]] = [
         {"a": 1, "b": "x"},
         {"a": 2**40, "b": "y", "c": 0.5},
         {"c": None, "d": {"x": 0.5}},

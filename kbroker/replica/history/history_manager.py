@@ -131,7 +131,8 @@ class HistoryManager:
     async def bounds(self, partition: Partition, max_age_ms: int, *, read_committed: bool = False) -> tuple[int, int]:
         """Return the first offset of a partition that its archive has, and the next one that it will archive.
 
-        Raises HistoryCallError, also if the archive is another topic's, or has records that `read_committed` must not see.
+        Raises HistoryCallError, also if the archive is another topic's, or has records that `read_committed` must not
+        see.
         """
         archived = archive_of(partition)
         if archived is None:
@@ -228,7 +229,10 @@ class HistoryManager:
         self.lags, self._is_measuring = lags, False
 
     async def find_offset(self, partition: Partition, timestamp: int, read_committed: bool) -> FoundOffset | None:
-        """Return the first archived record below the log that is not older; None without one. Raises HistoryCallError."""
+        """Return the first archived record below the log that is not older; None without one.
+
+        Raises HistoryCallError.
+        """
         await self.bounds(partition, BOUNDS_AGE_MS, read_committed=read_committed)
         archived = archive_of(partition)
         assert archived is not None

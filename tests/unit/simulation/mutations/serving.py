@@ -246,7 +246,6 @@ def connections_of_former_passwords_stay(_: Any, server: Any) -> None:
 # History from archives.
 
 READS = only(producers=2, readers=2, members=0, deleters=0)
-FOLLOWERS = only("kill", producers=2, readers=1, members=0, deleters=0)
 
 
 @mutation("history", ["lost write", "skipped records"], READS)
@@ -278,15 +277,3 @@ def ranges_of_partitions_are_mixed_up(real: Any, cache: Any, key: Any, *argument
         if found is not None:
             return found
     return None
-
-
-@mutation("cluster-history", [INVARIANT], FOLLOWERS)
-@replaces(partition_reads, "check_fetch")
-def followers_fetch_from_the_archive(real: Any, partition: Any, fetched: Any, request: Any) -> Any:
-    """A follower that has missed what retention deleted gets it from the archive, without producers and markers."""
-    try:
-        return real(partition, fetched, request)
-    except KafkaError as error:
-        if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and fetched.offset < partition.log.log_start_offset:
-            return None
-        raise

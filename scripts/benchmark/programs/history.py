@@ -1,6 +1,6 @@
 """Reads a table of an archive through the history process, and prints its rate and processor time.
 
-    python -m scripts.benchmark.programs.history [RECORD_BYTES] [MEGABYTES] [MAX_BYTES]
+python -m scripts.benchmark.programs.history [RECORD_BYTES] [MEGABYTES] [MAX_BYTES]
 """
 
 import json
@@ -64,11 +64,15 @@ def _fill(table: ArchiveTable, size: int, total: int) -> int:
                 {
                     "partition": pa.array([0] * len(rows), pa.int32()),
                     "offset": pa.array(rows, pa.int64()),
-                    "timestamp": pa.array([TIMESTAMP_US + row * 10 // 1000 * 1000 for row in rows], pa.timestamp("us", "UTC")),
+                    "timestamp": pa.array(
+                        [TIMESTAMP_US + row * 10 // 1000 * 1000 for row in rows], pa.timestamp("us", "UTC")
+                    ),
                     "timestampType": pa.array([0] * len(rows), pa.int32()),
                     "key": pa.array([b"key-%d" % row for row in rows], pa.binary()),
                     "value": pa.array(values, pa.binary()),
-                    "headers": pa.array([None] * len(rows), pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+                    "headers": pa.array(
+                        [None] * len(rows), pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+                    ),
                 }
             )
         )

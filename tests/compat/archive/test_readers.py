@@ -19,7 +19,7 @@ from pyiceberg.table import StaticTable, Table
 
 from kbroker.archive.catalogs import create_archive
 from kbroker.archive.data_files import write_rows
-from kbroker.archive.maintenance.compaction import CompactionResult, compact_topic
+from kbroker.archive.maintenance.compaction import MergeResult, compact_topic
 from kbroker.archive.maintenance.compaction_plan import plan_merges
 from kbroker.archive.offset_ranges import OffsetRange
 from scripts.benchmark.peers import CACHE, maven
@@ -62,7 +62,7 @@ class Writer:
             while not self.stop.is_set():
                 self.commit()
                 if self.commits % COMPACT_EVERY == 0:
-                    result = CompactionResult()
+                    result = MergeResult()
                     compact_topic(self.table, plan_merges(self.table.files()), result)
                     self.compactions += result.merged > 0
         except BaseException as error:

@@ -8,7 +8,7 @@ import pytest
 from kbroker.archive.archive import Archive
 from kbroker.archive.catalogs import create_archive, open_archive
 from kbroker.archive.data_files import write_rows
-from kbroker.archive.dead_letters import create_dead_letters, find_dead_letters, make_dead_rows
+from kbroker.archive.decoding.dead_letters import create_dead_letters, find_dead_letters, make_dead_rows
 from kbroker.cli import main
 from tests.unit.support.archive_tables import DAY_MS, append_rows, make_rows
 from tests.unit.support.old_archives import write_old_archive

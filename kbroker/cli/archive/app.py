@@ -195,6 +195,7 @@ def topic_json(topic: "TopicReport") -> dict[str, Any]:
         "to_ms": topic.to_ms,
         "group_count": len(state.groups),
         "foreign_change": topic.foreign_change,
+        "metadata": topic.metadata,
         "partition_count": len(topic.partitions),
         "partitions": list(map(_partition_json, topic.partitions)),
     }

@@ -127,6 +127,12 @@ def by_metadata_file(table: Table) -> list[Pair]:
     return by_pyiceberg(StaticTable.from_metadata(table.metadata_location))
 
 
+@pytest.fixture(autouse=True)
+def _plans_of_pyiceberg(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Polars warns that a package of its own would plan faster."""
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+
+
 ENGINES: list[Callable[[Table], list[Pair]]] = [
     by_pyiceberg,
     by_metadata_file,

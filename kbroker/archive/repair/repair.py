@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from kbroker.archive.archive import Archive, ArchiveTable, ConflictError
 from kbroker.archive.catalogs import open_archive
-from kbroker.archive.data_files import DataFile, FileWriter
+from kbroker.archive.data_files import DataFile, write_rows
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.offset_ranges import OffsetRange, intersect_ranges, merge_ranges, subtract_ranges
 from kbroker.archive.repair.diagnosis import Diagnosis, diagnose
@@ -92,7 +92,7 @@ def _repair_table(
     if cluster is not None:
         plan = plan_comparison(cluster, table.topic, table.state, VerificationScope(), committed_only, False)
         done.unrepaired = list(plan.findings)
-    found = diagnose(table, cluster, plan, committed_only)
+    found = diagnose(table, cluster, plan, committed_only, bool(done.metadata))
     done.unrepaired += found.unrepaired
     done.replaced = [file.path for file in found.bad]
     done.wanted = _added(found.wanted, found.holes)
@@ -114,20 +114,19 @@ def _read_again(
     plan: ComparisonPlan,
     committed_only: bool,
 ) -> list[DataFile]:
-    writer = FileWriter(table.write_target())
+    """Write what is wanted as new files, one source after the other, so that the rows of a file are in order."""
+    target = table.write_target()
+    files = []
     for path in found.unreferenced:
-        for rows in rows_of_intact_file(table, path, wanted):
-            writer.add(rows)
+        files += write_rows(target, rows_of_intact_file(table, path, wanted))
     if cluster is not None:
         for partition, log in plan.logs.items():
             ranges = intersect_ranges(wanted.ranges.get(partition, ()), [log])
             tp = TopicPartition(table.topic, partition)
-            for rows in rows_of_broker(cluster, tp, ranges, wanted, committed_only):
-                writer.add(rows)
+            files += write_rows(target, rows_of_broker(cluster, tp, ranges, wanted, committed_only))
     for file in found.bad:
-        for rows in rows_of_damaged_file(table, file, wanted):
-            writer.add(rows)
-    return writer.close()
+        files += write_rows(target, rows_of_damaged_file(table, file, wanted))
+    return files
 
 
 def _lost(found: Diagnosis, wanted: Wanted, plan: ComparisonPlan) -> dict[int, tuple[OffsetRange, ...]]:

@@ -1,6 +1,6 @@
 """Reads again what a table has lost: from files that are still there, and from the broker."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 import pyarrow as pa
@@ -87,6 +87,21 @@ def _wanted_rows(parquet: pq.ParquetFile, wanted: Wanted) -> Iterator[pa.RecordB
             taken = wanted.take(partition, rows.filter(pc.equal(rows.column("partition"), partition)))
             if taken is not None:
                 yield taken
+
+
+def last_offsets(table: ArchiveTable, paths: Iterable[str]) -> dict[int, int]:
+    """Return the end of the offsets in those of these files that are intact, by partition."""
+    ends: dict[int, int] = {}
+    io = table.iceberg.io
+    for path in paths:
+        with suppress(*_DAMAGE):
+            file_size(io, path)
+            if file_digest(io, path) == _digest_of_name(path):
+                with io.new_input(path).open() as stream, pq.ParquetFile(stream) as parquet:
+                    rows = parquet.read(["partition", "offset"])
+                partition = rows.column("partition")[0].as_py()
+                ends[partition] = max(ends.get(partition, 0), pc.max(rows.column("offset")).as_py() + 1)
+    return ends
 
 
 def _digest_of_name(path: str) -> str:

@@ -1,4 +1,4 @@
-"""`kbroker archive repair` with a broker: whatever is damaged, the archive has each record again, equal to the broker's."""
+"""`kbroker archive repair` with a broker: whatever is damaged, afterwards the archive equals the topic again."""
 
 import random
 import shutil

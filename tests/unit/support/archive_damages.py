@@ -210,7 +210,10 @@ def append_by_another_writer(at: Target) -> Kinds:
     rows = [make_rows(at.file.partition, offset, 1, at.file.from_ms) for offset in (at.file.first, 9000)]
     files = write_rows(at.table.write_target(), rows)
     with at.table.iceberg.transaction() as transaction, transaction.update_snapshot().fast_append() as producer:
-        for file in files:
+        for number, file in enumerate(files):
+            path = path_of(file.path)
+            file.entry.file_path = file.path.replace(path.name, f"0000{number}-0-other.parquet")
+            path.rename(path_of(file.entry.file_path))
             producer.append_data_file(file.entry)
     return {"foreign change", "doubled", "uncovered"}
 

@@ -1,8 +1,11 @@
 """Consumers read offsets that retention has deleted from the archive of the topic, and go on in the log."""
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kbroker.client.admin import TOPIC, TypedResource, alter_configs
+from kbroker.cli.topics.archive_lag import late_archives
+from kbroker.client.admin import TOPIC, TypedResource, alter_configs, describe_topics
 from kbroker.replica.partition import Partition
 from kbroker.testing import Broker, Cluster
 from kbroker.testing.kafka import Kafka
@@ -350,3 +354,21 @@ def test_a_slow_archive_delays_nobody_else(tmp_path: Path) -> None:
         for client in (waiting, bystander, producer):
             client.close()
         assert during_ms < 2 * before_ms + 5
+
+
+@pytest.mark.client("cli")
+def test_archives_that_lag_behind(archived: Archived) -> None:
+    """`topics describe` says what is not archived yet, and `doctor` which archives cannot be read."""
+    command = [sys.executable, "-m", "kbroker", "topics", "describe", archived.topic, "--bootstrap"]
+    shown = subprocess.run([*command, archived.kafka.bootstrap, "--json"], capture_output=True, text=True, check=True)
+    (topic,) = json.loads(shown.stdout)
+    for partition in topic["partitions"]:
+        lag = partition["archive"]
+        assert (lag["offset"], lag["records"]) == (RECORDS, NEW)
+        assert 0 < lag["seconds"] < 1000
+        assert (partition["earliest_offset"], partition["latest_offset"]) == (0, RECORDS + NEW)
+    absent = archived.kafka.topic(partitions=2, config={"kbroker.archive.table": "/nowhere"})
+    with archived.kafka.client() as cluster:
+        topics = describe_topics(cluster, [archived.topic, absent])
+        (sentence,) = late_archives(cluster, topics)
+    assert sentence == f"2 partitions of topic {absent} cannot be read in its archive /nowhere"

@@ -1,8 +1,8 @@
 """Repairs an archive: what is missing or damaged is read again, or recorded as lost.
 
-For each table one commit replaces all files by those that stay, and by new ones with what was read again: from
-intact files that the table does not refer to, then from the broker, then from damaged files as far as they can be read.
-Offsets that no source has become gaps with the reason `lost`.
+For each table one commit replaces all files by those that stay and new ones with what was read again. The sources are
+intact files to which the table does not refer, then the broker, then damaged files as far as they can be read. Offsets
+that no source has become gaps with the reason `lost`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from kbroker.archive.offset_ranges import OffsetRange, intersect_ranges, merge_r
 from kbroker.archive.repair.diagnosis import Diagnosis, diagnose
 from kbroker.archive.repair.metadata import restore_metadata
 from kbroker.archive.repair.replacement import replace_files
-from kbroker.archive.repair.sources import Wanted, rows_of_broker, rows_of_file
+from kbroker.archive.repair.sources import Wanted, rows_of_broker, rows_of_damaged_file, rows_of_intact_file
 from kbroker.archive.topic_state import Gap, TopicState
 from kbroker.archive.verification.broker_comparison import ComparisonPlan, plan_comparison
 from kbroker.archive.verification.findings import Finding, VerificationScope
@@ -116,7 +116,7 @@ def _read_again(
 ) -> list[DataFile]:
     writer = FileWriter(table.write_target())
     for path in found.unreferenced:
-        for rows in rows_of_file(table, path, wanted, must_be_intact=True):
+        for rows in rows_of_intact_file(table, path, wanted):
             writer.add(rows)
     if cluster is not None:
         for partition, log in plan.logs.items():
@@ -125,7 +125,7 @@ def _read_again(
             for rows in rows_of_broker(cluster, tp, ranges, wanted, committed_only):
                 writer.add(rows)
     for file in found.bad:
-        for rows in rows_of_file(table, file.path, wanted, must_be_intact=False):
+        for rows in rows_of_damaged_file(table, file, wanted):
             writer.add(rows)
     return writer.close()
 

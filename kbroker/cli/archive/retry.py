@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kbroker.cli.archive.decode_options import DecodeOptions, read_decode_options
+from kbroker.cli.common.decode_options import DecodeOptions, read_decode_options
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.options import AsJson, Directory, TopicNames, option
 from kbroker.cli.common.output import print_json, print_table

@@ -60,6 +60,15 @@ def plan_batch(resume: Mapping[TopicPartition, int], logs: LogOffsets, max_recor
     ]
 
 
+def missing_offsets(resume: Mapping[TopicPartition, int], logs: LogOffsets) -> dict[str, int]:
+    """Return how many offsets of each topic the logs have and the archive does not."""
+    result: dict[str, int] = {}
+    for tp, end in logs.ends.items():
+        start = max(resume.get(tp, 0), logs.starts[tp])
+        result[tp.topic] = result.get(tp.topic, 0) + max(0, end - start)
+    return result
+
+
 class WrittenOffsets(NamedTuple):
     """The offsets of a file that a batch has written."""
 

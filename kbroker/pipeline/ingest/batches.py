@@ -22,6 +22,7 @@ from kbroker.pipeline.ingest.batch_plan import (
     gaps_of,
     lost_ranges,
     max_batch_records,
+    missing_offsets,
     needs_row_search,
     plan_batch,
     require_same_topic,
@@ -30,8 +31,9 @@ from kbroker.pipeline.ingest.batch_plan import (
     require_within,
     resume_offsets,
 )
-from kbroker.pipeline.ingest.cluster_retry import RetryingCluster, StopEvent
+from kbroker.pipeline.ingest.cluster_retry import RetryingCluster, StopEvent, is_overflow
 from kbroker.pipeline.ingest.leader_epochs import last_epochs, read_new_epochs, require_same_logs, with_epochs
+from kbroker.pipeline.ingest.maintenance import Maintenance
 from kbroker.pipeline.ingest.observer import TopicObserver, with_observation
 from kbroker.pipeline.ingest.options import IngestOptions, IngestSummary, Reporter, format_gap
 from kbroker.pipeline.ingest.spark_job import BatchJobs
@@ -76,6 +78,7 @@ class Batches:
         self._jobs = BatchJobs(spark, options, stop)
         self._admin = ClusterAdmin(options.bootstrap)
         self._observer = TopicObserver(self._admin, self._tables, options.observe_interval_s)
+        self._maintenance = Maintenance(self._tables, reporter, stop)
         self._rate_limit = RateLimit(options.rate) if options.rate else None
         self._checked_logs: set[TopicPartition] = set()
         self._last_ends: Mapping[TopicPartition, int] | None = None  # with `once`: where to stop
@@ -91,10 +94,16 @@ class Batches:
         self._checked_logs.clear()
 
     def wait_until(self, time_s: float) -> None:
-        """Wait until this monotonic time, and observe topics meanwhile. Raises RunStopped."""
+        """Wait until this monotonic time; observe topics and maintain tables meanwhile. Raises RunStopped."""
         if self._observer.is_due:
             self.observe()
+        self._maintenance.run(time_s)
         self._stop.wait(max(0.0, time_s - time.monotonic()))
+
+    def finish(self) -> None:
+        """Do at the end of a run what is due."""
+        self.observe(is_last=True)
+        self._maintenance.run(float("inf"))
 
     def observe(self, is_last: bool = False) -> None:
         """Archive topic configs and group offsets. The broker may deny it, which does not affect the records."""
@@ -115,9 +124,11 @@ class Batches:
         self._require_same_logs(states, resume, logs)
         limit = max_batch_records(self._options.max_batch_records, self._options.rate, self._options.interval_s)
         ranges = plan_batch(resume, logs, limit)
+        self.summary.set_lags(missing_offsets(resume, logs))
         if ranges:
             self._wait_for_rate(ranges)
             self._archive(states, ranges)
+            self.summary.set_lags(missing_offsets(resume | {each.tp: each.end for each in ranges}, logs))
         return all(logs.ends[each.tp] == each.end for each in ranges)
 
     def _begin_topics(self, topics: Mapping[str, TopicInfo]) -> dict[str, TopicState]:
@@ -215,19 +226,38 @@ class Batches:
         self._report(files, gaps, time.monotonic() - start_s)
 
     def _write(self, ranges: Sequence[BatchRange]) -> list[WrittenFiles]:
-        """Write the records of a batch; those with schemas that their table does not have again, when it has them."""
-        result = []
+        """Write the records of a batch.
+
+        Those of topics with schemas that their table does not have are written again when it has them, and those with
+        timestamps that Spark does not hold are read again without Spark.
+        """
+        result: list[WrittenFiles] = []
+        exact: set[str] = set()  # topics
         while ranges:
             targets = self._tables.write_targets({each.tp.topic for each in ranges})
-            written = self._jobs.write(ranges, targets, self._committed_only)
+            try:
+                written = self._jobs.write(
+                    [each for each in ranges if each.tp.topic not in exact], targets, self._committed_only
+                )
+            except Exception as error:
+                if not is_overflow(error):
+                    raise
+                written = [WrittenFiles(topic, is_inexact=True) for topic in targets if topic not in exact]
+            written += self._jobs.write_exactly(
+                [each for each in ranges if each.tp.topic in exact], targets, self._committed_only
+            )
             missing: dict[str, set[MissingSchema]] = {}
             for files in written:
                 if files.missing:
                     missing.setdefault(files.topic, set()).update(files.missing)
             for topic, schemas in missing.items():
                 self._tables.learn_schemas(topic, schemas)
-            result += [files for files in written if files.topic not in missing]
-            ranges = [each for each in ranges if each.tp.topic in missing]
+            inexact = {files.topic for files in written if files.is_inexact}
+            self._tables.require_dead_letters(inexact)
+            exact |= inexact
+            again = inexact | set(missing)
+            result += [files for files in written if files.topic not in again]
+            ranges = [each for each in ranges if each.tp.topic in again]
         return result
 
     def _commit_of(

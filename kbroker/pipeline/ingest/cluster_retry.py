@@ -57,6 +57,11 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, BrokerUnavailableError | RegistryError) or any(_TRANSIENT.search(text) for text in texts)
 
 
+def is_overflow(error: BaseException) -> bool:
+    """Return whether a job failed because of a timestamp that Spark cannot hold in microseconds."""
+    return any("long overflow" in text for text in _texts(error))
+
+
 def _texts(error: BaseException | None) -> Iterator[str]:
     """Yield the messages and Java stack traces of an error and its causes."""
     visited: set[int] = set()

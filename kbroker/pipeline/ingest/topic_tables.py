@@ -14,7 +14,7 @@ from kbroker.archive.decoding.settings import DecodeSettings
 from kbroker.archive.decoding.topic_decoding import TopicDecoding
 from kbroker.archive.topic_state import TopicState
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.ingest.write_task import DecodeTarget, TopicTarget
+from kbroker.pipeline.ingest.write_task import DeadLetterTarget, TopicTarget
 
 ATTEMPTS = 100
 # A commit writes small files and waits for the disk, or for an object store.
@@ -32,13 +32,6 @@ class TableCommit(NamedTuple):
     files: Sequence[DataFile] = ()
 
 
-class _DecodedTopic(NamedTuple):
-    """How the records of a topic are decoded, and the table of those that cannot be."""
-
-    decoding: TopicDecoding
-    dead_letters: ArchiveTable
-
-
 class TopicTables:
     """The tables that a run has read or created. Used by one thread."""
 
@@ -48,7 +41,8 @@ class TopicTables:
         self._decode = decode
         self._registry_url = registry_url
         self._tables: dict[str, ArchiveTable] = {}
-        self._decoded: dict[str, _DecodedTopic] = {}  # the topics that are decoded
+        self._decodings: dict[str, TopicDecoding] = {}  # of the topics that are decoded
+        self._dead_letters: dict[str, ArchiveTable] = {}  # of the topics that may have some
 
     def load(self, topics: Iterable[str]) -> dict[str, TopicState]:
         """Return the states of these topics. Creates the tables that do not exist.
@@ -74,7 +68,8 @@ class TopicTables:
     def _load_decoding(self, name: str, table: ArchiveTable) -> None:
         decoding = TopicDecoding(table, self._decode, self._registry_url)
         if decoding.settings.decodings:
-            self._decoded[name] = _DecodedTopic(decoding, create_dead_letters(self.archive, name))
+            self._decodings[name] = decoding
+            self._dead_letters[name] = create_dead_letters(self.archive, name)
 
     def tables(self) -> list[ArchiveTable]:
         return list(self._tables.values())
@@ -82,21 +77,29 @@ class TopicTables:
     def forget(self) -> None:
         """Read all states again before the next use."""
         self._tables.clear()
-        self._decoded.clear()
+        self._decodings.clear()
+        self._dead_letters.clear()
 
     def write_targets(self, topics: Iterable[str]) -> dict[str, TopicTarget]:
-        return {name: TopicTarget(self._tables[name].write_target(), self._decode_target(name)) for name in topics}
+        return {name: self._write_target(name) for name in topics}
 
-    def _decode_target(self, topic: str) -> DecodeTarget | None:
-        decoded = self._decoded.get(topic)
-        if decoded is None:
-            return None
-        dead = decoded.dead_letters
-        return DecodeTarget(decoded.decoding.task(), dead.write_target(), dead.state.resume_offsets())
+    def _write_target(self, name: str) -> TopicTarget:
+        decoding, dead = self._decodings.get(name), self._dead_letters.get(name)
+        return TopicTarget(
+            self._tables[name].write_target(),
+            None if decoding is None else decoding.task(),
+            None if dead is None else DeadLetterTarget(dead.write_target(), dead.state.resume_offsets()),
+        )
+
+    def require_dead_letters(self, topics: Iterable[str]) -> None:
+        """Let the write targets of these topics have a table of dead letters, although they need not be decoded."""
+        for name in topics:
+            if name not in self._dead_letters:
+                self._dead_letters[name] = create_dead_letters(self.archive, name)
 
     def learn_schemas(self, topic: str, missing: Iterable[MissingSchema]) -> None:
         """Change the decoded columns of a table for schemas that its records have. Raises ArchiveError."""
-        self._decoded[topic].decoding.learn(missing)
+        self._decodings[topic].learn(missing)
 
     def commit_dead_letters(self, files: Mapping[str, Sequence[DataFile]]) -> None:
         """Add files to the tables of dead letters. Do this before the commits that cover their offsets.
@@ -104,7 +107,7 @@ class TopicTables:
         If those fail, the records are read again, and become dead letters once.
         """
         for topic, added in files.items():
-            table = self._decoded[topic].dead_letters
+            table = self._dead_letters[topic]
             table.commit("append", with_dead_letters(table.state, added), added)
 
     def read_offsets(self, topic: str, files: Iterable[DataFile]) -> list[int]:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from kbroker.archive.data_files import DataFile, FileWriter, WriteTarget
 from kbroker.archive.dead_letters import only_new
 from kbroker.archive.decoding.decoder import Decoder, DecodeTask, MissingSchema
+from kbroker.pipeline.ingest.exact_reading import is_inexact
 
 # Rows of Spark's small Arrow batches are collected up to this size before they are divided by day.
 CHUNK_BYTES = 8 << 20
@@ -23,12 +24,11 @@ COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", 
 
 
 @dataclass(frozen=True)
-class DecodeTarget:
-    """How a topic is decoded, and where its dead letters are written."""
+class DeadLetterTarget:
+    """Where the dead letters of a topic are written."""
 
-    task: DecodeTask
-    dead_letters: WriteTarget
-    dead_resume: Mapping[int, int]  # by partition, the offset below which dead letters are written already
+    table: WriteTarget
+    resume: Mapping[int, int]  # by partition, the offset below which dead letters are written already
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class TopicTarget:
     """Where and how the records of a topic are written."""
 
     table: WriteTarget
-    decode: DecodeTarget | None = None
+    decode: DecodeTask | None = None
+    dead_letters: DeadLetterTarget | None = None  # of records that are not decoded, or not read exactly
 
 
 @dataclass
@@ -49,6 +50,7 @@ class WrittenFiles:
     record_bytes: int = 0  # of keys and values
     # If there are any, the records must be written again when the table has these schemas.
     missing: set[MissingSchema] = field(default_factory=set)
+    is_inexact: bool = False  # if so, the records must be read again by exact_reading
 
 
 def write_files(
@@ -58,10 +60,13 @@ def write_files(
 
     A task reads one partition of one topic.
     """
-    writers: dict[str, _TopicWriter] = {}
+    writers: dict[str, TopicWriter] = {}
     for topic, rows in _chunks(batches):
         if topic not in writers:
-            writers[topic] = _TopicWriter(topic, targets[topic], max_file_bytes)
+            writers[topic] = TopicWriter(topic, targets[topic], max_file_bytes)
+        if is_inexact(rows):
+            writers[topic].written.is_inexact = True
+            break
         writers[topic].add(rows)
     results = [pickle.dumps(writer.close()) for writer in writers.values()]
     yield pa.record_batch({"written": pa.array(results, pa.binary())})
@@ -73,34 +78,39 @@ def read_result(written: bytes) -> WrittenFiles:
     return result
 
 
-class _TopicWriter:
+class TopicWriter:
     """Writes the records of one topic."""
 
     def __init__(self, topic: str, target: TopicTarget, max_file_bytes: int) -> None:
-        self._written = WrittenFiles(topic)
+        self.written = WrittenFiles(topic)
         self._rows = FileWriter(target.table, max_file_bytes)
-        self._decode = target.decode
-        if target.decode is not None:
-            self._decoder = Decoder(target.decode.task)
-            self._dead_letters = FileWriter(target.decode.dead_letters, max_file_bytes)
+        self._decoder = None if target.decode is None else Decoder(target.decode)
+        self._dead_letters = None
+        if target.dead_letters is not None:
+            self._dead_letters = FileWriter(target.dead_letters.table, max_file_bytes)
+            self._resume = target.dead_letters.resume
 
     def add(self, rows: pa.RecordBatch) -> None:
-        self._written.record_bytes += _record_bytes(rows)
-        if self._decode is not None:
+        self.written.record_bytes += _record_bytes(rows)
+        if self._decoder is not None:
             decoded = self._decoder.decode(rows, time.time_ns() // 1_000_000)
-            self._written.missing |= decoded.missing
-            if self._written.missing:
+            self.written.missing |= decoded.missing
+            if self.written.missing:
                 return
             rows = decoded.rows
             if decoded.dead is not None:
-                self._dead_letters.add(only_new(decoded.dead, self._decode.dead_resume))
+                self.add_dead_letters(decoded.dead)
         self._rows.add(rows)
 
+    def add_dead_letters(self, rows: pa.RecordBatch) -> None:
+        assert self._dead_letters is not None
+        self._dead_letters.add(only_new(rows, self._resume))
+
     def close(self) -> WrittenFiles:
-        if not self._written.missing:
-            self._written.files = self._rows.close()
-            self._written.dead_letters = [] if self._decode is None else self._dead_letters.close()
-        return self._written
+        if not self.written.missing and not self.written.is_inexact:
+            self.written.files = self._rows.close()
+            self.written.dead_letters = [] if self._dead_letters is None else self._dead_letters.close()
+        return self.written
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -16,6 +16,8 @@ from kbroker.replica.partition import Partition
 from kbroker.testing import Broker, Cluster
 from kbroker.testing.kafka import Kafka
 from tests.compat.archive.archived import archive_topic
+from tests.compat.kafka_tools.jvm import Jvm
+from tests.compat.kafka_tools.test_java_clients import JavaClients
 
 pytestmark = pytest.mark.feature("history in an archive")
 
@@ -201,6 +203,40 @@ def test_another_leader_in_the_middle(tmp_path: Path, reader: Reader) -> None:
             kafka.kill(kafka.leader(archived.topic, 0))
 
         check_rows(reader(kafka.bootstrap, archived.topic, 0, 0, len(expected), kill_leader), expected)
+
+
+@pytest.mark.client("kafka_tools")
+def test_java_positions_are_valid_for_another_leader(tmp_path: Path, jvm: Jvm) -> None:
+    """A Java consumer compares its position below the log with the leader epochs of the next leader (KIP-320)."""
+    with Cluster(3) as kafka:
+        archived = make_archived(kafka, tmp_path, "java")
+        expected = archived.rows(0, 0)
+        java = JavaClients(jvm, kafka.bootstrap)
+        consumer = java.consumer(auto_offset_reset="none", enable_auto_commit="false")
+        partition = java.partition(archived.topic, 0)
+        consumer.assign(java.listed(partition))
+        consumer.seek(partition, 0)
+        found: list[Row] = []
+        deadline, moves = time.monotonic() + DEADLINE_S, 0
+        while len(found) < len(expected) and time.monotonic() < deadline:
+            found += [
+                Row(r.partition(), r.offset(), r.timestamp(), r.key(), r.value(), headers_of(r))
+                for r in java.poll(consumer, 200)
+            ]
+            if len(found) > (moves + 1) * 800 and moves < 2:
+                # In the middle of the history, below the log.
+                moves += 1
+                leader = kafka.leader(archived.topic, 0)
+                kafka.kill(leader)
+                wait_until(lambda former=leader: kafka.leader(archived.topic, 0) != former)  # type: ignore[misc]
+                kafka.start(leader)
+        java.close()
+        assert moves == 2
+        check_rows(found, expected)
+
+
+def headers_of(record: Any) -> tuple[tuple[str, bytes | None], ...]:
+    return tuple((header.key(), header.value()) for header in record.headers().toArray())
 
 
 @pytest.mark.client("confluent_kafka")

@@ -14,6 +14,7 @@ from kbroker.pipeline.ingest.batch_plan import (
     gaps_of,
     lost_ranges,
     max_batch_records,
+    missing_offsets,
     needs_row_search,
     plan_batch,
     require_same_topic,
@@ -54,6 +55,10 @@ def test_a_large_batch_takes_a_share_of_each_partition() -> None:
     ]
     # Lost offsets do not count.
     assert plan_batch({}, logs((A, 10_000, 10_090)), 50) == [BatchRange(A, 0, 10_000, 10_050)]
+
+
+def test_offsets_that_are_not_archived_are_counted_by_topic() -> None:
+    assert missing_offsets({A: 7, B: 10}, logs((A, 12, 20), (B, 0, 10), (C, 0, 4))) == {"t": 8, "u": 4}
 
 
 def test_rows_outside_the_batch_are_rejected() -> None:

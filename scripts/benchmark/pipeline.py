@@ -10,7 +10,7 @@ import statistics
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,15 +59,14 @@ class Archived:
 
 def archive(spark: Any, bootstrap: str, topic: str, directory: Path, most_records: int = 2_000_000) -> Archived:
     """Archive the records that a topic has now."""
-    from kbroker.pipeline.archive.ingest.cluster_retry import StopEvent
-    from kbroker.pipeline.archive.ingest.options import IngestOptions, Reporter, create_subscription
-    from kbroker.pipeline.archive.ingest.run import archive_topics
-    from kbroker.pipeline.storage import open_storage
+    from kbroker.pipeline.ingest.cluster_retry import StopEvent
+    from kbroker.pipeline.ingest.options import IngestOptions, Reporter, create_subscription
+    from kbroker.pipeline.ingest.run import archive_topics
 
     options = IngestOptions(bootstrap, create_subscription([topic], None), once=True, max_batch_records=most_records)
     reporter = Reporter(progress=lambda line: None, warn=_say)
     begin = time.perf_counter()
-    summary = archive_topics(spark, open_storage(str(directory)), options, StopEvent(), reporter)
+    summary = archive_topics(spark, str(directory), options, StopEvent(), reporter)
     seconds = time.perf_counter() - begin
     return Archived(directory, sum(summary.records.values()), summary.record_bytes, seconds)
 
@@ -121,7 +120,7 @@ class Verifying:
 
     def measure(self, peer: Peer) -> Measured:
         one, meter = self.archives[peer], Meter(peer)
-        seconds = verified(self.archiving.spark.session(), one, peer.bootstrap)
+        seconds = verified(one, peer.bootstrap)
         return meter.figure(per_megabyte(one.data / 1e6), seconds / (one.data / GB))
 
     def close(self) -> None:
@@ -130,12 +129,13 @@ class Verifying:
         self.archiving.close()
 
 
-def verified(spark: Any, one: Archived, bootstrap: str = "") -> float:
+def verified(one: Archived, bootstrap: str = "") -> float:
     """Return the seconds of `archive verify`, which must find no difference."""
-    from kbroker.pipeline.archive.verification.verify import verify
-    from kbroker.pipeline.storage import open_storage
+    from kbroker.archive.verification.verify import verify
+    from kbroker.pipeline.cluster_admin import cluster_client
 
-    report = verify(spark, open_storage(str(one.directory)), bootstrap)
+    with cluster_client(bootstrap) if bootstrap else nullcontext() as cluster:
+        report = verify(str(one.directory), cluster=cluster, bootstrap=bootstrap)
     if report.differences or report.rows != one.records or (bootstrap and report.records_compared != one.records):
         raise SystemExit(f"the verification of {one.directory} found: {report.differences[:3]}")
     return report.seconds
@@ -171,10 +171,10 @@ def alone(archiving: Archiving, peer: Peer, rounds: int) -> list[Alone]:
             most = max(archiving.records // 10, 1)
             made = archive(spark, peer.bootstrap, archiving.topics[peer], directory, most)
             before = stored(directory)
-            verified_s = verified(spark, made)
-            compacted_s = compacted(spark, directory)
+            verified_s = verified(made)
+            compacted_s = compacted(directory)
             after = stored(directory)
-            verified(spark, made)
+            verified(made)
         finally:
             shutil.rmtree(directory)
         note = f"{made.data / GB:.2f} GB of keys and values in {before[0]} files of {before[1] / GB:.2f} GB"
@@ -185,14 +185,15 @@ def alone(archiving: Archiving, peer: Peer, rounds: int) -> list[Alone]:
     return [verifying, compacting]
 
 
-def compacted(spark: Any, directory: Path) -> float:
+def compacted(directory: Path) -> float:
     """Return the seconds of `archive compact`."""
-    from kbroker.pipeline.archive.archive import Archive
-    from kbroker.pipeline.archive.compaction import compact
-    from kbroker.pipeline.storage import open_storage
+    from kbroker.archive.catalogs import open_archive
+    from kbroker.archive.maintenance.compaction import MergeResult, compact_topic
+    from kbroker.archive.maintenance.compaction_plan import TARGET_BYTES, plan_merges
 
-    begin = time.perf_counter()
-    outcome = compact(spark, Archive.open(open_storage(str(directory))))
+    begin, outcome = time.perf_counter(), MergeResult()
+    for table in open_archive(str(directory)).tables():
+        compact_topic(table, plan_merges(table.files(), TARGET_BYTES), outcome)
     seconds = time.perf_counter() - begin
     if not outcome.merged or outcome.damaged:
         raise SystemExit(f"{directory} was not compacted: {outcome}")
@@ -200,8 +201,10 @@ def compacted(spark: Any, directory: Path) -> float:
 
 
 def stored(directory: Path) -> tuple[int, int]:
-    """Return the number of files and their bytes."""
-    sizes = [path.stat().st_size for path in directory.glob("topic=*/*/*.parquet")]
+    """Return the number of data files that the tables have, and their bytes."""
+    from kbroker.archive.catalogs import open_archive
+
+    sizes = [file.size for table in open_archive(str(directory)).tables() for file in table.files()]
     return len(sizes), sum(sizes)
 
 

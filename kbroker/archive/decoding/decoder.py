@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kbroker.archive.dead_letters import make_dead_rows
 from kbroker.archive.decoding.codecs import compile_schema
 from kbroker.archive.decoding.column_types import COLUMNS, widen
+from kbroker.archive.decoding.dead_letters import make_dead_rows
 from kbroker.archive.decoding.errors import DecodeError
 from kbroker.archive.decoding.inference import infer_text
 from kbroker.archive.decoding.json_lines import decode_lines
@@ -183,13 +183,7 @@ class _Column:
         return None
 
     def _decode_record(self, data: bytes, missing: set[MissingSchema]) -> Any:
-        number, path = OWN, tuple[int, ...]()
-        if self._decoding.registry:
-            if len(data) < _PREFIX_BYTES or data[0] != _MAGIC:
-                raise DecodeError("it does not begin with the id of a schema in a registry (a zero byte and 4 bytes)")
-            number, data = int.from_bytes(data[1:_PREFIX_BYTES], "big"), data[_PREFIX_BYTES:]
-            if self._decoding.format == "protobuf":
-                path, data = read_message_path(data)
+        number, path, data = split_record(self._decoding, data)
         decode = self._codecs.get((number, path))
         if decode is None:
             if number not in self._schemas:
@@ -207,9 +201,7 @@ class _Column:
     def _compile(self, number: int, path: tuple[int, ...]) -> Callable[[bytes], Any] | DecodeError:
         """Return how to decode records of a schema, or why the column cannot have them."""
         try:
-            schema = self._schemas[number]
-            if path:
-                schema = schema._replace(message=message_name(schema, path))
+            schema = with_message(self._schemas[number], path)
             codec = compile_schema(self._decoding.format, schema)
             if self._type is not None and widen(self._type, codec.type) == self._type:
                 return codec.decode
@@ -217,6 +209,29 @@ class _Column:
             raise DecodeError(f"{name} has fields that the column does not have")
         except DecodeError as error:
             return error if number == OWN else DecodeError(f"schema {number}: {error}")
+
+
+class SplitRecord(NamedTuple):
+    """A record in the wire format of registries, if it is decoded with one."""
+
+    number: int  # of the schema
+    path: tuple[int, ...]  # of the protobuf message in the schema; empty for other formats
+    data: bytes  # the rest
+
+
+def split_record(decoding: Decoding, data: bytes) -> SplitRecord:
+    """Return which schema a record has. Raises DecodeError."""
+    if not decoding.registry:
+        return SplitRecord(OWN, (), data)
+    if len(data) < _PREFIX_BYTES or data[0] != _MAGIC:
+        raise DecodeError("it does not begin with the id of a schema in a registry (a zero byte and 4 bytes)")
+    number, rest = int.from_bytes(data[1:_PREFIX_BYTES], "big"), data[_PREFIX_BYTES:]
+    return SplitRecord(number, *(read_message_path(rest) if decoding.format == "protobuf" else ((), rest)))
+
+
+def with_message(schema: SchemaText, path: tuple[int, ...]) -> SchemaText:
+    """Return the schema for the protobuf message with a path. Raises DecodeError."""
+    return schema._replace(message=message_name(schema, path)) if path else schema
 
 
 def _make_array(values: Sequence[Any], kind: pa.DataType, reasons: dict[int, str]) -> pa.Array:

@@ -182,9 +182,9 @@ def _compile_field(field: FieldDescriptor, outer: tuple[str, ...]) -> tuple[pa.D
         key_type, convert_key = _compile_value(entry["key"], outer)
         item_type, convert_item = _compile_value(entry["value"], outer)
         of_key, of_item = convert_key or _same, convert_item or _same
-        return pa.map_(key_type, item_type), lambda message: [
-            (of_key(key), of_item(item)) for key, item in getattr(message, name).items()
-        ]
+        return pa.map_(key_type, item_type), lambda message: {
+            of_key(key): of_item(item) for key, item in getattr(message, name).items()
+        }
     kind, convert = _compile_value(field, outer)
     of_value = convert or _same
     if _is_repeated(field):

@@ -12,10 +12,9 @@ import pyarrow as pa
 from kbroker.archive.archive import ArchiveTable
 from kbroker.archive.decoding.codecs import compile_schema
 from kbroker.archive.decoding.column_types import COLUMNS, table_types, widen
-from kbroker.archive.decoding.decoder import DecodeTask, MissingSchema
+from kbroker.archive.decoding.decoder import DecodeTask, MissingSchema, with_message
 from kbroker.archive.decoding.errors import DecodeError
 from kbroker.archive.decoding.inference import extend_text, merge_texts
-from kbroker.archive.decoding.protobuf import message_name
 from kbroker.archive.decoding.registry import RegistryClient
 from kbroker.archive.decoding.settings import (
     OWN,
@@ -107,10 +106,9 @@ class TopicDecoding:
         except DecodeError as error:
             self._absent[number] = str(error)
             return
-        if missing.path:
-            # A schema may have several messages: the column is made for that of its first record.
-            with suppress(DecodeError):
-                schema = schema._replace(message=message_name(schema, missing.path))
+        # A schema may have several messages: the column is made for that of its first record.
+        with suppress(DecodeError):
+            schema = with_message(schema, missing.path)
         self._schemas.setdefault(source, {})[number] = schema
 
     def _update_table(self) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kbroker.cli.archive.decode_options import DecodeOptions, read_decode_options
+from kbroker.cli.common.decode_options import DecodeOptions, read_decode_options
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.options import AsJson, Directory, TopicNames, option
 from kbroker.cli.common.output import print_json, print_table
@@ -30,7 +30,7 @@ def retry(
     Example: kbroker archive retry /data/archive --topic orders --value avro --schema orders.avsc
     """
     from kbroker.archive.catalogs import open_archive
-    from kbroker.archive.dead_letters import dead_letter_topics
+    from kbroker.archive.decoding.dead_letters import dead_letter_topics
     from kbroker.archive.decoding.retry import retry_dead_letters
     from kbroker.archive.errors import ArchiveError
 

@@ -4,8 +4,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
-from kbroker.cli.archive.decode_options import DecodeOptions, read_decode_options
 from kbroker.cli.common.completion import complete_topics
+from kbroker.cli.common.decode_options import DecodeOptions, read_decode_options
 from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.options import (
     DEFAULT_BOOTSTRAP,

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker.archive.archive import ArchiveTable
 from kbroker.archive.catalogs import open_archive
-from kbroker.archive.dead_letters import find_dead_letters
+from kbroker.archive.decoding.dead_letters import find_dead_letters
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.offset_ranges import OffsetRange
 from kbroker.archive.topic_state import Gap, LeaderEpoch

@@ -64,7 +64,7 @@ class StandaloneCluster:
         log = self._directory / f"{name}.log"
         command = ["java", *_SMALL_JVM, "-cp", f"{JARS}/*", arguments[0], "--host", "127.0.0.1", *arguments[1:]]
         environment = {**os.environ, "SPARK_HOME": str(JARS.parent), "SPARK_LOCAL_IP": "127.0.0.1"}
-        environment["PYSPARK_PYTHON"] = sys.executable
+        environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_SCALA_VERSION": "2.13"}
         with log.open("wb") as output:
             self._processes.append(
                 subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)

@@ -175,7 +175,6 @@ PURE = (
     "kbroker/pipeline/archive/manifest.py",
     "kbroker/pipeline/archive/report.py",
     "kbroker/pipeline/archive/schema.py",
-    "kbroker/pipeline/archive/verification/findings.py",
     "kbroker/pipeline/errors.py",
     "kbroker/pipeline/ingest/batch_plan.py",
     "kbroker/pipeline/replay/routing.py",

@@ -151,7 +151,7 @@ class Broker:
             is_image_older=lambda: member.has_seen_newer,
         )  # fmt: skip
         await self.environment.turns.run(assigned.start(deleted_topics))
-        self._started += [assigned.stop, extensions.stop]
+        self._started += [assigned.stop, extensions.stop, replicas.history.stop]
         self.services = self._services(member, replicas)
         self.services.audit = self.services.auto_topic_creation.audit = audit
         extensions.closing.sender = ForwardingSender(

@@ -1,11 +1,12 @@
 """ListOffsets (key 2), versions 1 to 11: the offset for a timestamp, or for one of these special timestamps:
 
     -1 latest: the high watermark, or the last stable offset for read_committed consumers
-    -2 earliest: the log start offset
+    -2 earliest: the log start offset; with kbroker.archive.earliest the first offset in the topic's archive
     -3 the record with the largest timestamp (version 7, KIP-734)
     -4 earliest on local disk (version 8, KIP-405): the log start offset
-    -5 latest in tiered storage (version 9, KIP-1005): -1, since there is no tiered storage
-    -6 earliest not yet in tiered storage (version 11, KIP-1023): -1 likewise
+    -5 latest in tiered storage (version 9, KIP-1005): the last offset that the topic's archive covers; -1 without one
+    -6 earliest not yet in tiered storage (version 11, KIP-1023): the offset after it. In kbroker alone the timestamp is
+       that of the record, or -1 if there is none: how far the archive lags behind
 
 - The result for a timestamp is the first record that is not older, if consumers may read it, else offset and timestamp
   are -1. On a topic with delayed delivery, pending records do not count, and delivered ones have the time of delivery.
@@ -17,16 +18,21 @@
   that of a newer leader may be higher. Admin clients, and so Spark's queries, send no leader epoch to detect that.
 - Followers respond to a debugging consumer only (replica id -2), for which the latest offset is the log end offset.
 - The lookups of a request that read logs run together in one thread.
-- timeout_ms (version 10) is ignored: it applies to remote storage only.
+- A topic with an archive (kbroker.archive.table) is searched there first. If the archive cannot be read, the partition
+  gets KAFKA_STORAGE_ERROR, after which clients retry: from the log alone they would miss records.
+- timeout_ms (version 10) is ignored: a search in an archive has its own time limit.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
+from typing import Any
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.response_errors import failed_rows_response
 from kbroker.common import KafkaError
 from kbroker.queues.topic_filters import visible_records
+from kbroker.replica.history.history_client import HistoryCallError
+from kbroker.replica.history.history_manager import BOUNDS_AGE_MS, HistoryManager, error_code
 from kbroker.replica.partition import Partition
 from kbroker.runtime.turns import paced
 from kbroker.storage.log.offset_lookup import find_max_timestamp, find_offset_for_timestamp
@@ -62,14 +68,16 @@ DEBUGGING_CONSUMER = -2
 FIRST_WITH_EPOCH = 4
 FIRST_WITH_OFFSET_NOT_AVAILABLE = 5
 
-# Reads a log and fills in a partition's result.
+# Reads a log, or afterwards an archive, and fills in a partition's result.
 Lookup = Callable[[], None]
+ArchiveLookup = Coroutine[Any, Any, None]
 
 
 def handle(
     services: Services, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
     lookups: list[Lookup] = []
+    in_archives: list[ArchiveLookup] = []
     response = ListOffsetsResponse()
     for topic in paced(request.topics):
         unique: dict[int, ListOffsetsPartition] = {}
@@ -81,19 +89,26 @@ def handle(
         results = [
             _duplicate(index)
             if index in repeated
-            else _result(services, context, request, topic.name, partition, lookups)
+            else _result(services, context, request, topic.name, partition, lookups, in_archives)
             for index, partition in paced(unique.items())
         ]
         response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
-    if lookups:
-        return _run_lookups(services, context, lookups, response)
+    if lookups or in_archives:
+        return _run_lookups(services, context, lookups, in_archives, response)
     return _in_version(context, response)
 
 
 async def _run_lookups(
-    services: Services, context: RequestContext, lookups: list[Lookup], response: ListOffsetsResponse
+    services: Services,
+    context: RequestContext,
+    lookups: list[Lookup],
+    in_archives: list[ArchiveLookup],
+    response: ListOffsetsResponse,
 ) -> ListOffsetsResponse:
-    await services.environment.offload(_run_blocking, lookups)
+    if lookups:
+        await services.environment.offload(_run_blocking, lookups)
+    for task in [services.environment.loop.create_task(lookup) for lookup in in_archives]:
+        await task
     return _in_version(context, response)
 
 
@@ -121,8 +136,9 @@ def _result(
     topic: str,
     requested: ListOffsetsPartition,
     lookups: list[Lookup],
+    in_archives: list[ArchiveLookup],
 ) -> ListOffsetsPartitionResponse:
-    """Return a partition's result. If it depends on the contents of the log, add a lookup that completes it."""
+    """Return a partition's result. If it depends on the contents of the log or the archive, add what completes it."""
     result = ListOffsetsPartitionResponse(partition_index=requested.partition_index)
     try:
         _validate(request.isolation_level, requested.timestamp, context.version)
@@ -134,7 +150,7 @@ def _result(
     except KafkaError as error:
         result.error_code = error.code
         return result
-    timestamp, end_offset = requested.timestamp, _visible_end(partition, request)
+    timestamp, end_offset, config = requested.timestamp, _visible_end(partition, request), partition.log.config
     missing = NO_ERROR
     if request.replica_id == CONSUMER and partition.is_catching_up:
         missing = _offset_not_available(context)
@@ -148,6 +164,12 @@ def _result(
     elif timestamp in (EARLIEST, EARLIEST_LOCAL):
         result.offset = partition.log.log_start_offset
         result.leader_epoch = _epoch_of(partition, result.offset)
+    # Brokers ask how much of a log is left.
+    if config.kbroker_archive_table and request.replica_id == CONSUMER and context.peer_broker is None:
+        is_archived = timestamp >= 0 or timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
+        if is_archived or (timestamp == EARLIEST and config.kbroker_archive_earliest):
+            history, read_committed = services.replicas.history, request.isolation_level == READ_COMMITTED
+            in_archives.append(_look_up_in_archive(history, partition, timestamp, read_committed, result))
     return result
 
 
@@ -217,3 +239,35 @@ def _look_up_blocking(
         result.offset, result.timestamp, result.leader_epoch = found
     else:
         result.error_code = missing
+
+
+async def _look_up_in_archive(
+    history: HistoryManager,
+    partition: Partition,
+    timestamp: int,
+    read_committed: bool,
+    result: ListOffsetsPartitionResponse,
+) -> None:
+    """Complete the result of the log by what the archive has below it."""
+    try:
+        if timestamp == EARLIEST:
+            start, _ = await history.bounds(partition, BOUNDS_AGE_MS, read_committed=read_committed)
+            if start < result.offset:
+                result.offset, result.leader_epoch = start, NO_EPOCH
+        elif timestamp >= 0:
+            found = await history.find_offset(partition, timestamp, read_committed)
+            if found is not None:
+                result.error_code = NO_ERROR
+                result.offset, result.timestamp, result.leader_epoch = found
+        else:
+            end, _, pending_timestamp = await history.first_unarchived(partition)
+            if timestamp == LATEST_TIERED:
+                result.offset = end - 1
+            else:
+                result.offset, result.timestamp = end, pending_timestamp
+    except HistoryCallError as error:
+        # Without an archive that consumers may read there is only the log.
+        if error_code(error) is ErrorCode.KAFKA_STORAGE_ERROR:
+            result.error_code, result.offset, result.timestamp = ErrorCode.KAFKA_STORAGE_ERROR, -1, -1
+    except KafkaError as error:
+        result.error_code = error.code

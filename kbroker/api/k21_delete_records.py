@@ -1,6 +1,7 @@
 """DeleteRecords (key 21), versions 0 to 2: delete the records before an offset; -1 stands for the high watermark.
 
 - A topic whose cleanup.policy does not contain delete gets POLICY_VIOLATION.
+- So does a topic with an archive: consumers would still read the records there. `kbroker archive` deletes them.
 - Internal topics get INVALID_TOPIC_EXCEPTION: only their coordinators delete records there.
 - An offset before the log start offset changes nothing.
 - The response waits until the live followers have deleted the records, too, at most timeout_ms: then the partition gets
@@ -107,4 +108,7 @@ def _partition(services: Services, topic: str, index: int) -> Partition:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
     if not partition.log.config.has_delete_policy:
         raise KafkaError(ErrorCode.POLICY_VIOLATION)
+    if partition.log.config.kbroker_archive_table:
+        text = f"the records would stay readable in the archive {partition.log.config.kbroker_archive_table}"
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, text)
     return partition

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -21,12 +22,15 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationException,
 )
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFileContent
-from pyiceberg.table import Table
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 
 from kbroker.archive.data_files import DataFile, WriteTarget
 from kbroker.archive.errors import ArchiveError
-from kbroker.archive.rows import SCHEMA, SORT_ORDER, TABLE_PROPERTIES, partition_spec
+from kbroker.archive.rows import MERGE_MANIFESTS, SCHEMA, SORT_ORDER, TABLE_PROPERTIES, partition_spec
 from kbroker.archive.topic_state import FORMAT_VERSION, TopicState, decode_properties, encode_properties
 from kbroker.archive.typed_json import read_json
 
@@ -61,7 +65,7 @@ class Archive:
 
     def load(self) -> "Archive":
         """Read the settings. Raises ArchiveError if there is no archive, or if a newer version wrote it."""
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             try:
                 text = self.catalog.load_namespace_properties(self.namespace).get(_SETTINGS)
             except NoSuchNamespaceError:
@@ -80,35 +84,47 @@ class Archive:
     def load_or_create(self, settings: Mapping[str, Any]) -> "Archive":
         """Read the settings of the archive, or create it with these."""
         new = ArchiveSettings(str(uuid.uuid4()), **settings)
-        with _as_archive_errors(self.location), suppress(NamespaceAlreadyExistsError):
+        with as_archive_errors(self.location), suppress(NamespaceAlreadyExistsError):
             self.catalog.create_namespace(self.namespace, {_SETTINGS: json.dumps(asdict(new))})
         return self.load()
 
     def topics(self) -> list[str]:
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             return sorted(identifier[-1] for identifier in self.catalog.list_tables(self.namespace))
 
     def table(self, topic: str) -> "ArchiveTable":
-        """Raises ArchiveError if the archive does not have the topic."""
-        with _as_archive_errors(self.location):
+        """Raises ArchiveError if the archive does not have the topic, or has been moved."""
+        with as_archive_errors(self.location):
             try:
-                return ArchiveTable(self.catalog.load_table((self.namespace, topic)), topic)
+                table = self.catalog.load_table((self.namespace, topic))
             except NoSuchTableError:
                 raise ArchiveError(f"{self.location} has no topic {topic}") from None
+            except FileNotFoundError as error:
+                hint = f"if the archive was moved: kbroker archive relocate {self.location}"
+                raise ArchiveError(f"{self.location}: {error}; {hint}") from None
+        if self.root is not None and table.location() != self.table_location(topic):
+            # A copy must not write into the original.
+            hint = f"kbroker archive relocate {self.location}"
+            raise ArchiveError(f"{self.location} was moved or copied from {table.location()}; run: {hint}")
+        return ArchiveTable(table, topic)
+
+    def table_location(self, topic: str) -> str | None:
+        """Return the URI of a topic's table; None if the catalogue decides."""
+        return None if self.root is None else f"{self.root.rstrip('/')}/{self.namespace}/{topic}"
 
     def tables(self, topics: Sequence[str] = ()) -> "list[ArchiveTable]":
         """Return the tables of these topics, by default of all."""
         return [self.table(topic) for topic in topics or self.topics()]
 
-    def create_table(self, topic: str) -> "ArchiveTable":
+    def create_table(self, topic: str, schema: Schema = SCHEMA) -> "ArchiveTable":
         """Create the table of a topic; return it if it exists."""
         state = TopicState(archive=self.settings.id)
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             try:
                 table = self.catalog.create_table(
                     (self.namespace, topic),
-                    SCHEMA,
-                    location=None if self.root is None else f"{self.root.rstrip('/')}/{self.namespace}/{topic}",
+                    schema,
+                    location=self.table_location(topic),
                     partition_spec=partition_spec(self.settings.period),
                     sort_order=SORT_ORDER,
                     properties=TABLE_PROPERTIES
@@ -135,7 +151,7 @@ class ArchiveTable:
 
     def refresh(self) -> TopicState:
         """Read the newest state."""
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             self.iceberg.refresh()
         self.state = decode_properties(self.iceberg.metadata.properties, self.location)
         return self.state
@@ -148,7 +164,7 @@ class ArchiveTable:
         snapshot = self.iceberg.current_snapshot()
         if snapshot is None:
             return []
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             manifests = snapshot.manifests(self.iceberg.io)
             known = self._files_of_manifests
             self._files_of_manifests = {
@@ -188,6 +204,9 @@ class ArchiveTable:
             snapshot = None if parent is None else metadata.snapshot_by_id(parent)
         return None
 
+    def arrow_schema(self) -> pa.Schema:
+        return schema_to_pyarrow(self.iceberg.schema())
+
     def write_target(self) -> WriteTarget:
         metadata = self.iceberg.metadata
         io_properties = dict(self.iceberg.io.properties)
@@ -195,34 +214,74 @@ class ArchiveTable:
             self.location, self.iceberg.schema(), self.iceberg.spec(), metadata.properties, io_properties
         )
 
+    def evolve(self, columns: pa.Schema, properties: Mapping[str, str]) -> None:
+        """Add these columns and fields if the table lacks them, widen those that are narrower, and set properties.
+
+        One step, without a snapshot, because rows do not change. Raises ConflictError like `commit`.
+        """
+        with as_archive_errors(self.location):
+            try:
+                with self.iceberg.transaction() as transaction:
+                    transaction.set_properties(dict(properties))
+                    with transaction.update_schema() as update:
+                        update.union_by_name(columns)
+            except CommitFailedException as error:
+                raise ConflictError(f"{self.location}: another process has changed the table: {error}") from None
+
     def commit(
-        self, kind: str, state: TopicState, add: Sequence[DataFile] = (), remove: Sequence[DataFile] = ()
+        self,
+        kind: str,
+        state: TopicState,
+        add: Sequence[DataFile] = (),
+        remove: Sequence[DataFile] = (),
+        *,
+        merge_manifests: bool = False,
     ) -> TopicState:
         """Change the table from `self.state` to `state`, atomically and durably, and return the new state.
 
         `kind` says what for: append, compact, observe, repair, erase, expire. Every commit makes a snapshot, also one
         without files, so that it conflicts with any other. Raises ConflictError if the table has changed since
-        `refresh`, and ArchiveError if the storage fails: then the commit may exist nevertheless.
+        `refresh`, and ArchiveError if the storage fails: then the commit may exist nevertheless. `merge_manifests`
+        also merges small manifests; such a commit removes no files.
         """
         new = replace(state, commit=self.state.commit + 1, time_ms=time.time_ns() // 1_000_000)
-        with _as_archive_errors(self.location):
+        with as_archive_errors(self.location):
             try:
-                with self.iceberg.transaction() as transaction:
+                with _Transaction(self.iceberg) as transaction:
                     transaction.set_properties(encode_properties(new, self.state))
+                    if merge_manifests:
+                        transaction.set_properties({MERGE_MANIFESTS: "true"})
                     update = transaction.update_snapshot({COMMIT: str(new.commit), KIND: kind})
                     with update.overwrite() if remove else update.merge_append() as producer:
                         for file in add:
                             producer.append_data_file(file.entry)
                         for file in remove:
                             producer.delete_data_file(file.entry)
+                    if merge_manifests:
+                        transaction.set_properties({MERGE_MANIFESTS: "false"})
             except (CommitFailedException, ValidationException) as error:
                 raise ConflictError(f"{self.location}: another process has changed the table: {error}") from None
         self.state = new
         return new
 
 
+class _Transaction(Transaction):
+    """A transaction that computes the metadata once for each change of it.
+
+    pyiceberg computes it at each access, some fifteen times in a commit, and copies all snapshots each time.
+    """
+
+    _computed: tuple[object, TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        if self._computed is None or self._computed[0] is not self._updates:
+            self._computed = self._updates, super().table_metadata
+        return self._computed[1]
+
+
 @contextmanager
-def _as_archive_errors(location: str) -> Iterator[None]:
+def as_archive_errors(location: str) -> Iterator[None]:
     """Raise ArchiveError for what reading and writing a table can raise."""
     try:
         yield

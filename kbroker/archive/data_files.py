@@ -30,12 +30,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType
 
 from kbroker.archive.offset_ranges import OffsetRange
-from kbroker.archive.rows import OFFSET, PARTITION, TIMESTAMP
+from kbroker.archive.rows import OFFSET, PARTITION, PLAIN_COLUMNS, TIMESTAMP
 
 # Files are not larger than this, before compression. A task holds one file's rows for each period that it writes, and
 # at most MAX_BUFFERED_BYTES of all.
 MAX_FILE_BYTES, MAX_BUFFERED_BYTES = 128 << 20, 256 << 20
 ROWS_PER_GROUP = 65_536
+_PIECE_BYTES = 4 << 20
 PERIOD_US = {"day": 86_400_000_000, "hour": 3_600_000_000}
 _NAME = re.compile(r"[0-9a-f]{12}-([0-9a-f]{64})\.parquet")
 
@@ -121,8 +122,15 @@ class FileWriter:
     _sizes: dict[tuple[int, int], int] = field(default_factory=dict)
     _files: list[DataFile] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._schema = schema_to_pyarrow(self.target.schema)
+
     def add(self, rows: pa.RecordBatch) -> None:
-        """Add rows whose columns are those of the table, by name. Writes the files that are full."""
+        """Add rows whose columns are those of the table, by name. Writes the files that are full.
+
+        Columns and fields that the rows do not have are null.
+        """
+        rows = conform(rows, self._schema)
         for key, part in _split(rows, PERIOD_US[self.target.period]):
             self._buffers.setdefault(key, []).append(part)
             self._sizes[key] = self._sizes.get(key, 0) + part.nbytes
@@ -138,28 +146,62 @@ class FileWriter:
         return self._files
 
     def _write(self, key: tuple[int, int]) -> None:
-        schema = schema_to_pyarrow(self.target.schema)
-        rows = pa.Table.from_batches(self._buffers.pop(key)).select(schema.names).cast(schema)
+        rows = pa.Table.from_batches(self._buffers.pop(key))
         del self._sizes[key]
         self._files.append(write_file(self.target, rows, *key))
+
+
+def conform(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows with the columns and types of the schema. What they do not have is null."""
+    names = set(rows.schema.names)
+    return pa.record_batch(
+        [
+            rows.column(column.name).cast(column.type) if column.name in names else pa.nulls(len(rows), column.type)
+            for column in schema
+        ],
+        schema=schema,
+    )
 
 
 def write_file(target: WriteTarget, rows: pa.Table, partition: int, period: int) -> DataFile:
     """Write rows of one partition and period, with the table's Arrow schema, as one file. Raises OSError."""
     sink = pa.BufferOutputStream()
+    write_parquet(sink, target, [rows])
+    return publish_file(target, pa.BufferReader(sink.getvalue()), partition, period)
+
+
+def write_parquet(sink: Any, target: WriteTarget, chunks: Iterable[pa.Table]) -> None:
+    """Write a Parquet file as tables have it; no row group has rows of two chunks."""
+    paths = parquet_path_to_id_mapping(target.schema)
     with pq.ParquetWriter(
-        sink, rows.schema, compression="zstd", write_page_checksum=True, use_dictionary=["partition", "timestampType"]
+        sink,
+        schema_to_pyarrow(target.schema),
+        compression="zstd",
+        write_page_checksum=True,
+        use_dictionary=[path for path, field_id in paths.items() if field_id not in PLAIN_COLUMNS],
     ) as writer:
-        writer.write_table(rows, row_group_size=ROWS_PER_GROUP)
-    data = sink.getvalue()
-    name = f"{uuid.uuid4().hex[:12]}-{hashlib.sha256(data).hexdigest()}.parquet"
+        for chunk in chunks:
+            writer.write_table(chunk, row_group_size=ROWS_PER_GROUP)
+
+
+def publish_file(target: WriteTarget, source: Any, partition: int, period: int) -> DataFile:
+    """Copy a Parquet file (an open file or buffer) to its place below the table's location. Raises OSError."""
+    digest, size = hashlib.sha256(), 0
+    source.seek(0)
+    while piece := source.read(_PIECE_BYTES):
+        digest.update(piece)
+        size += len(piece)
+    name = f"{uuid.uuid4().hex[:12]}-{digest.hexdigest()}.parquet"
     directory = f"timestamp_{target.period}={_period_text(target.period, period)}/partition={partition}"
     path = f"{target.location.rstrip('/')}/data/{directory}/{name}"
     io = load_file_io(dict(target.io_properties), path)
+    source.seek(0)
     with io.new_output(path).create() as output:
-        output.write(data)
+        while piece := source.read(_PIECE_BYTES):
+            output.write(piece)
+    source.seek(0)
     statistics = data_file_statistics_from_parquet_metadata(
-        pq.read_metadata(pa.BufferReader(data)),
+        pq.read_metadata(source),
         compute_statistics_plan(target.schema, dict(target.properties)),
         parquet_path_to_id_mapping(target.schema),
     )
@@ -168,7 +210,7 @@ def write_file(target: WriteTarget, rows: pa.Table, partition: int, period: int)
         file_path=path,
         file_format=FileFormat.PARQUET,
         partition=statistics.partition(target.spec, target.schema),
-        file_size_in_bytes=len(data),
+        file_size_in_bytes=size,
         sort_order_id=None,
         equality_ids=None,
         key_metadata=None,

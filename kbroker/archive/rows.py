@@ -33,12 +33,18 @@ SCHEMA = Schema(
     NestedField(6, "value", BinaryType()),
     NestedField(7, "headers", ListType(8, _HEADER, element_required=True)),
 )
+# Leaves whose values rarely repeat within a file: a dictionary of them costs time and saves no space.
+PLAIN_COLUMNS = frozenset((OFFSET, TIMESTAMP, 5, 6, 9, 10))
 PERIODS: Mapping[str, Transform[Any, int]] = {"day": DayTransform(), "hour": HourTransform()}
 SORT_ORDER = SortOrder(SortField(OFFSET, IdentityTransform()))
-# Conflicts are for the caller to decide: a retried append would archive the same offsets twice.
+MERGE_MANIFESTS = "commit.manifest-merge.enabled"
+# Conflicts are for the caller to decide: a retried append would archive the same offsets twice. Only commits of
+# maintenance merge manifests, because rewriting one of 1 MiB takes about a second.
 TABLE_PROPERTIES = {
     "commit.retry.num-retries": "0",
-    "commit.manifest-merge.enabled": "true",
+    MERGE_MANIFESTS: "false",
+    "commit.manifest.min-count-to-merge": "2",
+    "commit.manifest.target-size-bytes": str(1 << 20),
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "write.parquet.compression-codec": "zstd",

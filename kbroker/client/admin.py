@@ -1,26 +1,17 @@
-"""What the command line and the data pipeline ask of a cluster: topics, configs, offsets.
+"""What the command line and the data pipeline ask of a cluster: topics, configs, and the log directories of brokers.
 
 Functions raise BrokerUnreachable, and BrokerError for the first error of a response unless they return errors.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.requests import LEADER_ERRORS, BrokerError, Partition, PartitionKey, check, partition_text
-from kbroker.client.retries import RETRY_EVERY_S, Retries
-from kbroker.common import TopicPartition
+from kbroker.client.requests import Partition, by_topic, check
+from kbroker.client.retries import Retries
 from protocol.apis import ApiKey
 from protocol.client import UnsupportedVersionError
 from protocol.errors import ErrorCode
-from protocol.messages.k02_list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
 from protocol.messages.k03_metadata import MetadataResponsePartition
 from protocol.messages.k19_create_topics import (
     CreatableTopic,
@@ -35,17 +26,17 @@ from protocol.messages.k20_delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from protocol.messages.k21_delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopic,
-)
 from protocol.messages.k32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
     DescribeConfigsResult,
+)
+from protocol.messages.k35_describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
 )
 from protocol.messages.k37_create_partitions import (
     CreatePartitionsRequest,
@@ -74,22 +65,17 @@ REQUEST_TIMEOUT_MS = 30_000
 # A request about a partition is sent again for this time while its leader changes, and one to the controller while
 # that is elected.
 RETRY_FOR_S = 30.0
-# A topic that was just created is not known to every broker at once.
-NEW_TOPIC_FOR_S = 1.0
 FIRST_WITH_FENCED_BROKERS = 2
 FIRST_WITH_DOCUMENTATION = 3
 FIRST_WITH_TOPIC_STATES = 6
 # The sources of configs that a topic only inherits: from all brokers, from a broker's start, from Kafka's defaults.
 INHERITED_SOURCES = (3, 4, 5)
 
-CONSUMER, DEBUGGING_CONSUMER = -1, -2
-LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
-READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 # Per request. Other clients of a broker wait for no longer than one takes, a millisecond or two.
 MAX_PARTITIONS = 200
-MAX_RESOURCES = 200  # per request; the response has some forty configs for each
 # A broker that does not respond within this time is probably down.
-OFFSETS_TIMEOUT_S, OFFSETS_RETRY_FOR_S = 2.0, 1.0
+LOG_DIRS_TIMEOUT_S = 5.0
+MAX_RESOURCES = 200  # per request; the response has some forty configs for each
 
 
 def chunks(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
@@ -288,167 +274,61 @@ def alter_configs(
     return cluster.request(request, IncrementalAlterConfigsResponse, broker).responses[0]
 
 
-# Offsets.
+# Log directories.
 
 
-def list_offsets_request(
-    timestamps: Mapping[PartitionKey, int], isolation_level: int = READ_UNCOMMITTED, replica_id: int = CONSUMER
-) -> ListOffsetsRequest:
-    """Return the request for the offsets of timestamps, by partition."""
-    rows: dict[str, list[ListOffsetsPartition]] = {}
-    for (topic, index), timestamp in timestamps.items():
-        rows.setdefault(topic, []).append(ListOffsetsPartition(partition_index=index, timestamp=timestamp))
-    return ListOffsetsRequest(
-        replica_id=replica_id,
-        isolation_level=isolation_level,
-        topics=[ListOffsetsTopic(name=topic, partitions=partitions) for topic, partitions in rows.items()],
-        timeout_ms=REQUEST_TIMEOUT_MS,
-    )
+class LogDirs(NamedTuple):
+    """The log directories of one broker, added up.
 
-
-def list_offsets(
-    cluster: ClusterClient, timestamps: Mapping[PartitionKey, int], isolation_level: int = READ_UNCOMMITTED
-) -> dict[TopicPartition, int]:
-    """Return the offset of a timestamp, LATEST or EARLIEST for each partition; -1 if no record is as new.
-
-    Waits for leaders that are being elected.
+    `sizes`: the bytes of each replica, by topic and partition. `free_bytes`: the free space of the file systems, None
+    if a broker before Kafka 3.3 does not report it (KIP-827); `total_bytes`: their size, or None.
+    `is_cordoned`: all of them are (KIP-1066).
     """
-    offsets: dict[TopicPartition, int] = {}
-    by_partition: dict[Partition, int] = dict(timestamps.items())
 
-    def ask(leader: int, partitions: Sequence[Partition], errors: dict[Partition, int]) -> None:
-        request = list_offsets_request({at: by_partition[at] for at in partitions}, isolation_level)
-        for topic in cluster.request(request, ListOffsetsResponse, leader).topics:
+    sizes: Mapping[Partition, int]
+    free_bytes: int | None
+    is_cordoned: bool = False
+    total_bytes: int | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(self.sizes.values())
+
+
+def describe_log_dirs(
+    client: ClusterClient, broker_ids: Iterable[int], partitions: Iterable[Partition] | None = None
+) -> dict[int, LogDirs]:
+    """Return the log directories by broker id, without the brokers that fail to respond or respond with errors.
+
+    `partitions`: those whose sizes are reported; None for all.
+    """
+    # Null topics: all partitions.
+    topics = None
+    if partitions is not None:
+        topics = [DescribableLogDirTopic(topic=name, partitions=of) for name, of in by_topic(partitions).items()]
+    requests = [(broker, DescribeLogDirsRequest(topics=topics)) for broker in broker_ids]
+    found = {}
+    for broker, response in client.request_all(requests, DescribeLogDirsResponse, LOG_DIRS_TIMEOUT_S):
+        results = [result for result in response.results if not result.error_code]
+        if results:
+            found[broker] = log_dirs(results)
+    return found
+
+
+def log_dirs(results: Sequence[DescribeLogDirsResult]) -> LogDirs:
+    """Return the log directories of a DescribeLogDirs response without errors.
+
+    A replica that moves to another directory has bytes in both.
+    """
+    sizes: dict[Partition, int] = {}
+    for result in results:
+        for topic in result.topics:
             for row in topic.partitions:
-                if row.error_code:
-                    errors[topic.name, row.partition_index] = row.error_code
-                else:
-                    offsets[TopicPartition(topic.name, row.partition_index)] = row.offset
+                partition = (topic.name, row.partition_index)
+                sizes[partition] = sizes.get(partition, 0) + row.partition_size
 
-    at_leaders(cluster, timestamps, ask)
-    return offsets
+    def known(amounts: Sequence[int]) -> int | None:
+        return sum(amounts) if min(amounts) >= 0 else None
 
-
-def at_leaders(
-    cluster: ClusterClient,
-    partitions: Iterable[Partition],
-    send: Callable[[int, Sequence[Partition], dict[Partition, int]], None],
-) -> None:
-    """Call `send` with each leader and its partitions. It adds the error codes, and is called again for these.
-
-    Waits for leaders that are being elected. Raises BrokerError for other errors.
-    """
-    left = list(partitions)
-    retries, new_topic_deadline = Retries(cluster.on_wait, RETRY_FOR_S), monotonic() + NEW_TOPIC_FOR_S
-    while left:
-        errors: dict[Partition, int] = {}
-        for leader, led in _by_leader(cluster, left, errors).items():
-            for chunk in chunks(led, MAX_PARTITIONS):
-                send(leader, chunk, errors)
-        failures = [BrokerError(code, partition_text(partition)) for partition, code in errors.items()]
-        for failure in failures:
-            is_unknown = failure.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if failure.code not in LEADER_ERRORS or (is_unknown and monotonic() > new_topic_deadline):
-                raise failure
-        if failures and not retries.again(failures[0]):
-            raise failures[0]
-        left = list(errors)
-
-
-def _by_leader(
-    cluster: ClusterClient, partitions: Collection[Partition], errors: dict[Partition, int]
-) -> dict[int, list[Partition]]:
-    """Group partitions by leader. Adds those without a leader to `errors`."""
-    leaders = {}
-    for topic in describe_topics(cluster, sorted({topic for topic, _ in partitions})):
-        leaders.update({(topic.name, row.partition_index): row.leader_id for row in topic.partitions})
-    grouped: dict[int, list[Partition]] = {}
-    for partition in partitions:
-        if partition not in leaders:
-            errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif leaders[partition] < 0:
-            errors[partition] = ErrorCode.LEADER_NOT_AVAILABLE
-        else:
-            grouped.setdefault(leaders[partition], []).append(partition)
-    return grouped
-
-
-def partitions_by_leader(topics: Iterable[MetadataTopic]) -> dict[int, list[Partition]]:
-    """Group the partitions that have a leader by it."""
-    led: dict[int, list[Partition]] = {}
-    for topic in topics:
-        for row in topic.partitions:
-            if row.leader_id >= 0:
-                led.setdefault(row.leader_id, []).append((topic.name, row.partition_index))
-    return led
-
-
-def latest_offsets(cluster: ClusterClient, partitions: Collection[Partition]) -> dict[TopicPartition, int]:
-    """Return the latest offsets of the partitions that exist and whose leaders respond."""
-    topics = sorted({topic for topic, _ in partitions})
-    led = partitions_by_leader(describe_topics(cluster, topics)) if topics else {}
-    wanted = {leader: [each for each in of_leader if each in partitions] for leader, of_leader in led.items()}
-    found = offsets_at_brokers(cluster, wanted, LATEST)
-    return {TopicPartition(*partition): offset for (_, partition), offset in found.items()}
-
-
-def offsets_at_brokers(
-    cluster: ClusterClient, partitions: Mapping[int, Sequence[Partition]], timestamp: int,
-    replica_id: int = CONSUMER, isolation_level: int = READ_UNCOMMITTED,
-) -> dict[tuple[int, Partition], int]:  # fmt: skip
-    """Return the offsets of `rows_at_brokers`."""
-    rows = rows_at_brokers(cluster, partitions, timestamp, replica_id, isolation_level)
-    return {key: row.offset for key, row in rows.items()}
-
-
-def rows_at_brokers(
-    cluster: ClusterClient, partitions: Mapping[int, Sequence[Partition]], timestamp: int,
-    replica_id: int = CONSUMER, isolation_level: int = READ_UNCOMMITTED,
-) -> dict[tuple[int, Partition], ListOffsetsPartitionResponse]:  # fmt: skip
-    """Return offsets and timestamps that brokers report for their partitions, by broker and partition.
-
-    For commands that look at a cluster in trouble. Partitions without an offset are missing: their broker does not
-    respond, or not with an offset.
-    """
-    rows: dict[tuple[int, Partition], ListOffsetsPartitionResponse] = {}
-    deadline = monotonic() + OFFSETS_RETRY_FOR_S
-    while partitions:
-        requests = [
-            (broker, list_offsets_request(dict.fromkeys(chunk, timestamp), isolation_level, replica_id))
-            for broker, named in partitions.items()
-            for chunk in chunks(named, MAX_PARTITIONS)
-        ]
-        again: dict[int, list[Partition]] = {}
-        for broker, response in cluster.request_all(requests, ListOffsetsResponse, OFFSETS_TIMEOUT_S):
-            for topic in response.topics:
-                for row in topic.partitions:
-                    partition = topic.name, row.partition_index
-                    if not row.error_code:
-                        rows[broker, partition] = row
-                    elif row.error_code in LEADER_ERRORS:
-                        again.setdefault(broker, []).append(partition)
-        if monotonic() > deadline:
-            break
-        partitions = again
-        if partitions:
-            sleep(RETRY_EVERY_S)
-    return rows
-
-
-def delete_records(cluster: ClusterClient, offsets: Mapping[PartitionKey, int]) -> None:
-    """Delete the records below an offset of each partition."""
-    by_partition: dict[Partition, int] = dict(offsets.items())
-
-    def delete(leader: int, partitions: Sequence[Partition], errors: dict[Partition, int]) -> None:
-        rows: dict[str, list[DeleteRecordsPartition]] = {}
-        for topic, index in partitions:
-            row = DeleteRecordsPartition(partition_index=index, offset=by_partition[topic, index])
-            rows.setdefault(topic, []).append(row)
-        topics = [DeleteRecordsTopic(name=topic, partitions=of_topic) for topic, of_topic in rows.items()]
-        request = DeleteRecordsRequest(topics=topics, timeout_ms=REQUEST_TIMEOUT_MS)
-        for result in cluster.request(request, DeleteRecordsResponse, leader).topics:
-            for found in result.partitions:
-                if found.error_code:
-                    errors[result.name, found.partition_index] = found.error_code
-
-    at_leaders(cluster, offsets, delete)
+    free, total = ([getattr(row, name) for row in results] for name in ("usable_bytes", "total_bytes"))
+    return LogDirs(sizes, known(free), all(row.is_cordoned for row in results), known(total))

@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from kbroker.client.admin import EARLIEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.connection import BrokerConnection
+from kbroker.client.offsets import EARLIEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from kbroker.client.requests import BrokerError, by_topic, check, partition_text
 from kbroker.client.retries import Retries
 from kbroker.common import TopicPartition

@@ -7,7 +7,7 @@ is missing. Functions raise BrokerUnreachable and BrokerError.
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kbroker.client.admin import chunks, latest_offsets
+from kbroker.client.admin import chunks
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.group_descriptions import CLASSIC, CONSUMER, SHARE, STREAMS
 from kbroker.client.groups import (
@@ -17,6 +17,7 @@ from kbroker.client.groups import (
     fetched_offsets,
     groups_by_coordinator,
 )
+from kbroker.client.offsets import latest_offsets
 from kbroker.common import TopicPartition
 from protocol.apis import ApiKey
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse

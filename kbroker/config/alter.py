@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from kbroker.common import KafkaError
+from kbroker.config.archive_configs import ARCHIVE_LOCATIONS, ARCHIVE_TABLE, check_archive_table
 from kbroker.config.broker.broker_config import BrokerConfig, broker_config_key
 from kbroker.config.broker.consistency import validate_reconfiguration
 from kbroker.config.config_def import CLUSTER_WIDE, READ_ONLY, ConfigDef, ConfigKey
@@ -94,7 +95,7 @@ def alter_topic(
     applied = _apply({} if replace else overrides, ops, ALL_TOPIC_CONFIGS.get, defaults.values, _not_a_list)
     altered = without_empty_view(applied)
     check_same_source(overrides.get(VIEW_OF), altered.get(VIEW_OF))
-    validate_topic_configs(altered, defaults)
+    validate_topic_overrides(altered, config)
     normalized = _normalize(altered, ALL_TOPIC_CONFIGS)
     if overrides.get(DELAY_ENABLE) == "true":
         if normalized.get(DELAY_ENABLE) != "true":
@@ -102,6 +103,16 @@ def alter_topic(
         if normalized.get(DELAY_LEVELS, DEFAULT_LEVELS) != overrides.get(DELAY_LEVELS, DEFAULT_LEVELS):
             raise ConfigError(f"{DELAY_LEVELS} cannot be changed: pending records would be due at another time")
     return normalized
+
+
+def validate_topic_overrides(overrides: ConfigTexts, config: BrokerConfig) -> None:
+    """Validate a topic's overrides by what the broker's configs allow. Raises ConfigError."""
+    validate_topic_configs(overrides, config.topic_defaults)
+    table = overrides.get(ARCHIVE_TABLE, "").strip()
+    if table:
+        allowed = config.get(ARCHIVE_LOCATIONS)
+        assert isinstance(allowed, tuple)
+        check_archive_table(table, allowed, has_authorizer=config.authorizer is not None)
 
 
 def alter_group(overrides: ConfigTexts, ops: Sequence[AlterConfigOp], config: BrokerConfig) -> dict[str, str]:

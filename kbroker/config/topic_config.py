@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from kbroker.config.archive_configs import ARCHIVE_BEFORE_DELETE, ARCHIVE_EARLIEST, ARCHIVE_TABLE
 from kbroker.config.config_def import parse_configs
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.queue_configs import VIEW_FILTER, VIEW_OF, check_view_configs, validate_retry_configs
@@ -34,6 +35,9 @@ class TopicConfig:
     flush_ms: int
     follower_replication_throttled_replicas: tuple[str, ...]
     index_interval_bytes: int
+    kbroker_archive_before_delete: bool
+    kbroker_archive_earliest: bool
+    kbroker_archive_table: str
     kbroker_dedup_max_keys: int
     kbroker_dedup_window_ms: int
     kbroker_delay_enable: bool
@@ -105,7 +109,7 @@ _ATTRIBUTES = tuple((f.name, f.name.replace("_", ".")) for f in fields(TopicConf
 
 # What clients can ask of records, which those of the coordinators do not have.
 _QUEUE_CONFIGS = {
-    "kbroker.dedup.window.ms", "kbroker.delay.enable", "kbroker.ttl.enable", "kbroker.ttl.ms", VIEW_OF
+    ARCHIVE_TABLE, "kbroker.dedup.window.ms", "kbroker.delay.enable", "kbroker.ttl.enable", "kbroker.ttl.ms", VIEW_OF
 }  # fmt: skip
 
 
@@ -129,6 +133,9 @@ def validate_topic_configs(overrides: Mapping[str, str], defaults: TopicConfig |
             "Tiered Storage functionality is disabled in the broker. "
             "Topic cannot be configured with remote log storage."
         )
+    for name in (ARCHIVE_BEFORE_DELETE, ARCHIVE_EARLIEST):
+        if config.get(name) and not config.kbroker_archive_table:
+            raise ConfigError(f"{name} requires {ARCHIVE_TABLE}, which says where the archive of the topic is")
     if config.kbroker_dedup_window_ms and config.is_compacted:
         raise ConfigError("kbroker.dedup.window.ms cannot be combined with cleanup.policy=compact")
     if config.kbroker_delay_enable and config.kbroker_dedup_window_ms:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.values import PartitionPosition
-from kbroker.client.admin import EARLIEST, LATEST, READ_UNCOMMITTED, offsets_at_brokers
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
+from kbroker.client.offsets import EARLIEST, LATEST, READ_UNCOMMITTED, offsets_at_brokers
 from kbroker.client.requests import Partition
 from kbroker.common import TopicPartition
 

@@ -16,6 +16,7 @@ from kbroker.api.context import Services
 from kbroker.config.broker.broker_config import INTER_BROKER
 from kbroker.exporter.families import MetricsPage, labels
 from kbroker.exporter.groups import Step, collect_groups
+from kbroker.exporter.history import collect_history
 from kbroker.exporter.replication import (
     ITEMS_PER_STEP,
     ElectionCounter,
@@ -71,6 +72,7 @@ def collect_metrics(sources: MetricSources, page: MetricsPage) -> Iterator[Step]
     yield from _add_waiting_fetches(sources.services, page)
     yield from collect_groups(sources.services, page)
     yield from collect_share_groups(sources.services, page)
+    yield from collect_history(sources.services, page)
     yield from _add_client_metrics(sources.services, page)
     yield from collect_queues(sources.queues, page, sources.services.environment.clock.now_ms())
 

@@ -12,19 +12,10 @@ from typing import ParamSpec, TypeVar
 
 from kbroker.archive.topic_state import TopicInfo
 from kbroker.client import cluster as client
-from kbroker.client.admin import (
-    EARLIEST,
-    LATEST,
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    TopicSpec,
-    create_topics,
-    describe_topics,
-    list_offsets,
-    topic_configs,
-)
+from kbroker.client.admin import TopicSpec, create_topics, describe_topics, topic_configs
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.groups import commit_offsets, committed_offsets, list_groups
+from kbroker.client.offsets import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets, log_start_offsets
 from kbroker.client.requests import Address, BrokerError
 from kbroker.client.security import current_security
 from kbroker.common import TopicPartition, uuid_text
@@ -161,7 +152,8 @@ class ClusterAdmin:
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log start offset of each partition."""
-        return self._list_offsets(partitions, EARLIEST)
+        with self._request("ListOffsets") as connected:
+            return log_start_offsets(connected, partitions)
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], committed_only: bool = False

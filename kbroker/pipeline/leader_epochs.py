@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker.client.admin import at_leaders
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.offsets import at_leaders
 from kbroker.client.requests import Partition
 from kbroker.common import TopicPartition
 from protocol.messages.k23_offset_for_leader_epoch import (

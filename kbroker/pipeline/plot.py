@@ -2,15 +2,15 @@
 
 import io
 import os
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.common import install_command
-from kbroker.pipeline import plot
-from kbroker.pipeline.archive.manifest import ArchiveState, PartitionStats
 from kbroker.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from kbroker.archive.data_files import DataFile
 
 Points = Sequence[tuple[int, float]]  # (time_ms, value), ascending
 Series = Mapping[str, Points]
@@ -276,40 +276,34 @@ def _bytes(value: float) -> str:
     return f"{value:g} B"
 
 
-def plot_archive(state: ArchiveState, path: str, title: str, topics: Collection[str] = ()) -> None:
-    """Write a PNG with the records and bytes of all topics, or of the given ones.
+def plot_archive(files_by_topic: Mapping[str, "Collection[DataFile]"], path: str, title: str) -> None:
+    """Write a PNG with the records and bytes of topics.
 
     The rows of a file are distributed evenly over the time between its first and last timestamp. Raises PipelineError
-    as plot.plot_over_time does.
+    as plot_over_time does.
     """
-    plot.check_plot_path(path)
-    stats: dict[str, list[PartitionStats]] = defaultdict(list)
-    for file in state.files.values():
-        if not topics or file.topic in topics:
-            stats[file.topic] += file.partitions
-    dated = {topic: [item for item in items if item.from_ms >= 0] for topic, items in stats.items()}
-    all_dated = [item for items in dated.values() for item in items]
+    check_plot_path(path)
+    dated = {topic: [file for file in files if file.from_ms >= 0] for topic, files in files_by_topic.items()}
+    all_dated = [file for files in dated.values() for file in files]
     if not all_dated:
         raise PipelineError(f"{path}: there is nothing to plot, because no row has a timestamp")
-    bucket = plot.bucket_length(min(item.from_ms for item in all_dated), max(item.to_ms for item in all_dated))
+    bucket = bucket_length(min(file.from_ms for file in all_dated), max(file.to_ms for file in all_dated))
 
-    def series(amount: Callable[[PartitionStats], int]) -> dict[str, plot.Points]:
+    def series(amount: "Callable[[DataFile], int]") -> dict[str, Points]:
         return {
-            topic: plot.sum_by_bucket(
-                (plot.SpanAmount(item.from_ms, item.to_ms, amount(item)) for item in items), bucket.ms
-            )
-            for topic, items in dated.items()
+            topic: sum_by_bucket((SpanAmount(file.from_ms, file.to_ms, amount(file)) for file in files), bucket.ms)
+            for topic, files in dated.items()
         }
 
-    rows, data = series(lambda item: item.rows), series(lambda item: item.bytes)
-    all_rows = sum(item.rows for items in stats.values() for item in items)
-    undated = all_rows - sum(item.rows for item in all_dated)
-    plot.plot_over_time(
+    rows, data = series(lambda file: file.rows), series(lambda file: file.size)
+    all_rows = sum(file.rows for files in files_by_topic.values() for file in files)
+    undated = all_rows - sum(file.rows for file in all_dated)
+    plot_over_time(
         path,
         title,
-        plot.largest_series(rows),
+        largest_series(rows),
         f"records per {bucket.text}",
-        lower=plot.largest_series(data, by=rows),
+        lower=largest_series(data, by=rows),
         lower_unit=f"bytes per {bucket.text}",
         width_ms=bucket.ms,
         note=_footnote(undated),
@@ -318,4 +312,4 @@ def plot_archive(state: ArchiveState, path: str, title: str, topics: Collection[
 
 def _footnote(undated: int) -> str:
     omitted = f" Omitted: files with {undated} rows without a timestamp." if undated else ""
-    return f"Bytes of keys and values. The rows of a file are distributed evenly over the time that they span.{omitted}"
+    return f"Bytes of files. The rows of a file are distributed evenly over the time that they span.{omitted}"

@@ -11,6 +11,7 @@ from kbroker.common import KafkaError, TopicPartition
 from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords, delete_from_log
 from kbroker.replica.fetch.read_filter import ReadView, ReadViews
+from kbroker.replica.history.history_manager import HistoryManager
 from kbroker.replica.isr_manager import IsrManager
 from kbroker.replica.logs.disk_health import WriteHealthMonitor
 from kbroker.replica.logs.log_manager import LogManager
@@ -92,10 +93,9 @@ class ReplicaManager:
         self.isr_manager = IsrManager(environment, node_id, metadata, self.partitions)
         self._markers = MarkerAppends(environment)
         self.record_validator = RecordValidator(environment)
-        self.clock = environment.clock
-        self._environment = environment
-        self._metadata = metadata
-        self.topic_name = metadata.topic_name
+        self.history = HistoryManager(environment)
+        self.clock, self._environment = environment.clock, environment
+        self._metadata, self.topic_name = metadata, metadata.topic_name
         # By the name and by the id of the topic: requests use either (KIP-516).
         self._partitions_by_topic: dict[TopicKey, dict[int, Partition]] = {}
 

@@ -67,6 +67,26 @@ class ProcessRunner(Protocol):
     def __call__(self, job: ProcessFunction, task: bytes | bytearray, /) -> ProcessJob: ...
 
 
+class Service(Protocol):
+    """A program that runs beside the broker until one of both ends, and exchanges bytes with it."""
+
+    def send(self, data: bytes, /) -> None: ...
+
+    def kill(self) -> None:
+        """Kill the program. Its `ended` is called when that has happened."""
+        ...
+
+
+class ServiceStarter(Protocol):
+    def __call__(self, module: str, receive: Callable[[bytes], None], ended: Callable[[str], None], /) -> Service:
+        """Start a module as a program whose standard input and output are a connection to the broker.
+
+        Calls `receive` with the bytes that the program sends, and `ended` once, with the reason, also if it did not
+        start; both on the event loop, later.
+        """
+        ...
+
+
 class DescriptorLimits(NamedTuple):
     """How the file descriptors of the process (RLIMIT_NOFILE) are divided.
 
@@ -94,6 +114,11 @@ def _ignore_thread_count(count: int) -> None:
     """Do nothing; for environments without threads."""
 
 
+def _no_services(module: str, receive: Callable[[bytes], None], ended: Callable[[str], None], /) -> Service:
+    """For environments without other programs."""
+    raise NotImplementedError(f"this environment cannot run {module}")
+
+
 def _no_direct_socket(transport: "Transport") -> None:
     """For environments without sockets."""
 
@@ -116,6 +141,7 @@ class Environment:
     set_thread_count: Callable[[int], None] = _ignore_thread_count
     descriptors: DescriptorLimits = UNLIMITED_DESCRIPTORS
     direct_socket: "Callable[[Transport], DirectSocket | None]" = _no_direct_socket
+    start_service: ServiceStarter = _no_services
     turns: Turns = field(init=False)
 
     def __post_init__(self) -> None:

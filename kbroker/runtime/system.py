@@ -8,12 +8,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from errno import EADDRINUSE
+from functools import partial
 from random import SystemRandom
 from typing import TypeVar
 
 from kbroker.common import format_address
 from kbroker.runtime.environment import UNLIMITED_DESCRIPTORS, DescriptorLimits, Environment
-from kbroker.runtime.process_runner import SystemProcessRunner
+from kbroker.runtime.process_runner import ChildService, SystemProcessRunner
 from kbroker.runtime.real_disk import RealDisk
 from kbroker.runtime.system_clock import SystemClock
 
@@ -54,6 +55,7 @@ def system_environment(loop: asyncio.AbstractEventLoop) -> Environment:
         set_thread_count=threads.resize,
         descriptors=descriptors,
         direct_socket=direct_socket,
+        start_service=partial(ChildService, loop),
     )
 
 

@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from random import SystemRandom
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -21,6 +22,7 @@ from kbroker.client.requests import Address
 from kbroker.config import BrokerConfig
 from kbroker.metadata.coordination_sessions import OpenSession
 from kbroker.runtime.environment import Environment
+from kbroker.runtime.process_runner import ChildService
 from kbroker.runtime.system import direct_socket
 from kbroker.testing.clock import MovableClock, MovableLoop, ThreadJob, Threads
 from kbroker.testing.disk import ControlledDisk, DiskControl
@@ -49,6 +51,7 @@ class LoopThread:
             offload=threads,
             process_runner=lambda job, task: ThreadJob(threads, controlled, clock, job, bytes(task)),
             direct_socket=direct_socket,
+            start_service=partial(ChildService, loop),
         )
         self._thread = threading.Thread(target=loop.run_forever, name=name, daemon=True)
         self._thread.start()

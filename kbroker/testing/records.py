@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Any, NamedTuple
 
-from kbroker.client.admin import EARLIEST, LATEST, list_offsets
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
 from kbroker.client.group_descriptions import GroupDescription, describe_group
 from kbroker.client.groups import committed_offsets
+from kbroker.client.offsets import EARLIEST, LATEST, list_offsets
 from kbroker.client.producer import AcknowledgedBatch, BlockingProducer
 from kbroker.client.requests import LEADER_ERRORS
 from kbroker.common import TopicPartition

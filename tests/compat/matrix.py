@@ -54,6 +54,7 @@ FEATURES = (
     "flights, end to end",
     "kill -9",
     "migration",
+    "history in an archive",
     "queues",
     "retries and dead letters",
     "bad frames",

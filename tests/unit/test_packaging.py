@@ -33,7 +33,7 @@ def test_the_extra_spark_installs_pandas_for_map_in_arrow() -> None:
     assert {"matplotlib", "pandas", "pyarrow", "pyspark"} <= names
 
 
-@pytest.mark.parametrize("extra", ["console", "oauth", "otel", "secure", "spark"])
+@pytest.mark.parametrize("extra", ["archive", "console", "oauth", "otel", "secure", "spark"])
 def test_messages_name_the_packages_of_an_extra(extra: str) -> None:
     extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
     command = install_command(extra)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TOPICS = "topics"
 DATABASE = "catalog.db"
+OLD_MANIFEST = "_manifest"  # of format 1
 SQLITE, DIRECTORY = "sqlite", "directory"
 _FILE_IO = {"py-io-impl": "kbroker.archive.catalogs.durable_io.DurableFileIO"}
 # Seconds for which a commit waits for another process that writes to the database.
@@ -31,15 +32,18 @@ def open_archive(location: str) -> Archive:
     return _archive(location, None).load()
 
 
-def create_archive(location: str, settings: Mapping[str, Any], catalog: str = SQLITE) -> Archive:
+def create_archive(
+    location: str, settings: Mapping[str, Any], catalog: str = SQLITE, *, converts: bool = False
+) -> Archive:
     """Open an archive, or create it with these settings (fields of ArchiveSettings). Raises ArchiveError.
 
-    `catalog` is for a new archive in a local directory: sqlite, or directory.
+    `catalog` is for a new archive in a local directory: sqlite, or directory. `converts`: to convert the archive of
+    format 1 in the same place, which is refused otherwise.
     """
-    return _archive(location, catalog).load_or_create(settings)
+    return _archive(location, catalog, converts).load_or_create(settings)
 
 
-def _archive(location: str, new: str | None) -> Archive:
+def _archive(location: str, new: str | None, converts: bool = False) -> Archive:
     """Return an archive that is not loaded; `new`: the kind of catalogue of a new one, None if it must exist."""
     if location.startswith("catalog:"):
         name, _, namespace = location.removeprefix("catalog:").partition("/")
@@ -47,6 +51,10 @@ def _archive(location: str, new: str | None) -> Archive:
             raise ArchiveError(f"{location}: the form is catalog:NAME/NAMESPACE")
         return Archive(_configured_catalog(name), namespace, location, None)
     storage = open_storage(location)
+    if not converts and storage.list_directory(OLD_MANIFEST):
+        raise ArchiveError(
+            f"{storage.root}: is an archive of an earlier format; convert it once with: kbroker archive convert"
+        )
     if not isinstance(storage, LocalStorage):
         return Archive(_directory_catalog(storage), TOPICS, storage.root, storage.uri(""))
     if storage.exists(DATABASE):

@@ -65,6 +65,11 @@ class DirectoryCatalog(MetastoreCatalog, NoopCatalog):
             raise ArchiveError(f"{self._storage.uri(path)}: is damaged ({error})") from None
         return properties
 
+    def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
+        """Return the namespaces below the root."""
+        names = [entry.name for entry in self._storage.list_directory("") if not entry.is_directory]
+        return [(name.removesuffix(".json"),) for name in names if name.endswith(".json") and not namespace]
+
     def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
         path = _path(namespace)
         names = [entry.name for entry in self._storage.list_directory(path) if entry.is_directory]
@@ -108,6 +113,12 @@ class DirectoryCatalog(MetastoreCatalog, NoopCatalog):
         if not self._write(name, version + 1, metadata):
             raise CommitFailedException(f"{current.location()}: another process has committed version {version + 1}")
         return _response(metadata, self._location(name, version + 1))
+
+    def replace_metadata(self, name: str | Identifier, metadata: TableMetadata) -> None:
+        """Make this the metadata of the table. Raises CommitFailedException if another process has committed."""
+        version = self._latest_version(name)
+        if not self._write(name, version + 1, metadata):
+            raise CommitFailedException(f"{self._storage.uri(_path(name))}: another process has committed")
 
     def _write(self, name: str | Identifier, version: int, metadata: TableMetadata) -> bool:
         """Write the metadata of a new version; return False if another process has written it."""

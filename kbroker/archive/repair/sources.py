@@ -13,9 +13,9 @@ from kbroker.archive.errors import ArchiveError
 from kbroker.archive.offset_ranges import OffsetRange, intersect_ranges, ranges_of, subtract_ranges
 from kbroker.archive.verification.file_checks import FileChecker, file_digest
 from kbroker.archive.verification.table_files import file_size
-from kbroker.client.admin import READ_COMMITTED, READ_UNCOMMITTED
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
+from kbroker.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from kbroker.common import TopicPartition
 
 _POLL_RECORDS = 10_000

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kbroker.client.admin import EARLIEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.connection import BrokerUnreachable
+from kbroker.client.offsets import EARLIEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from kbroker.client.requests import BrokerError, check, partition_text
 from kbroker.client.retries import Retries
 from kbroker.common import TopicPartition

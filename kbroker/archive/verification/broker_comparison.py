@@ -28,16 +28,9 @@ from kbroker.archive.verification.findings import (
     note,
 )
 from kbroker.archive.verification.partition_rows import MAX_REPORTED, PartitionRows, note_omitted, offsets_of
-from kbroker.client.admin import (
-    EARLIEST,
-    LATEST,
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    describe_topics,
-    list_offsets,
-    topic_configs,
-)
+from kbroker.client.admin import describe_topics, topic_configs
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from kbroker.client.requests import BrokerError
 from kbroker.common import TopicPartition, uuid_text
 from protocol.errors import ErrorCode

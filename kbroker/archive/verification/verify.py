@@ -33,8 +33,8 @@ from kbroker.archive.verification.table_files import (
     open_table,
     read_files,
 )
-from kbroker.client.admin import EARLIEST, list_offsets
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.offsets import EARLIEST, list_offsets
 from kbroker.client.requests import BrokerError
 from kbroker.common import TopicPartition
 from protocol.errors import MalformedError

@@ -1,30 +1,29 @@
 """`kbroker archive compact`: merge small files while the archive is in use."""
 
-from collections import defaultdict
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import date as Date
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kbroker.cli.common.errors import print_error, usage_error
-from kbroker.cli.common.options import (
-    AsJson,
-    Directory,
-    SparkOptions,
-    TopicNames,
-    open_storages,
-    option,
-    spark_session_for,
-)
+from kbroker.cli.common.options import AsJson, Directory, TopicNames, option, pipeline_errors
 from kbroker.cli.common.output import Cell, ProgressBar, print_json, print_table
-from kbroker.cli.common.values import count_text, format_size, parse_date, parse_duration_ms, parse_integer, parse_size
+from kbroker.cli.common.values import count_text, format_size, parse_date, parse_duration_ms, parse_size
 
 if TYPE_CHECKING:
-    from kbroker.pipeline.archive.compaction import ArchiveCompactionResult
-    from kbroker.pipeline.archive.compaction_plan import MergeBin
+    from kbroker.archive.archive import ArchiveTable
+    from kbroker.archive.maintenance.compaction import MergeResult
+    from kbroker.archive.maintenance.compaction_plan import MergeBin
 
 MIN_TARGET_BYTES, MAX_TARGET_BYTES = 4096, 2**40
+
+KeepReplaced = Annotated[
+    str | None,
+    option("--keep-replaced DURATION", "Keep replaced files for readers that began this long ago.", show_default="1h"),
+]
 
 
 def compact(
@@ -32,48 +31,39 @@ def compact(
     topic: TopicNames = None,
     date: Annotated[list[str] | None, option("--date YYYY-MM-DD", "Include this date only; repeatable.")] = None,
     target_size: Annotated[str, option("SIZE", "Size of merged files, such as 128MiB or 1GiB.")] = "128MiB",
-    keep_replaced: Annotated[
-        str, option("SECONDS", "Delete replaced files only after SECONDS, or a duration like 10m.")
-    ] = "0",
+    keep_replaced: KeepReplaced = None,
     dry_run: Annotated[bool, option("--dry-run", "Print what would be done, and change nothing.")] = False,
     as_json: AsJson = False,
-    *,
-    spark: SparkOptions,
 ) -> None:
-    """Merge the small files of each topic and date into files of about the target size.
+    """Merge the small files of each partition and date into files of about the target size.
 
-    The archive can be read and written at the same time: Spark reads either the old files or the new ones. A reader
-    that started earlier fails if its files are deleted; --keep-replaced gives it time to finish. Files of at least
+    The archive can be read and written at the same time: one commit replaces the files, and readers that began before
+    it find the old ones until --keep-replaced has passed and maintenance or this command runs again. Files of at least
     half the target size are not merged. Damaged files are never merged: they are reported, and the exit status is 1.
 
     Example: kbroker archive compact /data/archive --target-size 256MiB
     """
-    from kbroker.pipeline.archive.archive import Archive
-    from kbroker.pipeline.archive.compaction import CompactionOptions, clean_up, compact
-    from kbroker.pipeline.archive.compaction_plan import plan_merges
-    from kbroker.pipeline.archive.leftovers import find_foreign_files, find_leftovers
-    from kbroker.pipeline.storage import open_storage
+    from kbroker.archive.catalogs import open_archive
+    from kbroker.archive.decoding.dead_letters import tables_with_dead_letters
+    from kbroker.archive.maintenance.compaction import MergeResult, compact_topic
+    from kbroker.archive.maintenance.upkeep import clean_up
 
-    is_number = keep_replaced.isascii() and keep_replaced.isdigit()
-    keep_s = parse_integer(keep_replaced, "the seconds") if is_number else parse_duration_ms(keep_replaced) / 1000
-    options = CompactionOptions(parse_target_size(target_size), topic or (), list(map(parse_date, date or ())), keep_s)
-    with open_storages([directory], spark) as open_any_storage:
-        archive = Archive.open(open_any_storage(directory))
-        bins = plan_merges(archive.state(), options.target_bytes, options.topics, options.dates)
+    target_bytes = parse_target_size(target_size)
+    keep_ms = None if keep_replaced is None else parse_duration_ms(keep_replaced)
+    days = [(Date.fromisoformat(parse_date(text)) - Date(1970, 1, 1)).days for text in date or ()]
+    result = MergeResult()
+    with pipeline_errors():
+        tables = tables_with_dead_letters(open_archive(directory), topic or ())
+        plans = [(table, _plan(table, target_bytes, days)) for table in tables]
         if dry_run:
-            _print_plan(bins, len(find_leftovers(archive)), as_json)
+            _print_plan(plans, as_json)
             return
-        foreign = find_foreign_files(archive)
-        if not bins:
-            result = clean_up(archive)
-    if bins:
-        # Imported and started only now, because a Spark session takes seconds to start.
-        with (
-            spark_session_for("kbroker archive compact", spark) as session,
-            ProgressBar("compacting", sum(merge_bin.size for merge_bin in bins), shows_bytes=True) as progress,
-        ):
-            result = compact(session, Archive.open(open_storage(directory, session)), options, progress.advance)
-    _print_result(result, foreign, as_json)
+        total = sum(each.size for _, bins in plans for each in bins)
+        with ProgressBar("compacting", total, shows_bytes=True) as progress:
+            for table, bins in plans:
+                compact_topic(table, bins, result, progress.advance)
+                result.deleted += clean_up(table, time.time_ns() // 1_000_000, keep_ms)
+    _print_result(result, as_json)
     if result.damaged:
         raise typer.Exit(1)
 
@@ -87,43 +77,47 @@ def parse_target_size(text: str) -> int:
     return size
 
 
-def _print_plan(bins: "Sequence[MergeBin]", leftovers: int, as_json: bool) -> None:
+def _plan(table: "ArchiveTable", target_bytes: int, days: Sequence[int]) -> "list[MergeBin]":
+    from kbroker.archive.maintenance.compaction_plan import periods_of_day, plan_merges
+
+    periods = {number for day in days for number in periods_of_day(table.write_target().period, day)}
+    return plan_merges(table.files(), target_bytes, periods)
+
+
+def _print_plan(plans: "Sequence[tuple[ArchiveTable, list[MergeBin]]]", as_json: bool) -> None:
     if as_json:
         merged = [
             {
-                "topic": merge_bin.topic,
-                "date": merge_bin.date,
-                "bytes": merge_bin.size,
-                "files": [file.path for file in merge_bin.files],
+                "table": table.location,
+                "topic": table.topic,
+                "partition": each.partition,
+                "bytes": each.size,
+                "files": [file.path for file in each.files],
             }
-            for merge_bin in bins
+            for table, bins in plans
+            for each in bins
         ]
-        print_json({"merged": merged, "leftovers": leftovers})
+        print_json({"merged": merged})
         return
-    bins_by_date: dict[tuple[str, str], list[MergeBin]] = defaultdict(list)
-    for merge_bin in bins:
-        bins_by_date[merge_bin.topic, merge_bin.date].append(merge_bin)
     rows: list[list[Cell]] = [
         [
-            topic,
-            date,
-            sum(len(merge_bin.files) for merge_bin in bins_of_date),
-            len(bins_of_date),
-            format_size(sum(merge_bin.size for merge_bin in bins_of_date)),
+            table.topic,
+            sum(len(each.files) for each in bins),
+            len(bins),
+            format_size(sum(each.size for each in bins)),
         ]
-        for (topic, date), bins_of_date in bins_by_date.items()
+        for table, bins in plans
+        if bins
     ]
     if rows:
-        print_table(("topic", "date", "files", "become", "size"), rows)
+        print_table(("topic", "files", "become", "size"), rows)
     else:
         print("there is nothing to merge")
-    if leftovers:
-        print(f"{count_text(leftovers, 'leftover')} of writers that died would be deleted")
 
 
-def _print_result(result: "ArchiveCompactionResult", foreign: "Sequence[str]", as_json: bool) -> None:
+def _print_result(result: "MergeResult", as_json: bool) -> None:
     if as_json:
-        print_json(asdict(result) | {"foreign": list(foreign)})
+        print_json(asdict(result))
     elif result.merged:
         print(
             f"merged {result.merged} files of {format_size(result.bytes_before)} into {result.written} of "
@@ -131,10 +125,7 @@ def _print_result(result: "ArchiveCompactionResult", foreign: "Sequence[str]", a
         )
     else:
         print("there is nothing to merge")
-    if result.left_over and not as_json:
-        print(f"deleted {count_text(result.left_over, 'leftover')} of writers that died")
+    if result.deleted and not as_json:
+        print(f"deleted {count_text(result.deleted, 'file')} that nothing needs any more")
     for path, problem in sorted(result.damaged.items()):
         print_error(f"{path}: {problem}; it was not merged, find out more with: kbroker archive verify")
-    if foreign:
-        count = count_text(len(foreign), "file")
-        print_error(f"{count} not in any commit, which readers that ignore the manifest read as data: {foreign[0]}")

@@ -1,10 +1,11 @@
-"""`kbroker archive run`: archive topics to Parquet."""
+"""`kbroker archive run`: archive topics as tables."""
 
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
 from kbroker.cli.common.completion import complete_topics
+from kbroker.cli.common.decode_options import DecodeOptions, read_decode_options
 from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.options import (
     DEFAULT_BOOTSTRAP,
@@ -20,14 +21,16 @@ from kbroker.cli.common.options import (
 )
 from kbroker.cli.common.output import print_json, print_note
 from kbroker.cli.common.stop_signals import StopSignals
-from kbroker.cli.common.values import INT64, count_text, parse_duration_ms, parse_size, parse_time_ms
+from kbroker.cli.common.values import INT64, count_text, parse_duration_ms, parse_host_port, parse_size, parse_time_ms
 
 if TYPE_CHECKING:
     from kbroker.pipeline.ingest.options import IngestSummary, StartPosition
 
 MIN_FILE_BYTES, MAX_FILE_BYTES = 64 << 10, 1 << 30
 
-Directory = Annotated[str, argument("DIR", "A path or URI; created if it does not exist.")]
+Directory = Annotated[
+    str, argument("DIR", "A directory, s3://BUCKET/PREFIX or catalog:NAME/NAMESPACE; created if it is absent.")
+]
 Topics = Annotated[list[str] | None, argument("[TOPIC]...", complete=complete_topics)]
 
 
@@ -57,15 +60,20 @@ def run(
             "day|hour", "Divide files by day or hour of the timestamps; fixed when DIR is created.", show_default="day"
         ),
     ] = None,
+    catalog: Annotated[
+        str, option("sqlite|directory", "Where a new local archive has its catalogue; fixed when DIR is created.")
+    ] = "sqlite",
     file_size: Annotated[str, option("SIZE", "Begin another file at this size, before compression.")] = "128MiB",
+    metrics: Annotated[str | None, option("HOST:PORT", "Serve Prometheus metrics on this address.")] = None,
     broker_wait: BrokerWait = "5m",
     verbose: Annotated[bool, option("--verbose -v", "Print a line per batch, even without a terminal.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     *,
+    decode: DecodeOptions,
     spark: SparkOptions,
 ) -> None:
-    """Archive topics to Parquet, each record exactly once, even if a process is killed.
+    """Archive topics as Apache Iceberg tables, each record exactly once, even if a process is killed.
 
     Run it again to continue. SIGTERM or Ctrl-C stops it after the current batch, a second one immediately.
 
@@ -82,6 +90,8 @@ def run(
         raise usage_error(f"--rate must be positive, not {rate:g}")
     if partition_by not in (None, "day", "hour"):
         raise usage_error(f"--partition-by must be day or hour, not {partition_by}")
+    if catalog not in ("sqlite", "directory"):
+        raise usage_error(f"--catalog must be sqlite or directory, not {catalog}")
     options = IngestOptions(
         bootstrap=bootstrap,
         subscription=subscription,
@@ -93,7 +103,11 @@ def run(
         start=_parse_start(start),
         broker_wait_s=parse_duration_ms(broker_wait) / 1000,
         period=partition_by,
+        catalog=catalog,
         max_file_bytes=_parse_file_size(file_size),
+        metrics=None if metrics is None else parse_host_port(metrics, "--metrics"),
+        decode=read_decode_options(decode),
+        registry_url=decode.registry,
     )
     # Raises before Spark starts, which takes seconds, if no broker responds or a named topic does not exist.
     with pipeline_errors(), ClusterAdmin(options.bootstrap) as cluster:
@@ -138,6 +152,9 @@ def _print_summary(directory: str, summary: "IngestSummary", seconds: float, as_
                 "file_bytes": summary.file_bytes,
                 "seconds": round(seconds, 3),
                 "topics": [{"topic": topic, "records": count} for topic, count in sorted(summary.records.items())],
+                "dead_letters": [
+                    {"topic": topic, "records": count} for topic, count in sorted(summary.dead_letters.items())
+                ],
                 "gaps": [{"topic": topic, **gap._asdict()} for topic, gaps in summary.gaps.items() for gap in gaps],
             }
         )
@@ -147,3 +164,8 @@ def _print_summary(directory: str, summary: "IngestSummary", seconds: float, as_
         f"of {count_text(len(summary.records), 'topic')} in {count_text(summary.batches, 'batch', 'batches')}, "
         f"{count_text(summary.files, 'file')} of {summary.file_bytes:,} bytes, to {directory}"
     )
+    for topic, count in sorted(summary.dead_letters.items()):
+        print_note(
+            f"{topic}: {count_text(count, 'record')} could not be decoded: SELECT * FROM dead_letters.{topic}, and "
+            f"after the schema is mended: kbroker archive retry {directory} --topic {topic}"
+        )

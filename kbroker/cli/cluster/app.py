@@ -25,7 +25,7 @@ from kbroker.cli.cluster.run_plan import now_ms
 from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from kbroker.cli.common.output import print_json, print_note, print_table, watchable
-from kbroker.cli.common.partitions import UNKNOWN_LAG, PartitionHealth, ReplicaLag, replica_lag
+from kbroker.cli.common.partitions import UNKNOWN_LAG, PartitionHealth, ReplicaLag, reassignments_if_known, replica_lag
 from kbroker.client.requests import Partition
 from protocol.messages.k60_describe_cluster import DescribeClusterResponse
 
@@ -51,7 +51,7 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
     with admin_client(bootstrap) as client:
         cluster, topics = read_cluster(client)
         lags = lag_by_broker(replica_lag(client, topics))
-        partitions = read_health(client, topics)
+        partitions = list(read_health(client, topics, reassignments_if_known(client)).values())
         summary = cluster_summary(cluster, len(topics), partitions) | {
             "brokers": broker_statuses(cluster, partitions, lags)
         }

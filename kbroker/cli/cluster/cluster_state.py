@@ -16,12 +16,11 @@ from kbroker.cli.common.partitions import (
     min_isr_by_topic,
     partition_health,
     reassignments,
-    reassignments_if_known,
 )
 from kbroker.cli.common.values import count_text, format_duration
-from kbroker.client.admin import EARLIEST, LATEST, MetadataTopic, describe_cluster, describe_topics, offsets_at_brokers
+from kbroker.client.admin import LogDirs, MetadataTopic, describe_cluster, describe_log_dirs, describe_topics
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.log_dirs import LogDirs, describe_log_dirs
+from kbroker.client.offsets import EARLIEST, LATEST, offsets_at_brokers
 from kbroker.client.requests import Partition
 from kbroker.common import format_address
 from kbroker.metadata.reassignments.placement.cluster_layout import (
@@ -59,17 +58,18 @@ def read_cluster(client: ClusterClient) -> tuple[DescribeClusterResponse, list[M
     return describe_cluster(client), [topic for topic in describe_topics(client) if not topic.error_code]
 
 
-def read_health(client: ClusterClient, topics: Sequence[MetadataTopic]) -> list[PartitionHealth]:
-    """Return the health of all partitions of the topics."""
+def read_health(
+    client: ClusterClient, topics: Sequence[MetadataTopic], moving: Mapping[Partition, ReplicaChanges]
+) -> dict[Partition, PartitionHealth]:
+    """Return the health of all partitions of the topics. `moving`: those that are being reassigned."""
     min_isr = min_isr_by_topic(client, [topic.name for topic in topics])
-    moving = reassignments_if_known(client)
-    return [
-        partition_health(
+    return {
+        (topic.name, row.partition_index): partition_health(
             row, min_isr[topic.name], moving.get((topic.name, row.partition_index), NO_REASSIGNMENT).adding
         )
         for topic in topics
         for row in topic.partitions
-    ]
+    }
 
 
 def cluster_summary(

@@ -13,6 +13,7 @@ from kbroker.cli.cluster.cluster_state import (
 from kbroker.cli.common.client import CLIENT_ID, admin_client, raise_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from kbroker.cli.common.output import print_json, print_table, watchable
+from kbroker.cli.common.partitions import reassignments_if_known
 from kbroker.cli.common.values import format_timestamp, if_known
 from kbroker.client.cluster import ClusterClient
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -34,7 +35,7 @@ def info(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> N
     """
     with admin_client(bootstrap) as client:
         cluster, topics = read_cluster(client)
-        partitions = read_health(client, topics)
+        partitions = list(read_health(client, topics, reassignments_if_known(client)).values())
         document = cluster_summary(cluster, len(topics), partitions)
         document["features"] = read_features(client)
         running = [broker.broker_id for broker in cluster.brokers if not broker.is_fenced]

@@ -128,7 +128,7 @@ def partition_leaders(client: ClusterClient, topics: Sequence[str] | None) -> di
     """Return leader ids (-1 for none) by partition, of these topics or of all. Raises CliError for a missing topic."""
     if topics is not None and not topics:
         return {}
-    from kbroker.client.admin import describe_topics  # imported here to keep `produce` and completion fast
+    from kbroker.client.admin import describe_topics
 
     leaders: dict[Partition, int] = {}
     for topic in describe_topics(client, topics):

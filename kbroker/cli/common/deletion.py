@@ -8,8 +8,8 @@ from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import option
 from kbroker.cli.common.output import confirm
 from kbroker.cli.common.values import INT32, count_text, parse_time_ms
-from kbroker.client.admin import EARLIEST, LATEST, delete_records, list_offsets
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.offsets import EARLIEST, LATEST, delete_records, list_offsets
 from kbroker.common import TopicPartition
 
 DryRun = Annotated[bool, option("--dry-run", "Print what would be done, and change nothing.")]

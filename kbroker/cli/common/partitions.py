@@ -6,15 +6,9 @@ from typing import Any, NamedTuple
 from kbroker.cli.common.client import CLIENT_ERRORS, error_code_text, raise_error
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.output import print_note
-from kbroker.client.admin import (
-    DEBUGGING_CONSUMER,
-    LATEST,
-    REQUEST_TIMEOUT_MS,
-    MetadataTopic,
-    offsets_at_brokers,
-    topic_configs,
-)
+from kbroker.client.admin import REQUEST_TIMEOUT_MS, MetadataTopic, topic_configs
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.offsets import DEBUGGING_CONSUMER, LATEST, offsets_at_brokers
 from kbroker.client.requests import CONTROLLER_ERRORS, Partition, by_topic
 from kbroker.client.retries import Retries
 from protocol.errors import ErrorCode

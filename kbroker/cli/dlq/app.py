@@ -28,9 +28,9 @@ from kbroker.cli.dlq.redrive import (
 from kbroker.cli.records.formats import to_json
 from kbroker.cli.records.polling import OffsetBounds, read_partitions
 from kbroker.cli.retry import topics_with_configs
-from kbroker.client.admin import READ_COMMITTED
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
+from kbroker.client.offsets import READ_COMMITTED
 from kbroker.client.requests import MAX_VERSIONS
 from kbroker.client.transactions import LAST_VERSIONS
 from kbroker.config.queue_configs import DEAD_LETTER_ENABLE, VIEW_OF

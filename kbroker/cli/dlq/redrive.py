@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 from kbroker.cli.common.client import partition_leaders
 from kbroker.cli.common.errors import CliError, usage_error
-from kbroker.client.admin import EARLIEST, LATEST, READ_COMMITTED, describe_topics, list_offsets
+from kbroker.client.admin import describe_topics
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
 from kbroker.client.groups import committed_offsets
+from kbroker.client.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
 from kbroker.client.transactions import BlockingTransactionalProducer
 from kbroker.common import TopicPartition
 from kbroker.config import dead_letter_headers as names

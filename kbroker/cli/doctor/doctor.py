@@ -90,6 +90,9 @@ def _check_listener(context: CheckContext, listener: Endpoint) -> Iterator[Check
         message = f"brokers that cannot write to their disks: {', '.join(map(str, cluster.failing_brokers))}"
         advice = "Free space there, or make the file system writable: their logs say which error they have."
         yield CheckResult("disk writes", PROBLEM, message, advice)
+    for message in cluster.late_archives:
+        advice = "Start kbroker archive run again, or read its log; see also kbroker topics describe."
+        yield CheckResult("archives", WARNING, message, advice)
     if cluster.under_replicated:
         message = f"{count_text(cluster.under_replicated, 'partition')} with fewer in-sync replicas than replicas"
         advice = "See kbroker cluster status, and kbroker topics describe --under-replicated."

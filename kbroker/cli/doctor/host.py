@@ -151,6 +151,7 @@ class RunningCluster:
     without_leader: tuple[str, ...]
     under_replicated: int = 0
     failing_brokers: tuple[int, ...] = ()
+    late_archives: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)
@@ -196,6 +197,7 @@ class Host:
         """Return the cluster of the broker at this address, None if no broker responds."""
         from kbroker.cli.cluster.cluster_state import read_problems
         from kbroker.cli.common.client import admin_client
+        from kbroker.cli.topics.archive_lag import late_archives
         from kbroker.client.admin import describe_cluster, describe_topics
 
         try:
@@ -203,6 +205,7 @@ class Host:
                 cluster = describe_cluster(client)
                 topics = describe_topics(client)
                 problems = read_problems(client)
+                late = late_archives(client, topics)
         except CliError:
             return None
         without_leader = [topic.name for topic in topics if any(part.leader_id < 0 for part in topic.partitions)]
@@ -216,6 +219,7 @@ class Host:
             tuple(sorted(without_leader)),
             under_replicated,
             tuple(problems.failing_brokers),
+            tuple(late),
         )
 
     def read_cluster(self, settings: "ZooKeeperSettings") -> StoredCluster:

@@ -23,11 +23,11 @@ from kbroker.cli.common.output import (
 from kbroker.cli.common.partitions import partition_rows, partitions_text
 from kbroker.cli.common.values import count_text, parse_choices, parse_topic_partitions
 from kbroker.cli.groups.reset_offsets import reset_offsets
-from kbroker.client.admin import latest_offsets
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.group_descriptions import SHARE, GroupDescription, GroupMember, describe_group
 from kbroker.client.group_summaries import summarize_groups
 from kbroker.client.groups import committed_offsets, delete_group, delete_offsets, delete_share_offsets, share_offsets
+from kbroker.client.offsets import latest_offsets
 from kbroker.common import TopicPartition
 
 # The states of classic, consumer, share and streams groups.

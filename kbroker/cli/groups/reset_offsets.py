@@ -17,10 +17,11 @@ from kbroker.cli.common.errors import CliError, print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, argument, option
 from kbroker.cli.common.output import Cell, ProgressBar, print_note, print_rows
 from kbroker.cli.common.values import INT64, parse_duration_ms, parse_time_ms, parse_topic_partitions
-from kbroker.client.admin import EARLIEST, LATEST, chunks, list_offsets
+from kbroker.client.admin import chunks
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.group_descriptions import SHARE, GroupDescription, describe_group
 from kbroker.client.groups import alter_share_offsets, commit_offsets, committed_offsets, list_groups, share_offsets
+from kbroker.client.offsets import EARLIEST, LATEST, list_offsets
 from kbroker.common import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]

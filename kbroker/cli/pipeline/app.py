@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kbroker.cli.common.completion import complete_topics
+from kbroker.cli.common.decode_options import ValueFormatOptions, read_value_format
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import (
     DEFAULT_BOOTSTRAP,
@@ -33,7 +34,7 @@ from kbroker.cli.common.values import count_text, parse_duration_ms
 
 if TYPE_CHECKING:
     from kbroker.pipeline.aggregate.definition import AggregateDefinition
-    from kbroker.pipeline.aggregate.query import AggregateSummary, BatchReport, ResultSink, RunOptions
+    from kbroker.pipeline.aggregate.query import AggregateQuery, AggregateSummary, BatchReport, ResultSink, RunOptions
 
 app = typer.Typer()
 
@@ -76,9 +77,9 @@ def fetch(
     from pathlib import Path
 
     from kbroker.pipeline.spark.installation import (
-        VERSION,
         cache_directory,
         connector_jars,
+        connector_version,
         fetch_connector,
         require_java,
         require_spark,
@@ -88,8 +89,8 @@ def fetch(
     with pipeline_errors():
         ivy = parse_conf(conf or []).get("spark.jars.ivySettings")
         installed, java = require_spark(os.environ), require_java(os.environ)
-        target = Path(directory) if directory is not None else cache_directory(os.environ)
-        print_note(f"downloading Spark's Kafka connector {VERSION}")
+        target = Path(directory) if directory is not None else cache_directory(os.environ, installed)
+        print_note(f"downloading Spark's Kafka connector {connector_version(installed).spark}")
         fetch_connector(target, installed, java, os.environ, Path(ivy) if ivy else None)
         for jar in connector_jars(target, installed):
             print(jar)
@@ -140,7 +141,7 @@ def aggregate(
         list[str] | None,
         option(
             "--key -k [NAME=]SOURCE",
-            "Group by key, topic, partition, or a JSON field of the value such as $.field; repeatable.",
+            "Group by key, topic, partition, or a field of the value such as $.field; repeatable.",
         ),
     ] = None,
     value: Annotated[str, option("$.FIELD", "JSON field with the number to aggregate.")] = "",
@@ -186,6 +187,7 @@ def aggregate(
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     *,
+    values: ValueFormatOptions,
     spark: SparkOptions,
 ) -> None:
     """Aggregate the records of topics by time window and key continuously, until Ctrl-C.
@@ -203,8 +205,9 @@ def aggregate(
         parse_group_key,
         split_names,
     )
-    from kbroker.pipeline.aggregate.query import ResultSink, RunOptions, require_topics
+    from kbroker.pipeline.aggregate.query import AggregateQuery, ResultSink, RunOptions, require_topics
     from kbroker.pipeline.aggregate.result_files import check_plot
+    from kbroker.pipeline.aggregate.value_decoder import ValueDecoder
 
     if from_ not in ("earliest", "latest"):
         raise usage_error(f"--from must be earliest or latest, not {from_!r}")
@@ -229,17 +232,21 @@ def aggregate(
             watermark_ms=parse_duration_ms(watermark),
             max_ahead_ms=parse_duration_ms(max_ahead),
             committed_only=committed_only,
+            value_format=values.value_format,
         )
         check_definition(definition)
         if plot:
             check_plot(plot, definition)
+    decoding = read_value_format(values)
+    decoder = None if decoding is None else ValueDecoder(decoding, values.registry)
     options = RunOptions(once, parse_duration_ms(every or "10s"), from_ == "earliest", max_records, accept_loss)
     target = ResultSink(to_topic, to_parquet)
     with pipeline_errors():
         # Checked before Spark starts, which takes seconds.
         require_topics(bootstrap, definition, target)
     with spark_session_for("kbroker pipeline aggregate", spark) as session:
-        summary = _run(session, bootstrap, definition, target, checkpoint, options)
+        query = AggregateQuery(session, bootstrap, definition, target, checkpoint, decoder)
+        summary = _run(query, options)
         if as_json:
             print_json(_summary_json(summary))
         else:
@@ -248,17 +255,7 @@ def aggregate(
             _plot(session, bootstrap, definition, target, plot)
 
 
-def _run(
-    session: Any,
-    bootstrap: str,
-    definition: "AggregateDefinition",
-    target: "ResultSink",
-    checkpoint: str,
-    options: "RunOptions",
-) -> "AggregateSummary":
-    from kbroker.pipeline.aggregate.query import AggregateQuery
-
-    query = AggregateQuery(session, bootstrap, definition, target, checkpoint)
+def _run(query: "AggregateQuery", options: "RunOptions") -> "AggregateSummary":
     for note in query.notes:
         print_note(note)
     stop = threading.Event()

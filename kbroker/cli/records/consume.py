@@ -135,8 +135,8 @@ def consume(
     Example: kbroker consume orders --key customer-7 --grep 'total.: [0-9]{4}' --format '%o %k %s\\n'
     """
     from kbroker.cli.records.polling import GroupReader, consume_partitions, existing_partitions, find_bounds
-    from kbroker.client.admin import READ_COMMITTED, READ_UNCOMMITTED
     from kbroker.client.consumer import PartitionConsumer
+    from kbroker.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 
     now_ms = round(time.time() * 1000)
     start = parse_position(from_, now_ms) if from_ is not None else PartitionPosition("earliest")

@@ -10,11 +10,11 @@ from kbroker.cli.common.client import partition_leaders, select_partitions
 from kbroker.cli.common.output import ProgressBar
 from kbroker.cli.common.stop_signals import Interrupts
 from kbroker.cli.common.values import PartitionPosition, TopicPartitions
-from kbroker.client.admin import EARLIEST, LATEST, READ_UNCOMMITTED, list_offsets
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
 from kbroker.client.group_member import BlockingMember
 from kbroker.client.groups import committed_offsets
+from kbroker.client.offsets import EARLIEST, LATEST, READ_UNCOMMITTED, list_offsets
 from kbroker.common import TopicPartition
 
 Offsets = dict[TopicPartition, int]

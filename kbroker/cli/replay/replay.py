@@ -55,15 +55,15 @@ def print_dry_run(prepared: "PreparedReplay", as_json: bool) -> None:
         print_json(_dry_run_json(prepared, positions))
         return
     rows = sum(totals.rows for totals in prepared.totals.values())
-    size = sum(totals.size for totals in prepared.totals.values())
-    print_heading("would replay", f"{count_text(rows, 'record')}, {format_size(size)}")
+    files = [file for of_topic in prepared.records.files().values() for file in of_topic]
+    size = format_size(sum(file.size for file in files))
+    print_heading("would replay", f"{count_text(rows, 'record')} in {count_text(len(files), 'file')} of {size}")
     print_table(
-        ("topic", "partition", "records", "size", "first", "last", "at offset"),
+        ("topic", "partition", "records", "first", "last", "at offset"),
         [
             [
                 *target,
                 totals.rows,
-                format_size(totals.size),
                 format_timestamp(totals.from_ms),
                 format_timestamp(totals.to_ms),
                 prepared.start_offset(target),
@@ -101,7 +101,6 @@ def _dry_run_json(prepared: "PreparedReplay", positions: "Sequence[GroupPosition
             {
                 **target._asdict(),
                 "records": totals.rows,
-                "bytes": totals.size,
                 "from_ms": totals.from_ms,
                 "to_ms": totals.to_ms,
                 "offset": prepared.start_offset(target),
@@ -272,7 +271,7 @@ def replay(
             print_dry_run(prepare_replay(context, request, configs), as_json)
             return
         if request is None:
-            plan = load_plan(context.archive.storage, resume or "")
+            plan = load_plan(context.storage, resume or "")
         else:
             plan = _find_or_create_plan(context, request, new, configs, quiet=as_json)
         summary = _execute(context, plan, SpeedLimit(rate, speed))
@@ -318,30 +317,28 @@ def _is_given(ctx: typer.Context, name: str) -> bool:
 
 def _check_before_spark(directory: str, topics: Sequence[str], bootstrap: str) -> None:
     """Raise PipelineError for problems that can be found without Spark, which takes seconds to start."""
-    from kbroker.pipeline.archive.archive import Archive
+    from kbroker.archive.catalogs import open_archive
+    from kbroker.archive.report import require_topics
     from kbroker.pipeline.cluster_admin import require_reachable
-    from kbroker.pipeline.replay.preparation import require_topics
     from kbroker.pipeline.spark.installation import require_spark
-    from kbroker.pipeline.storage import open_storage
 
     require_spark(os.environ)
-    if "://" not in directory:
-        require_topics(Archive.open(open_storage(directory)), topics)
+    require_topics(open_archive(directory), topics)
     with reported_wait(wait_notes(), f"no response from {bootstrap}"):
         require_reachable(bootstrap)
 
 
 @contextmanager
 def _replay_context(session: Any, directory: str, bootstrap: str, patience_s: float) -> "Iterator[ReplayContext]":
-    from kbroker.pipeline.archive.archive import Archive
+    from kbroker.archive.catalogs import open_archive
     from kbroker.pipeline.cluster_admin import cluster_client
+    from kbroker.pipeline.replay.archived_rows import plan_storage
     from kbroker.pipeline.replay.preparation import ReplayContext
-    from kbroker.pipeline.storage import open_storage
 
     with cluster_client(bootstrap) as cluster:
         cluster.on_wait = wait_notes()
-        archive = Archive.open(open_storage(directory, session))
-        yield ReplayContext(session, archive, cluster, bootstrap, print_note, patience_s)
+        archive = open_archive(directory)
+        yield ReplayContext(session, archive, plan_storage(archive), cluster, bootstrap, print_note, patience_s)
 
 
 def _find_or_create_plan(
@@ -351,7 +348,7 @@ def _find_or_create_plan(
     from kbroker.pipeline.replay.preparation import prepare_replay
     from kbroker.pipeline.replay.run import create_plan, target_cluster_id
 
-    unfinished = None if new else find_unfinished(context.archive.storage, request, target_cluster_id(context))
+    unfinished = None if new else find_unfinished(context.storage, request, target_cluster_id(context))
     if unfinished is not None:
         print_note(f"continuing replay {unfinished.id}, which the same command left unfinished (--new starts another)")
         return unfinished
@@ -368,7 +365,7 @@ def _find_or_create_plan(
 
 def _execute(context: "ReplayContext", plan: "ReplayPlan", limit: "SpeedLimit") -> "ReplaySummary":
     """Execute a plan with a progress bar. Errors name the option that resumes the replay."""
-    from kbroker.pipeline.errors import PipelineError
+    from kbroker.archive.errors import ArchiveError
     from kbroker.pipeline.replay.run import execute_plan
     from kbroker.pipeline.spark.error_text import error_text, is_spark_error
 
@@ -376,7 +373,7 @@ def _execute(context: "ReplayContext", plan: "ReplayPlan", limit: "SpeedLimit") 
         with ProgressBar("replaying", plan.rows) as bar:
             return execute_plan(context, plan, limit, bar.advance_to)
     except Exception as error:
-        if not (isinstance(error, PipelineError) or is_spark_error(error)):
+        if not (isinstance(error, ArchiveError) or is_spark_error(error)):
             raise
-        detail = str(error) if isinstance(error, PipelineError) else error_text(error)
-        raise PipelineError(f"{detail.rstrip('.')} (to continue: --resume {plan.id})") from error
+        detail = str(error) if isinstance(error, ArchiveError) else error_text(error)
+        raise ArchiveError(f"{detail.rstrip('.')} (to continue: --resume {plan.id})") from error

@@ -23,17 +23,11 @@ from kbroker.cli.common.partitions import (
     replica_lag,
 )
 from kbroker.cli.common.values import count_text
+from kbroker.cli.topics.archive_lag import ARCHIVE_TABLE, ArchiveLag, archive_lags
 from kbroker.cli.topics.list_topics import VIEW_OF, topic_summary
-from kbroker.client.admin import (
-    EARLIEST,
-    LATEST,
-    MetadataTopic,
-    describe_topics,
-    offsets_at_brokers,
-    partitions_by_leader,
-    topic_configs,
-)
+from kbroker.client.admin import MetadataTopic, describe_topics, topic_configs
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.offsets import EARLIEST, LATEST, offsets_at_brokers, partitions_by_leader
 from kbroker.client.requests import Partition
 from protocol.messages.k03_metadata import MetadataResponsePartition
 from protocol.messages.k10010_remove_partitions import RemovePartitionsRequest, RemovePartitionsResponse
@@ -150,6 +144,8 @@ def _description(
     offsets = {timestamp: offsets_at_brokers(client, led, timestamp) for timestamp in (EARLIEST, LATEST)}
     configs = topic_configs(client, [name], set_only=True).get(name, {})
 
+    archived = archive_lags(client, topic) if configs.get(ARCHIVE_TABLE) else {}
+
     def offset(timestamp: int, row: MetadataResponsePartition) -> int | None:
         return offsets[timestamp].get((row.leader_id, (name, row.partition_index)))
 
@@ -173,6 +169,7 @@ def _description(
                 **({} if lags is None else {"replica_lag": _lag_rows(lags[name, partition.partition_index])}),
                 "earliest_offset": offset(EARLIEST, partition),
                 "latest_offset": offset(LATEST, partition),
+                **({"archive": archived[partition.partition_index]._asdict()} if archived else {}),
             }
             for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
         ],
@@ -193,8 +190,9 @@ def _print_description(topic: Mapping[str, Any]) -> None:
     is_moving = any(partition["adding"] or partition["removing"] for partition in topic["partitions"])
     moves = ("adding", "removing") if is_moving else ()
     state = ("state",) if any("closing" in partition for partition in topic["partitions"]) else ()
+    archive = ("archive lag",) if any("archive" in partition for partition in topic["partitions"]) else ()
     print_table(
-        ("partition", "leader", "epoch", "replicas", "isr", *state, *moves, *lag, "earliest", "latest"),
+        ("partition", "leader", "epoch", "replicas", "isr", *state, *moves, *lag, "earliest", "latest", *archive),
         [_partition_row(partition, moves) for partition in topic["partitions"]],
     )
     if "retired_from" in topic:
@@ -213,4 +211,5 @@ def _partition_row(partition: Mapping[str, Any], moves: Sequence[str]) -> list[C
         *([lag_text(row["lag"] for row in partition["replica_lag"])] if "replica_lag" in partition else []),
         partition["earliest_offset"],
         partition["latest_offset"],
+        *([str(ArchiveLag(**partition["archive"]))] if "archive" in partition else []),
     ]

@@ -35,6 +35,9 @@ KEYS = (
         "Listener whose host, security protocol and certificates other brokers use, at the port of "
         "kbroker.inter.broker.listener, and whose addresses responses to brokers have. The default is the only "
         "listener; of several, that of security.inter.broker.protocol."),
+    ConfigKey("kbroker.archive.locations", LIST, (), None, MEDIUM, READ_ONLY,
+        "Only in kbroker. Where archives of topics (kbroker.archive.table) may be: locations and parents of locations, "
+        "such as /srv/archives or s3://bucket. By default any directory, but none with an authorizer."),
     ConfigKey("kbroker.audit.log", STRING, "", None, MEDIUM, READ_ONLY,
         "Only in kbroker. File of the audit log, relative to the data directory; empty for none. Its lines are JSON "
         "objects: who was denied, who changed what, from where."),

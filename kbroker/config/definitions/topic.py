@@ -81,6 +81,16 @@ TOPIC_CONFIGS = config_def((
     _key("index.interval.bytes", INT, 4096, at_least(0), "log.index.interval.bytes",
         "Bytes of log between two entries of the offset index. A smaller value makes lookups faster and indexes "
         "larger."),
+    _key("kbroker.archive.before.delete", BOOLEAN, False, None, "",
+        "Only in kbroker. Whether retention keeps what is not in the archive of the topic yet, also while the archive "
+        "cannot be read. A compacted topic keeps its segments likewise until compaction removes their records."),
+    _key("kbroker.archive.earliest", BOOLEAN, False, None, "",
+        "Only in kbroker. Whether the earliest offset of the topic is that of its archive, so that consumers with "
+        "auto.offset.reset=earliest read all of it; by default it is that of the log."),
+    _key("kbroker.archive.table", STRING, "", None, "",
+        "Only in kbroker. The archive (kbroker archive run) from which the broker serves offsets that the log no "
+        "longer has: LOCATION, or LOCATION#TOPIC if the topic has another name there. A directory is an absolute path "
+        "that all brokers of the topic can read. See kbroker.archive.locations."),
     _key("kbroker.dedup.max.keys", INT, 100_000, between(1, 1_000_000), "",
         "Only in kbroker. The number of idempotency keys that are remembered for each partition. Above it the oldest "
         "ones are forgotten, before the window has passed."),

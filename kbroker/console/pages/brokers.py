@@ -14,19 +14,13 @@ from kbroker.cli.cluster.cluster_state import (
     problem_texts,
     read_cluster,
     read_healing,
+    read_health,
     read_problems,
     running_log_dirs,
 )
 from kbroker.cli.cluster.plan_report import state_text
 from kbroker.cli.cluster.plan_requests import MOVING, PENDING, SKIPPED, PlanDescription, plan_if_known
-from kbroker.cli.common.partitions import (
-    CONDITIONS,
-    NO_REASSIGNMENT,
-    ReplicaChanges,
-    min_isr_by_topic,
-    partition_health,
-    reassignments_if_known,
-)
+from kbroker.cli.common.partitions import CONDITIONS, ReplicaChanges, reassignments_if_known
 from kbroker.cli.doctor.cluster_checks import check_racks, check_replication, compare_configs
 from kbroker.cli.doctor.host import CheckResult, shared_configs
 from kbroker.client.admin import BROKER, TypedResource, describe_cluster, describe_configs_request
@@ -56,18 +50,11 @@ class ClusterHealth(NamedTuple):
     plan: PlanDescription | None
 
 
-def read_health(cluster: ClusterClient) -> ClusterHealth:
+def read_cluster_health(cluster: ClusterClient) -> ClusterHealth:
     described, topics = read_cluster(cluster)
     directories = running_log_dirs(cluster, described)
     moving = reassignments_if_known(cluster)
-    min_isr = min_isr_by_topic(cluster, [topic.name for topic in topics])
-    partitions = {
-        (topic.name, row.partition_index): partition_health(
-            row, min_isr[topic.name], moving.get((topic.name, row.partition_index), NO_REASSIGNMENT).adding
-        )
-        for topic in topics
-        for row in topic.partitions
-    }
+    partitions = read_health(cluster, topics, moving)
     counts, bad = dict.fromkeys(CONDITIONS, 0), []
     for partition, health in partitions.items():
         for condition, is_met in CONDITIONS.items():
@@ -87,7 +74,7 @@ def read_health(cluster: ClusterClient) -> ClusterHealth:
 
 
 async def brokers(request: Request) -> Response:
-    health = await console(request).kafka.cached(read_health)
+    health = await console(request).kafka.cached(read_cluster_health)
     moves = [] if health.plan is None else [
         move for state in (MOVING, PENDING, SKIPPED) for move in health.plan.in_state(state)
     ]  # fmt: skip

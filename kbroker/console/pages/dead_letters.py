@@ -13,9 +13,9 @@ from kbroker.cli.common.deletion import record_bounds
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.values import INT32
 from kbroker.cli.dlq.redrive import DeadLetter, LetterFilter, dead_letter
-from kbroker.client.admin import READ_COMMITTED
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
+from kbroker.client.offsets import READ_COMMITTED
 from kbroker.console.pages.queues import short_text
 from kbroker.console.redrive_job import RedriveJob
 from kbroker.console.rendering import CONFIRMED, console, integer, page, read_form, see_other

@@ -14,9 +14,10 @@ from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.values import count_text, parse_integer
 from kbroker.cli.delayed import CANCEL, DELAY_ENABLE, DELIVER, PAGE_RECORDS, DelayedTopic, WaitingRecord
 from kbroker.cli.records.formats import printable
-from kbroker.client.admin import EARLIEST, LATEST, describe_topics, list_offsets, topic_configs
+from kbroker.client.admin import describe_topics, topic_configs
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.group_descriptions import SHARE
+from kbroker.client.offsets import EARLIEST, LATEST, list_offsets
 from kbroker.client.requests import BrokerError, Partition
 from kbroker.config.queue_configs import DEAD_LETTER_ENABLE, RETRY_GROUP, RETRY_TOPIC, VIEW_FILTER, VIEW_OF
 from kbroker.console.pages.groups import read_groups

@@ -14,9 +14,9 @@ from starlette.routing import Route
 from kbroker.cli.common.errors import usage_error
 from kbroker.cli.common.values import PartitionPosition, parse_position, parse_topic_partitions
 from kbroker.cli.records.formats import printable, to_json
-from kbroker.client.admin import READ_COMMITTED, READ_UNCOMMITTED
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord
+from kbroker.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from kbroker.common import format_address
 from kbroker.console.record_filter import parse_filter, parse_positions, positions_text
 from kbroker.console.rendering import console, integer, page, render

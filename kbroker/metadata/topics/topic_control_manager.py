@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from kbroker.common import KafkaError
+from kbroker.config.alter import validate_topic_overrides
 from kbroker.config.config_def import ConfigResource, ConfigResourceType
 from kbroker.config.queue_configs import VIEW_OF
-from kbroker.config.topic_config import validate_topic_configs
 from kbroker.coordination.interface import Create, Delete, Op, Set, op_bytes
 from kbroker.metadata.control_manager import ControlManager
 from kbroker.metadata.image import PartitionRegistration, WriteHealth
@@ -281,7 +281,7 @@ class TopicControlManager(ControlManager):
             random=self._environment.random,
             default_partitions=config.num_partitions,
             default_replication_factor=config.default_replication_factor,
-            validate_configs=partial(validate_topic_configs, defaults=config.topic_defaults),
+            validate_configs=partial(validate_topic_overrides, config=config),
             cordoned_brokers=frozenset(filter(self._is_cordoned, (*running, *fenced))),
             fenced_brokers=frozenset(fenced),
             stopping_brokers=frozenset(id for id, broker in running.items() if broker.in_controlled_shutdown),

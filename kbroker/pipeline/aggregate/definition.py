@@ -59,6 +59,7 @@ class AggregateDefinition:
     watermark_ms: int = 3_600_000  # a window closes this long after its end
     max_ahead_ms: int = 86_400_000  # records that are further in the future are skipped
     committed_only: bool = False
+    value_format: str = "json"  # or avro, protobuf: values are decoded to JSON
 
     @property
     def needs_json(self) -> bool:
@@ -196,7 +197,7 @@ def _format(value: Any) -> str:
 # Why a record is skipped, with a text for users: "2 records without a value".
 PROBLEMS = {
     "empty": "without a value",
-    "not_json": "not JSON",
+    "not_json": "that could not be decoded",
     "no_time": "without a valid time",
     "ahead": "from the future",
     "not_a_number": "with a value that is not a number",
@@ -234,9 +235,13 @@ def _time(definition: AggregateDefinition) -> str:
     )
 
 
-def source_columns(definition: AggregateDefinition) -> list[str]:
-    """Return the columns of the Kafka source, and the parsed JSON if the definition needs it."""
-    parsed = ["try_parse_json(CAST(value AS STRING)) AS __document"] if definition.needs_json else []
+def source_columns(definition: AggregateDefinition, decode: str | None = None) -> list[str]:
+    """Return the columns of the Kafka source, and the parsed JSON if the definition needs it.
+
+    `decode` is the name of a function that decodes values to JSON, if they are not JSON themselves.
+    """
+    text = "CAST(value AS STRING)" if decode is None else f"{decode}(value)"
+    parsed = [f"try_parse_json({text}) AS __document"] if definition.needs_json else []
     return ["key", "value", "topic", "partition", "offset", "timestamp", *parsed]
 
 
@@ -321,9 +326,9 @@ def _as_json(columns: list[str]) -> str:
     return f"to_json(struct({', '.join(columns)}), map('ignoreNullFields', 'false'))"
 
 
-def parse_records(frame: "DataFrame", definition: AggregateDefinition) -> "DataFrame":
+def parse_records(frame: "DataFrame", definition: AggregateDefinition, decode: str | None = None) -> "DataFrame":
     """Return the records of a Kafka source with `record_columns` and `__problem`."""
-    records = frame.selectExpr(*source_columns(definition)).selectExpr(*record_columns(definition))
+    records = frame.selectExpr(*source_columns(definition, decode)).selectExpr(*record_columns(definition))
     return records.selectExpr("*", problem_column(definition))
 
 

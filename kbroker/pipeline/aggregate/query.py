@@ -28,6 +28,7 @@ from kbroker.pipeline.aggregate.definition import (
     parse_records,
     window_column,
 )
+from kbroker.pipeline.aggregate.value_decoder import ValueDecoder
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.security import kafka_options
@@ -123,7 +124,9 @@ class AggregateQuery:
         definition: AggregateDefinition,
         target: ResultSink,
         checkpoint: str = "",
+        decoder: ValueDecoder | None = None,
     ) -> None:
+        """`decoder` is for values that are not plain JSON."""
         self.definition = check_definition(definition)
         self.target = target
         self.notes: list[str] = []  # for the user, before the start
@@ -140,6 +143,10 @@ class AggregateQuery:
         self._results = open_storage(target.directory) if target.directory else None
         self._checkpoint = open_storage(checkpoint or f"{target.directory}/{result_files.CHECKPOINT}")
         self._merge_error: BaseException | None = None
+        self._decode: str | None = None
+        if decoder is not None:
+            self._decode = "kbroker_decode"
+            self._spark.udf.register(self._decode, decoder.to_json, "string")
         self._claim_targets()
 
     def _claim_targets(self) -> None:
@@ -189,7 +196,7 @@ class AggregateQuery:
         return summary
 
     def _start(self, options: RunOptions) -> "StreamingQuery":
-        records = parse_records(self._source(options).load(), self.definition)
+        records = parse_records(self._source(options).load(), self.definition, self._decode)
         rows = aggregate_windows(observe_problems(records), self.definition)
         if self._results is None:
             writer = rows.selectExpr(*message_columns(self.definition)).writeStream.format("kafka")
@@ -251,7 +258,7 @@ class AggregateQuery:
         }
         frame = self._kafka_source(self._spark.read).option("failOnDataLoss", "false")
         frame = frame.option("startingOffsets", json.dumps(start)).option("endingOffsets", json.dumps(end)).load()
-        valid = parse_records(frame, self.definition).where("__problem IS NULL")
+        valid = parse_records(frame, self.definition, self._decode).where("__problem IS NULL")
         by_window = valid.select("__position", window_column(self.definition))
         closed = by_window.where(f"unix_millis(window.end) <= {preceding['batchWatermarkMs']}")
         return closed.select("__position").distinct().count()

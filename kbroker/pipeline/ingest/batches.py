@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.archive.archive import Archive
 from kbroker.archive.data_files import DataFile
+from kbroker.archive.decoding.decoder import MissingSchema
 from kbroker.archive.offset_ranges import OffsetRange, ranges_of, subtract_ranges
 from kbroker.archive.topic_state import Gap, LeaderEpoch, TopicInfo, TopicState
 from kbroker.common import TopicPartition
@@ -14,13 +15,14 @@ from kbroker.pipeline.cluster_admin import ClusterAdmin, all_partitions
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.ingest.batch_plan import (
     BatchRange,
-    LogOffsets,
+    LogBounds,
     RateLimit,
     TopicsChangedError,
     WrittenOffsets,
     gaps_of,
     lost_ranges,
     max_batch_records,
+    missing_offsets,
     needs_row_search,
     plan_batch,
     require_same_topic,
@@ -29,12 +31,14 @@ from kbroker.pipeline.ingest.batch_plan import (
     require_within,
     resume_offsets,
 )
-from kbroker.pipeline.ingest.cluster_retry import RetryingCluster, StopEvent
+from kbroker.pipeline.ingest.cluster_retry import RetryingCluster, StopEvent, is_overflow
 from kbroker.pipeline.ingest.leader_epochs import last_epochs, read_new_epochs, require_same_logs, with_epochs
+from kbroker.pipeline.ingest.maintenance import Maintenance
 from kbroker.pipeline.ingest.observer import TopicObserver, with_observation
 from kbroker.pipeline.ingest.options import IngestOptions, IngestSummary, Reporter, format_gap
 from kbroker.pipeline.ingest.spark_job import BatchJobs
 from kbroker.pipeline.ingest.topic_tables import TableCommit, TopicTables
+from kbroker.pipeline.ingest.write_task import WrittenFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +50,7 @@ class _Logs(NamedTuple):
     """The topics of a batch and their logs, read after the records."""
 
     topics: Mapping[str, TopicInfo]
-    offsets: LogOffsets
+    offsets: LogBounds
     epochs: Mapping[TopicPartition, Sequence[LeaderEpoch]]  # those that the archive does not have
 
 
@@ -69,11 +73,12 @@ class Batches:
         self._matches = matches
         self._stop = stop
         self._reporter = reporter
-        self._tables = TopicTables(archive)
+        self._tables = TopicTables(archive, options.decode, options.registry_url)
         self._cluster = RetryingCluster(options.bootstrap, options.broker_wait_s, stop, reporter.warn)
         self._jobs = BatchJobs(spark, options, stop)
         self._admin = ClusterAdmin(options.bootstrap)
         self._observer = TopicObserver(self._admin, self._tables, options.observe_interval_s)
+        self._maintenance = Maintenance(self._tables, reporter, stop)
         self._rate_limit = RateLimit(options.rate) if options.rate else None
         self._checked_logs: set[TopicPartition] = set()
         self._last_ends: Mapping[TopicPartition, int] | None = None  # with `once`: where to stop
@@ -89,10 +94,16 @@ class Batches:
         self._checked_logs.clear()
 
     def wait_until(self, time_s: float) -> None:
-        """Wait until this monotonic time, and observe topics meanwhile. Raises RunStopped."""
+        """Wait until this monotonic time; observe topics and maintain tables meanwhile. Raises RunStopped."""
         if self._observer.is_due:
             self.observe()
+        self._maintenance.run(time_s)
         self._stop.wait(max(0.0, time_s - time.monotonic()))
+
+    def finish(self) -> None:
+        """Do at the end of a run what is due."""
+        self.observe(is_last=True)
+        self._maintenance.run(float("inf"))
 
     def observe(self, is_last: bool = False) -> None:
         """Archive topic configs and group offsets. The broker may deny it, which does not affect the records."""
@@ -113,9 +124,11 @@ class Batches:
         self._require_same_logs(states, resume, logs)
         limit = max_batch_records(self._options.max_batch_records, self._options.rate, self._options.interval_s)
         ranges = plan_batch(resume, logs, limit)
+        self.summary.set_lags(missing_offsets(resume, logs))
         if ranges:
             self._wait_for_rate(ranges)
             self._archive(states, ranges)
+            self.summary.set_lags(missing_offsets(resume | {each.tp: each.end for each in ranges}, logs))
         return all(logs.ends[each.tp] == each.end for each in ranges)
 
     def _begin_topics(self, topics: Mapping[str, TopicInfo]) -> dict[str, TopicState]:
@@ -148,13 +161,13 @@ class Batches:
             return self._cluster.call(lambda cluster: cluster.offsets_for_time(partitions, start.time_ms))
         return {}
 
-    def _read_offsets(self, partitions: Sequence[TopicPartition], resume: Mapping[TopicPartition, int]) -> LogOffsets:
+    def _read_offsets(self, partitions: Sequence[TopicPartition], resume: Mapping[TopicPartition, int]) -> LogBounds:
         """Return the offsets of the logs; with `once`, none that are above the ends at the beginning of the run."""
         known = {tp: resume[tp] for tp in partitions if tp in resume}
 
-        def request(cluster: ClusterAdmin) -> LogOffsets:
+        def request(cluster: ClusterAdmin) -> LogBounds:
             starts = cluster.beginning_offsets(partitions)
-            return LogOffsets(starts, cluster.end_offsets(partitions, self._committed_only))
+            return LogBounds(starts, cluster.end_offsets(partitions, self._committed_only))
 
         logs = self._cluster.call_until_valid(request, lambda logs: require_untruncated_logs(known, logs.ends))
         if not self._options.once:
@@ -165,7 +178,7 @@ class Batches:
         return logs._replace(ends={tp: min(end, last[tp]) for tp, end in logs.ends.items() if tp in last})
 
     def _require_same_logs(
-        self, states: Mapping[str, TopicState], resume: Mapping[TopicPartition, int], logs: LogOffsets
+        self, states: Mapping[str, TopicState], resume: Mapping[TopicPartition, int], logs: LogBounds
     ) -> None:
         """Raise PipelineError if a log has diverged from its archive. Each is checked once, and after failures."""
         unchecked = [tp for tp in logs.ends if tp not in self._checked_logs]
@@ -184,10 +197,13 @@ class Batches:
     def _archive(self, states: Mapping[str, TopicState], ranges: Sequence[BatchRange]) -> None:
         start_s = time.monotonic()
         names = sorted({each.tp.topic for each in ranges})
-        written = self._jobs.write(ranges, self._tables.write_targets(names), self._committed_only)
+        written = self._write(ranges)
         files: dict[str, list[DataFile]] = {name: [] for name in names}
+        dead_letters: dict[str, list[DataFile]] = {}
         for result in written:
             files[result.topic] += result.files
+            if result.dead_letters:
+                dead_letters.setdefault(result.topic, []).extend(result.dead_letters)
         offsets = [
             WrittenOffsets(TopicPartition(name, file.partition), file.first, file.last)
             for name, listed in files.items()
@@ -200,12 +216,49 @@ class Batches:
             name: [gap for each in ranges if each.tp.topic == name for gap in gaps_of(each.tp.partition, lost[each.tp])]
             for name in names
         }
+        self._tables.commit_dead_letters(dead_letters)
         self._tables.commit(
             "append",
             [self._commit_of(name, states[name], ranges, lost, gaps[name], files[name], logs) for name in names],
         )
         self.summary.record_bytes += sum(result.record_bytes for result in written)
+        self.summary.add_dead_letters(dead_letters)
         self._report(files, gaps, time.monotonic() - start_s)
+
+    def _write(self, ranges: Sequence[BatchRange]) -> list[WrittenFiles]:
+        """Write the records of a batch.
+
+        Those of topics with schemas that their table does not have are written again when it has them, and those with
+        timestamps that Spark does not hold are read again without Spark.
+        """
+        result: list[WrittenFiles] = []
+        exact: set[str] = set()  # topics
+        while ranges:
+            targets = self._tables.write_targets({each.tp.topic for each in ranges})
+            try:
+                written = self._jobs.write(
+                    [each for each in ranges if each.tp.topic not in exact], targets, self._committed_only
+                )
+            except Exception as error:
+                if not is_overflow(error):
+                    raise
+                written = [WrittenFiles(topic, is_inexact=True) for topic in targets if topic not in exact]
+            written += self._jobs.write_exactly(
+                [each for each in ranges if each.tp.topic in exact], targets, self._committed_only
+            )
+            missing: dict[str, set[MissingSchema]] = {}
+            for files in written:
+                if files.missing:
+                    missing.setdefault(files.topic, set()).update(files.missing)
+            for topic, schemas in missing.items():
+                self._tables.learn_schemas(topic, schemas)
+            inexact = {files.topic for files in written if files.is_inexact}
+            self._tables.require_dead_letters(inexact)
+            exact |= inexact
+            again = inexact | set(missing)
+            result += [files for files in written if files.topic not in again]
+            ranges = [each for each in ranges if each.tp.topic in again]
+        return result
 
     def _commit_of(
         self,
@@ -247,7 +300,7 @@ class Batches:
                 deleted = ", ".join(sorted(set(names) - set(topics)))
                 raise TopicsChangedError(f"topics were deleted while they were archived: {deleted}")
             ends = cluster.end_offsets(partitions, self._committed_only)
-            offsets = LogOffsets(cluster.beginning_offsets(partitions), ends)
+            offsets = LogBounds(cluster.beginning_offsets(partitions), ends)
             return _Logs(topics, offsets, read_new_epochs(cluster, ranges, known))
 
         read_ends = {each.tp: each.end for each in ranges}

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from kbroker.archive.decoding.registry import RegistryError
 from kbroker.pipeline.cluster_admin import BrokerUnavailableError, ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
 
@@ -49,11 +50,16 @@ _PERMANENT = re.compile(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether the error, or one of its causes, shows that brokers were unavailable or changing."""
+    """Return whether the error, or one of its causes, shows that a server was unavailable or changing."""
     texts = list(_texts(error))
     if any(_PERMANENT.search(text) for text in texts):
         return False
-    return isinstance(error, BrokerUnavailableError) or any(_TRANSIENT.search(text) for text in texts)
+    return isinstance(error, BrokerUnavailableError | RegistryError) or any(_TRANSIENT.search(text) for text in texts)
+
+
+def is_overflow(error: BaseException) -> bool:
+    """Return whether a job failed because of a timestamp that Spark cannot hold in microseconds."""
+    return any("long overflow" in text for text in _texts(error))
 
 
 def _texts(error: BaseException | None) -> Iterator[str]:

@@ -1,11 +1,14 @@
 """The options of an ingest, and what it reports."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from kbroker.archive.catalogs import SQLITE
 from kbroker.archive.data_files import MAX_FILE_BYTES, DataFile
+from kbroker.archive.decoding.settings import DecodeSettings
 from kbroker.archive.topic_state import Gap
 from kbroker.pipeline.errors import PipelineError
 
@@ -58,7 +61,11 @@ class IngestOptions:
     broker_wait_s: float = 300.0
     observe_interval_s: float = OBSERVE_INTERVAL_S  # between reads of topic configs and group offsets
     period: str | None = None  # of which a file has the records: day (the default), hour; None: that of the archive
+    catalog: str = SQLITE  # of a new archive in a local directory
     max_file_bytes: int = MAX_FILE_BYTES  # before compression
+    decode: DecodeSettings | None = None  # None: the settings of each table
+    metrics: tuple[str, int] | None = None  # the address at which Prometheus reads them
+    registry_url: str = ""  # with the credentials that `decode` does not have
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,13 @@ class Reporter:
 
     progress: Callable[[str], None]
     warn: Callable[[str], None]
+
+
+class TopicLag(NamedTuple):
+    """What the archive of a topic lacks."""
+
+    records: int  # offsets
+    complete_s: float  # when it last lacked nothing, or the run began; seconds since the epoch
 
 
 @dataclass
@@ -79,12 +93,29 @@ class IngestSummary:
     records: dict[str, int] = field(default_factory=dict)  # by topic
     record_bytes: int = 0  # of keys and values
     gaps: dict[str, list[Gap]] = field(default_factory=dict)  # by topic
+    dead_letters: dict[str, int] = field(default_factory=dict)  # by topic
+    errors: int = 0  # batches that were repeated
+    commits_s: dict[str, float] = field(default_factory=dict)  # by topic, the time of the last commit of records
+    lags: dict[str, TopicLag] = field(default_factory=dict)
+    begin_s: float = field(default_factory=time.time)
+
+    def set_lags(self, missing: Mapping[str, int]) -> None:
+        """Set how many offsets of each topic are not archived."""
+        now_s = time.time()
+        for topic, records in missing.items():
+            before = self.lags.get(topic, TopicLag(0, self.begin_s))
+            self.lags[topic] = TopicLag(records, before.complete_s if records else now_s)
 
     def add_files(self, topic: str, files: Sequence[DataFile]) -> None:
         self.files += len(files)
         self.file_bytes += sum(file.size for file in files)
         if files:
             self.records[topic] = self.records.get(topic, 0) + sum(file.rows for file in files)
+            self.commits_s[topic] = time.time()
+
+    def add_dead_letters(self, files: Mapping[str, Sequence[DataFile]]) -> None:
+        for topic, added in files.items():
+            self.dead_letters[topic] = self.dead_letters.get(topic, 0) + sum(file.rows for file in added)
 
 
 def format_gap(topic: str, gap: Gap) -> str:

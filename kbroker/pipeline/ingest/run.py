@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbroker.archive.archive import Archive
-from kbroker.archive.catalogs import DATABASE, create_archive
+from kbroker.archive.catalogs import DATABASE, TOPICS, create_archive
 from kbroker.archive.errors import ArchiveError
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.ingest.batch_plan import TopicsChangedError
 from kbroker.pipeline.ingest.batches import Batches, subscribed_topics
 from kbroker.pipeline.ingest.cluster_retry import FIRST_PAUSE_S, MAX_PAUSE_S, RunStopped, StopEvent, is_transient
+from kbroker.pipeline.ingest.metrics import serve_metrics
 from kbroker.pipeline.ingest.options import IngestOptions, IngestSummary, Reporter
 from kbroker.pipeline.ingest.spark_job import compile_pattern
 from kbroker.pipeline.spark.error_text import error_text, is_spark_error
@@ -39,9 +40,10 @@ def archive_topics(
         subscribed_topics(admin, options, matches)  # fails before a directory is created
     batches = Batches(spark, open_for_writing(location, options), options, matches, stop, reporter)
     try:
-        with suppress(RunStopped):
-            _run_batches(batches, options, stop, reporter)
-        batches.observe(is_last=True)
+        with serve_metrics(batches.summary, options.metrics):
+            with suppress(RunStopped):
+                _run_batches(batches, options, stop, reporter)
+            batches.finish()
     except Exception as error:
         # Ctrl-C also ends Spark's JVM. The interrupted batch is repeated by the next run.
         if not (stop.count and (is_spark_error(error) or isinstance(error, ConnectionError))):
@@ -56,7 +58,7 @@ def open_for_writing(location: str, options: IngestOptions) -> Archive:
     if "://" not in location and not location.startswith("catalog:"):
         _require_archive_or_empty(Path(location))
     settings = {"committed_only": options.committed_only, "period": options.period or "day"}
-    archive = create_archive(location, settings)
+    archive = create_archive(location, settings, options.catalog)
     if archive.settings.committed_only != options.committed_only:
         created, do = ("with", "add") if archive.settings.committed_only else ("without", "omit")
         raise PipelineError(
@@ -68,7 +70,7 @@ def open_for_writing(location: str, options: IngestOptions) -> Archive:
 
 
 def _require_archive_or_empty(directory: Path) -> None:
-    if not directory.is_dir() or (directory / DATABASE).exists():
+    if not directory.is_dir() or (directory / DATABASE).exists() or (directory / f"{TOPICS}.json").exists():
         return
     others = sorted(path.name for path in directory.iterdir() if path.name != "lost+found")
     if "_manifest" in others:
@@ -92,6 +94,7 @@ def _run_batches(batches: Batches, options: IngestOptions, stop: StopEvent, repo
                 if is_spark_error(error):
                     raise PipelineError(_message(error)) from error
                 raise
+            batches.summary.errors += 1
             reporter.warn(f"repeating the batch: {_message(error)}")
             batches.forget()
             stop.wait(pause_s)

@@ -7,13 +7,26 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kbroker.archive.data_files import WriteTarget
 from kbroker.common import TopicPartition
-from kbroker.pipeline.cluster_admin import BrokerUnavailableError, require_reachable
+from kbroker.pipeline.cluster_admin import (
+    BrokerUnavailableError,
+    as_pipeline_errors,
+    cluster_client,
+    require_reachable,
+)
 from kbroker.pipeline.ingest.batch_plan import BatchRange
 from kbroker.pipeline.ingest.cluster_retry import RunStopped, StopEvent
+from kbroker.pipeline.ingest.exact_reading import read_exactly
 from kbroker.pipeline.ingest.options import IngestOptions
-from kbroker.pipeline.ingest.write_task import COLUMNS, RESULT_SCHEMA, WrittenFiles, read_result, write_files
+from kbroker.pipeline.ingest.write_task import (
+    COLUMNS,
+    RESULT_SCHEMA,
+    TopicTarget,
+    TopicWriter,
+    WrittenFiles,
+    read_result,
+    write_files,
+)
 from kbroker.pipeline.security import kafka_options
 
 if TYPE_CHECKING:
@@ -49,7 +62,7 @@ class BatchJobs:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def write(
-        self, ranges: Iterable[BatchRange], targets: Mapping[str, WriteTarget], committed_only: bool
+        self, ranges: Iterable[BatchRange], targets: Mapping[str, TopicTarget], committed_only: bool
     ) -> list[WrittenFiles]:
         """Write the records of these offsets that the logs still have, and return the files.
 
@@ -66,6 +79,30 @@ class BatchJobs:
             self._session.sparkContext.setJobGroup(JOB_GROUP, "reads records and writes files", interruptOnCancel=True)
             frame = self._session.read.format("kafka").options(**options).load().select(*COLUMNS)
             return [read_result(*row) for row in frame.mapInArrow(task, RESULT_SCHEMA).collect()]
+
+        return self._watch(self._thread.submit(run))
+
+    def write_exactly(
+        self, ranges: Iterable[BatchRange], targets: Mapping[str, TopicTarget], committed_only: bool
+    ) -> list[WrittenFiles]:
+        """Like `write`, for records that Spark does not read exactly; without Spark, on this machine."""
+        ranges = list(ranges)
+        if not ranges:
+            return []
+        options = self._options
+
+        @as_pipeline_errors
+        def run() -> list[WrittenFiles]:
+            writers: dict[str, TopicWriter] = {}
+            with cluster_client(options.bootstrap) as cluster:
+                for planned in ranges:
+                    topic = planned.tp.topic
+                    if topic not in writers:
+                        writers[topic] = TopicWriter(topic, targets[topic], options.max_file_bytes)
+                    for rows, dead in read_exactly(cluster, planned, committed_only, time.time_ns() // 1_000_000):
+                        writers[topic].add(rows)
+                        writers[topic].add_dead_letters(dead)
+            return [writer.close() for writer in writers.values()]
 
         return self._watch(self._thread.submit(run))
 

@@ -1,15 +1,20 @@
 """The tables of the topics of a run, their states, and commits to them, while other processes may change them, too."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import pyarrow.parquet as pq
 
 from kbroker.archive.archive import Archive, ArchiveTable, ConflictError
-from kbroker.archive.data_files import DataFile, WriteTarget
+from kbroker.archive.data_files import DataFile
+from kbroker.archive.decoding.dead_letters import create_dead_letters, with_dead_letters
+from kbroker.archive.decoding.decoder import MissingSchema
+from kbroker.archive.decoding.settings import DecodeSettings
+from kbroker.archive.decoding.topic_decoding import TopicDecoding
 from kbroker.archive.topic_state import TopicState
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.ingest.write_task import DeadLetterTarget, TopicTarget
 
 ATTEMPTS = 100
 # A commit writes small files and waits for the disk, or for an object store.
@@ -30,9 +35,14 @@ class TableCommit(NamedTuple):
 class TopicTables:
     """The tables that a run has read or created. Used by one thread."""
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, archive: Archive, decode: DecodeSettings | None = None, registry_url: str = "") -> None:
+        """`decode` replaces the settings of each table. `registry_url` has the credentials for the registry."""
         self.archive = archive
+        self._decode = decode
+        self._registry_url = registry_url
         self._tables: dict[str, ArchiveTable] = {}
+        self._decodings: dict[str, TopicDecoding] = {}  # of the topics that are decoded
+        self._dead_letters: dict[str, ArchiveTable] = {}  # of the topics that may have some
 
     def load(self, topics: Iterable[str]) -> dict[str, TopicState]:
         """Return the states of these topics. Creates the tables that do not exist.
@@ -52,7 +62,14 @@ class TopicTables:
                 for name, table in zip(new, pool.map(open_table, new), strict=True):
                     _require_unchanged(table)
                     self._tables[name] = table
+                    self._load_decoding(name, table)
         return {name: self._tables[name].state for name in names}
+
+    def _load_decoding(self, name: str, table: ArchiveTable) -> None:
+        decoding = TopicDecoding(table, self._decode, self._registry_url)
+        if decoding.settings.decodings:
+            self._decodings[name] = decoding
+            self._dead_letters[name] = create_dead_letters(self.archive, name)
 
     def tables(self) -> list[ArchiveTable]:
         return list(self._tables.values())
@@ -60,9 +77,38 @@ class TopicTables:
     def forget(self) -> None:
         """Read all states again before the next use."""
         self._tables.clear()
+        self._decodings.clear()
+        self._dead_letters.clear()
 
-    def write_targets(self, topics: Iterable[str]) -> dict[str, WriteTarget]:
-        return {name: self._tables[name].write_target() for name in topics}
+    def write_targets(self, topics: Iterable[str]) -> dict[str, TopicTarget]:
+        return {name: self._write_target(name) for name in topics}
+
+    def _write_target(self, name: str) -> TopicTarget:
+        decoding, dead = self._decodings.get(name), self._dead_letters.get(name)
+        return TopicTarget(
+            self._tables[name].write_target(),
+            None if decoding is None else decoding.task(),
+            None if dead is None else DeadLetterTarget(dead.write_target(), dead.state.resume_offsets()),
+        )
+
+    def require_dead_letters(self, topics: Iterable[str]) -> None:
+        """Let the write targets of these topics have a table of dead letters, although they need not be decoded."""
+        for name in topics:
+            if name not in self._dead_letters:
+                self._dead_letters[name] = create_dead_letters(self.archive, name)
+
+    def learn_schemas(self, topic: str, missing: Iterable[MissingSchema]) -> None:
+        """Change the decoded columns of a table for schemas that its records have. Raises ArchiveError."""
+        self._decodings[topic].learn(missing)
+
+    def commit_dead_letters(self, files: Mapping[str, Sequence[DataFile]]) -> None:
+        """Add files to the tables of dead letters. Do this before the commits that cover their offsets.
+
+        If those fail, the records are read again, and become dead letters once.
+        """
+        for topic, added in files.items():
+            table = self._dead_letters[topic]
+            table.commit("append", with_dead_letters(table.state, added), added)
 
     def read_offsets(self, topic: str, files: Iterable[DataFile]) -> list[int]:
         """Return the offsets in files of a topic that are not committed yet, sorted."""

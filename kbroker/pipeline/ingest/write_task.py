@@ -1,59 +1,116 @@
-"""What a Spark task does with the records of a batch: writes them as data files of the topic's table.
+"""What a Spark task does with the records of a batch: decodes them, and writes them as data files of the topic's table.
 
 The files become part of the table when the driver commits them. Those of a task that fails, or runs twice, do not.
 """
 
 import pickle
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kbroker.archive.data_files import DataFile, FileWriter, WriteTarget
+from kbroker.archive.decoding.dead_letters import only_new
+from kbroker.archive.decoding.decoder import Decoder, DecodeTask, MissingSchema
+from kbroker.pipeline.ingest.exact_reading import is_inexact
 
 # Rows of Spark's small Arrow batches are collected up to this size before they are divided by day.
 CHUNK_BYTES = 8 << 20
-RESULT_SCHEMA = "topic string, files binary, record_bytes bigint"
+RESULT_SCHEMA = "written binary"
 # The columns that a task gets; those of the table without the topic.
 COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
 
 
-class WrittenFiles(NamedTuple):
+@dataclass(frozen=True)
+class DeadLetterTarget:
+    """Where the dead letters of a topic are written."""
+
+    table: WriteTarget
+    resume: Mapping[int, int]  # by partition, the offset below which dead letters are written already
+
+
+@dataclass(frozen=True)
+class TopicTarget:
+    """Where and how the records of a topic are written."""
+
+    table: WriteTarget
+    decode: DecodeTask | None = None
+    dead_letters: DeadLetterTarget | None = None  # of records that are not decoded, or not read exactly
+
+
+@dataclass
+class WrittenFiles:
     """What a task has written for one topic."""
 
     topic: str
-    files: list[DataFile]
-    record_bytes: int  # of keys and values
+    files: list[DataFile] = field(default_factory=list)
+    dead_letters: list[DataFile] = field(default_factory=list)
+    record_bytes: int = 0  # of keys and values
+    # If there are any, the records must be written again when the table has these schemas.
+    missing: set[MissingSchema] = field(default_factory=set)
+    is_inexact: bool = False  # if so, the records must be read again by exact_reading
 
 
 def write_files(
-    batches: Iterator[pa.RecordBatch], targets: Mapping[str, WriteTarget], max_file_bytes: int
+    batches: Iterator[pa.RecordBatch], targets: Mapping[str, TopicTarget], max_file_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     """Write rows with the columns COLUMNS. A function for Spark's `mapInArrow`; yields RESULT_SCHEMA.
 
     A task reads one partition of one topic.
     """
-    writers: dict[str, FileWriter] = {}
-    record_bytes: dict[str, int] = {}
+    writers: dict[str, TopicWriter] = {}
     for topic, rows in _chunks(batches):
         if topic not in writers:
-            writers[topic] = FileWriter(targets[topic], max_file_bytes)
+            writers[topic] = TopicWriter(topic, targets[topic], max_file_bytes)
+        if is_inexact(rows):
+            writers[topic].written.is_inexact = True
+            break
         writers[topic].add(rows)
-        record_bytes[topic] = record_bytes.get(topic, 0) + _record_bytes(rows)
-    for topic, writer in writers.items():
-        yield pa.record_batch(
-            {
-                "topic": pa.array([topic]),
-                "files": pa.array([pickle.dumps(writer.close())], pa.binary()),
-                "record_bytes": pa.array([record_bytes[topic]], pa.int64()),
-            }
-        )
+    results = [pickle.dumps(writer.close()) for writer in writers.values()]
+    yield pa.record_batch({"written": pa.array(results, pa.binary())})
 
 
-def read_result(topic: str, files: bytes, record_bytes: int) -> WrittenFiles:
+def read_result(written: bytes) -> WrittenFiles:
     """Return what a row of a task's result says."""
-    return WrittenFiles(topic, pickle.loads(bytes(files)), record_bytes)
+    result: WrittenFiles = pickle.loads(bytes(written))
+    return result
+
+
+class TopicWriter:
+    """Writes the records of one topic."""
+
+    def __init__(self, topic: str, target: TopicTarget, max_file_bytes: int) -> None:
+        self.written = WrittenFiles(topic)
+        self._rows = FileWriter(target.table, max_file_bytes)
+        self._decoder = None if target.decode is None else Decoder(target.decode)
+        self._dead_letters = None
+        if target.dead_letters is not None:
+            self._dead_letters = FileWriter(target.dead_letters.table, max_file_bytes)
+            self._resume = target.dead_letters.resume
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self.written.record_bytes += _record_bytes(rows)
+        if self._decoder is not None:
+            decoded = self._decoder.decode(rows, time.time_ns() // 1_000_000)
+            self.written.missing |= decoded.missing
+            if self.written.missing:
+                return
+            rows = decoded.rows
+            if decoded.dead is not None:
+                self.add_dead_letters(decoded.dead)
+        self._rows.add(rows)
+
+    def add_dead_letters(self, rows: pa.RecordBatch) -> None:
+        assert self._dead_letters is not None
+        self._dead_letters.add(only_new(rows, self._resume))
+
+    def close(self) -> WrittenFiles:
+        if not self.written.missing and not self.written.is_inexact:
+            self.written.files = self._rows.close()
+            self.written.dead_letters = [] if self._dead_letters is None else self._dead_letters.close()
+        return self.written
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:

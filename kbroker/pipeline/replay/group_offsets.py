@@ -7,12 +7,12 @@ gets records of its source partitions. A position is a record's index among the 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker.client.admin import LATEST, list_offsets
+from kbroker.archive.topic_state import GroupOffsets
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.group_descriptions import describe_group
+from kbroker.client.offsets import LATEST, list_offsets
 from kbroker.client.requests import check
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.manifest import GroupOffsets
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay.batch_encoder import sequence_at
 from kbroker.pipeline.replay.producer import BatchSpan, TargetStart, position_after_sequence, producer_batches
@@ -48,19 +48,17 @@ class ReplayedSpan(NamedTuple):
     record_count: int
 
 
-def select_committed(archived: GroupOffsets, groups: Sequence[str], topics: Iterable[str]) -> list[CommittedOffset]:
-    """Return the archived offsets of some groups, or of ALL_GROUPS, in these topics.
+def select_committed(archived: Mapping[str, GroupOffsets], groups: Sequence[str]) -> list[CommittedOffset]:
+    """Return the offsets of some groups, or of ALL_GROUPS, of those that are archived with each topic.
 
     Raises PipelineError for a named group without any.
     """
-    topics = list(topics)
     selected = []
-    for group in sorted(archived) if ALL_GROUPS in groups else groups:
-        by_topic = archived.get(group, {})
+    for group in sorted(set().union(*archived.values())) if ALL_GROUPS in groups else groups:
         offsets = [
-            CommittedOffset(group, TopicPartition(topic, int(partition)), offset)
-            for topic in topics
-            for partition, offset in sorted(by_topic.get(topic, {}).items())
+            CommittedOffset(group, TopicPartition(topic, partition), offset)
+            for topic, by_group in archived.items()
+            for partition, offset in sorted(by_group.get(group, {}).items())
         ]
         if not offsets and ALL_GROUPS not in groups:
             raise PipelineError(f"the archive has no offsets of group {group} in these topics")

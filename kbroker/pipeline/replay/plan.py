@@ -8,8 +8,9 @@ import hashlib
 import json
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
+from kbroker.archive.storage.storage import Storage
 from kbroker.archive.typed_json import read_json
 from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
@@ -17,7 +18,6 @@ from kbroker.pipeline.replay.group_offsets import CommittedOffset
 from kbroker.pipeline.replay.producer import TargetStart
 from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.replay.selection import EndOffsets, Selection
-from kbroker.pipeline.storage.storage import Storage
 
 DIRECTORY = "_replays"
 VERSION = 1
@@ -54,17 +54,18 @@ class ReplayPlan:
     id: str
     created_ms: int
     archive: str  # the archive's id
-    state: int  # the archive's latest commit when the replay was planned
     request: ReplayRequest
     limits: EndOffsets  # where each partition of the archive ended
     cluster: str  # the id of the target cluster
     targets: Mapping[str, TargetTopic]
     by_time: bool  # records of several source partitions meet in a target, and are ordered by time
-    size: int  # bytes of keys and values
     producer_id: int
     producer_epoch: int
     committed: tuple[CommittedOffset, ...]  # of the groups that are not restored yet
     done_ms: int | None = None
+    commits: Mapping[str, int] = field(default_factory=dict)  # of each topic's table when the replay was planned
+    # topic to offsets below the limits that were in gaps: if there are more, records were deleted from the archive
+    missing: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def path(self) -> str:

@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kbroker.client.admin import BROKER, EARLIEST, LATEST, TOPIC, TypedResource, describe_configs, list_offsets
+from kbroker.archive.archive import Archive
+from kbroker.archive.storage.storage import Storage
+from kbroker.archive.topic_state import TopicInfo
+from kbroker.client.admin import BROKER, TOPIC, TypedResource, describe_configs
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.offsets import EARLIEST, LATEST, list_offsets
 from kbroker.client.requests import BrokerError
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.manifest import ArchiveState
 from kbroker.pipeline.cluster_admin import as_pipeline_errors
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.replay.archived_rows import ReplayedTopic, read_topics
 from kbroker.pipeline.replay.group_offsets import CommittedOffset, GroupPosition, require_no_members, select_committed
 from kbroker.pipeline.replay.plan import ReplayRequest
 from kbroker.pipeline.replay.producer import TargetStart
@@ -24,11 +27,11 @@ from kbroker.pipeline.replay.selection import (
     EndOffsets,
     RecordTotals,
     SelectedRecords,
+    Selection,
     archived_ends,
     check_regex,
     is_fully_selected,
     matching_files,
-    matching_parts,
 )
 from protocol.errors import ErrorCode
 
@@ -63,6 +66,7 @@ class ReplayContext:
 
     spark: "SparkSession"
     archive: Archive
+    storage: Storage  # of the plans
     cluster: ClusterClient
     bootstrap: str
     notify: Callable[[str], None]  # called with messages for the user
@@ -96,40 +100,39 @@ def prepare_replay(context: ReplayContext, request: ReplayRequest, configs: Mapp
 
     Raises PipelineError for anything that prevents the replay.
     """
-    cluster, selection, state = context.cluster, request.selection, context.archive.state()
+    cluster, selection = context.cluster, request.selection
     if selection.key_regex is not None:
         check_regex(context.spark, selection.key_regex)
-    end_offsets = archived_ends(state, selection.topics)
-    sources = _source_partitions(context, state, request, end_offsets)
-    topics = _target_topics(cluster, state, request, sources, configs)
+    archived = read_topics(context.archive, selection.topics)
+    end_offsets = archived_ends(archived)
+    sources = _source_partitions(archived, selection, end_offsets)
+    infos = {name: each.state.topic for name, each in archived.items() if each.state.topic is not None}
+    topics = _target_topics(cluster, infos, request, sources, configs)
     new_topics = {name: topic for name, topic in topics.items() if not topic.topic_id}
     effective_configs = _effective_configs(cluster, topics)
     partitions = {name: topics[name].partitions for name in request.names.values()}
     routing = Routing(request.names, partitions, request.by_key)
     routing.check(sources)
     by_time = routing.merges(sources)
-    records = SelectedRecords(context.spark, context.archive, state, selection, end_offsets, routing, by_time)
+    records = SelectedRecords(context.spark, archived, selection, end_offsets, routing, by_time)
     records.require_files()
-    totals = _totals_from_manifest(records) or records.totals()
+    totals = _totals_from_metadata(records) or records.totals()
     if not totals:
         raise PipelineError("no record of the archive matches the selection")
-    warnings = _check_topic_configs(effective_configs, totals)
+    warnings = [
+        f"another program has changed the table of topic {name} ({each.foreign_change}), so it may have other records "
+        f"than the topic had"
+        for name, each in archived.items()
+        if each.foreign_change
+    ]
+    warnings += _check_topic_configs(effective_configs, totals)
     starts = read_starts(cluster, [target for target in routing.targets if target.topic not in new_topics])
     if not request.append:
         require_empty(starts)
-    committed = tuple(select_committed(state.groups, request.groups, selection.topics)) if request.groups else ()
+    groups = {name: each.state.groups for name, each in archived.items()}
+    committed = tuple(select_committed(groups, request.groups)) if request.groups else ()
     require_no_members(cluster, sorted({request.group_prefix + offset.group for offset in committed}))
     return PreparedReplay(request, records, totals, new_topics, starts, tuple(warnings), committed)
-
-
-def require_topics(archive: Archive, topics: Iterable[str]) -> None:
-    """Raise PipelineError for a topic that is not in the archive."""
-    state = archive.state()
-    archived = {*state.topics, *(partition.topic for partition in state.covered)}
-    for topic in topics:
-        if topic not in archived:
-            contents = f"it has {', '.join(sorted(archived))}" if archived else "it is empty"
-            raise PipelineError(f"{archive.storage.root}: the archive has no topic {topic}; {contents}")
 
 
 def require_empty(starts: Mapping[TopicPartition, TargetStart]) -> None:
@@ -143,15 +146,11 @@ def require_empty(starts: Mapping[TopicPartition, TargetStart]) -> None:
 
 
 def _source_partitions(
-    context: ReplayContext, state: ArchiveState, request: ReplayRequest, end_offsets: EndOffsets
+    archived: Mapping[str, ReplayedTopic], selection: Selection, end_offsets: EndOffsets
 ) -> list[TopicPartition]:
-    """Return the partitions that can have selected records, according to the manifest."""
-    require_topics(context.archive, request.selection.topics)
-    sources = {
-        TopicPartition(file.topic, part.partition)
-        for file in matching_files(state, request.selection, end_offsets)
-        for part in matching_parts(file, request.selection, end_offsets)
-    }
+    """Return the partitions that can have selected records, according to the metadata of files."""
+    files = matching_files(archived, selection, end_offsets)
+    sources = {TopicPartition(topic, file.partition) for topic, of_topic in files.items() for file in of_topic}
     if not sources:
         raise PipelineError("no partition of the archive has records that match the selection")
     return sorted(sources)
@@ -159,7 +158,7 @@ def _source_partitions(
 
 def _target_topics(
     cluster: ClusterClient,
-    state: ArchiveState,
+    archived: Mapping[str, TopicInfo],
     request: ReplayRequest,
     sources: list[TopicPartition],
     configs: Mapping[str, str],
@@ -170,7 +169,7 @@ def _target_topics(
         if topic is None:
             source_topics = [source for source, target in request.names.items() if target == name]
             numbers = [source.partition for source in sources if source.topic in source_topics]
-            topic = new_topic(state, source_topics, max(numbers, default=0) + 1, configs)
+            topic = new_topic(archived, source_topics, max(numbers, default=0) + 1, configs)
         elif configs:
             raise PipelineError(f"topic {name} exists: --config is for topics that the replay creates")
         topics[name] = topic
@@ -183,24 +182,20 @@ def _effective_configs(cluster: ClusterClient, topics: Mapping[str, ReplayTarget
     return {name: topic.configs if topic.topic_id else {**defaults, **topic.configs} for name, topic in topics.items()}
 
 
-def _totals_from_manifest(records: SelectedRecords) -> dict[TopicPartition, RecordTotals] | None:
+def _totals_from_metadata(records: SelectedRecords) -> dict[TopicPartition, RecordTotals] | None:
     """Return the totals of each target; None if they cannot be computed without reading records."""
     if records.routing.by_key or records.selection.reads_records:
         return None
     targets = records.routing.targets
     by_target: dict[TopicPartition, RecordTotals] = {}
-    for file in records.files():
-        for part in matching_parts(file, records.selection, records.end_offsets):
-            if not is_fully_selected(part, records.selection, records.end_offsets[file.topic][part.partition]):
+    for topic, files in records.files().items():
+        for file in files:
+            if not is_fully_selected(file, records.selection, records.end_offsets[topic][file.partition]):
                 return None
-            target = targets[records.routing.targets_of(TopicPartition(file.topic, part.partition))[0]]
-            known = by_target.get(target, RecordTotals(0, 0, part.from_ms, part.to_ms))
-            by_target[target] = RecordTotals(
-                known.rows + part.rows,
-                known.size + part.bytes,
-                min(known.from_ms, part.from_ms),
-                max(known.to_ms, part.to_ms),
-            )
+            target = targets[records.routing.targets_of(TopicPartition(topic, file.partition))[0]]
+            known = by_target.get(target, RecordTotals(0, file.from_ms, file.to_ms))
+            from_ms, to_ms = min(known.from_ms, file.from_ms), max(known.to_ms, file.to_ms)
+            by_target[target] = RecordTotals(known.rows + file.rows, from_ms, to_ms)
     return dict(sorted(by_target.items()))
 
 
@@ -263,15 +258,15 @@ def _describe_configs(
 
 
 def new_topic(
-    state: ArchiveState, sources: Iterable[str], min_partitions: int, configs: Mapping[str, str]
+    archived: Mapping[str, TopicInfo], sources: Iterable[str], min_partitions: int, configs: Mapping[str, str]
 ) -> ReplayTarget:
     """Return a topic like the archived topics that are replayed into it; `configs` override theirs.
 
     It always has CreateTime, because records must keep their timestamps.
     """
-    archived = [state.topics[source] for source in sources if source in state.topics]
-    archived_configs = dict(archived[0].configs) if len(archived) == 1 else {}
-    partitions = max([min_partitions, *(topic.partitions for topic in archived)])
+    infos = [archived[source] for source in sources if source in archived]
+    archived_configs = dict(infos[0].configs) if len(infos) == 1 else {}
+    partitions = max([min_partitions, *(info.partitions for info in infos)])
     return ReplayTarget(partitions, {**archived_configs, TIMESTAMP_TYPE: "CreateTime", **configs})
 
 

@@ -17,9 +17,9 @@ from functools import partial
 from time import monotonic, sleep
 from typing import NamedTuple
 
-from kbroker.client.admin import EARLIEST, LATEST, list_offsets_request
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.connection import BrokerConnection
+from kbroker.client.offsets import EARLIEST, LATEST, list_offsets_request
 from kbroker.client.requests import BrokerError, check
 from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from kbroker.client.admin import LATEST, list_offsets
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.offsets import LATEST, list_offsets
 from kbroker.client.requests import BrokerError, check
 from kbroker.client.security import current_security
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.manifest import ArchiveState
 from kbroker.pipeline.cluster_admin import ClusterAdmin, as_pipeline_errors, cluster_client
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.replay.archived_rows import ReplayedTopic, read_topics
 from kbroker.pipeline.replay.batch_encoder import BATCH_OVERHEAD, ProducerSettings, parse_codec
 from kbroker.pipeline.replay.group_offsets import offsets_to_commit, require_no_members
 from kbroker.pipeline.replay.plan import (
@@ -35,7 +35,7 @@ from kbroker.pipeline.replay.preparation import (
     require_empty,
 )
 from kbroker.pipeline.replay.producer import ReplayProducer
-from kbroker.pipeline.replay.selection import SelectedRecords
+from kbroker.pipeline.replay.selection import EndOffsets, SelectedRecords
 from kbroker.pipeline.replay.sending import BATCH_BYTES, SendSettings, SpeedLimit, send_records
 from protocol.messages.k22_transactions import InitProducerIdRequest, InitProducerIdResponse
 
@@ -65,7 +65,7 @@ def create_plan(context: ReplayContext, prepared: PreparedReplay, new: bool = Fa
 
     Returns the plan of an unfinished replay of the same request if there is one, unless `new`.
     """
-    storage, cluster = context.archive.storage, context.cluster
+    storage, cluster = context.storage, context.cluster
     if not new:
         unfinished = find_unfinished(storage, prepared.request, cluster.cluster_id())
         if unfinished is not None:
@@ -80,17 +80,17 @@ def create_plan(context: ReplayContext, prepared: PreparedReplay, new: bool = Fa
     plan = ReplayPlan(
         id=new_id() if new else derive_id(cluster.cluster_id(), targets),
         created_ms=time.time_ns() // 1_000_000,
-        archive=_archive_id(prepared.records.state),
-        state=prepared.records.state.commit_number,
+        archive=context.archive.settings.id,
         request=prepared.request,
         limits=prepared.records.end_offsets,
         cluster=cluster.cluster_id(),
         targets=targets,
         by_time=prepared.records.by_time,
-        size=sum(totals.size for totals in prepared.totals.values()),
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         committed=prepared.committed,
+        commits={topic: archived.state.commit for topic, archived in prepared.records.topics.items()},
+        missing=_missing_offsets(prepared.records.topics, prepared.records.end_offsets),
     )
     if not prepared.request.append:
         require_empty(plan.starts())
@@ -153,18 +153,17 @@ def execute_plan(
     if plan.done_ms is not None:
         context.notify(f"replay {plan.id} is already finished: nothing is sent or committed")
         return ReplaySummary(plan, 0, time.monotonic() - began_at)
-    state = context.archive.state()
-    _require_same_targets(context, plan, state)
-    records = SelectedRecords(
-        context.spark, context.archive, state, plan.request.selection, plan.limits, plan.routing, plan.by_time
-    )
+    topics = read_topics(context.archive, plan.request.selection.topics)
+    _require_same_source(context, plan, topics)
+    _require_same_targets(context, plan)
+    records = SelectedRecords(context.spark, topics, plan.request.selection, plan.limits, plan.routing, plan.by_time)
     counts = plan.counts()
     settings = _send_settings(context, plan)
     require_no_members(context.cluster, plan.remaining_groups)
     records.require_files()
     sent_before = _read_positions(context, plan, settings)
     with _progress_reports(context, plan, on_progress):
-        sent_now = send_records(records, settings, counts, sent_before, limit, plan.size // max(1, plan.rows))
+        sent_now = send_records(records, settings, counts, sent_before, limit)
     sent = {**sent_before, **sent_now}
     for target, count in counts.items():
         if sent.get(target, 0) != count:
@@ -173,18 +172,29 @@ def execute_plan(
                 f"the archive has changed"
             )
     plan, restored = _restore_groups(context, plan, records)
-    plan = mark_finished(context.archive.storage, plan, time.time_ns() // 1_000_000)
+    plan = mark_finished(context.storage, plan, time.time_ns() // 1_000_000)
     return ReplaySummary(plan, plan.rows - sum(sent_before.values()), time.monotonic() - began_at, restored)
 
 
-def _archive_id(state: ArchiveState) -> str:
-    return str(state.settings.get("id", ""))
+def _missing_offsets(topics: Mapping[str, ReplayedTopic], limits: EndOffsets) -> dict[str, int]:
+    return {name: archived.missing_below(limits.get(name, {})) for name, archived in topics.items()}
 
 
-def _require_same_targets(context: ReplayContext, plan: ReplayPlan, state: ArchiveState) -> None:
-    """Raise PipelineError unless archive, cluster and topics are those of the plan."""
-    if plan.archive != _archive_id(state):
+def _require_same_source(context: ReplayContext, plan: ReplayPlan, topics: Mapping[str, ReplayedTopic]) -> None:
+    """Raise PipelineError unless the archive is that of the plan, and still has all its records."""
+    if plan.archive != context.archive.settings.id:
         raise PipelineError(f"replay {plan.id} belongs to another archive")
+    missing = _missing_offsets(topics, plan.limits)
+    for name, before in plan.missing.items():
+        if missing[name] != before:
+            raise PipelineError(
+                f"replay {plan.id} cannot continue: records of topic {name} were deleted from the archive since it was "
+                f"planned; delete the target topics and start again with --new"
+            )
+
+
+def _require_same_targets(context: ReplayContext, plan: ReplayPlan) -> None:
+    """Raise PipelineError unless cluster and topics are those of the plan."""
     for name, planned in plan.targets.items():
         topic = describe_topic(context.cluster, name)
         if context.cluster.cluster_id() != plan.cluster:
@@ -230,7 +240,7 @@ def _restore_groups(
             name = plan.request.group_prefix + group
             cluster.commit_offsets(name, group_offsets)
             # Stored immediately: after a failure here, the group may consume before the replay is resumed.
-            plan = mark_group_restored(context.archive.storage, plan, group)
+            plan = mark_group_restored(context.storage, plan, group)
             restored[name] = group_offsets
     return plan, restored
 

@@ -1,21 +1,20 @@
-"""The archived records of a replay: the data files that can contain them, and a DataFrame of them.
+"""The archived records that a replay selects: the data files that can contain them, and a DataFrame of them.
 
 Times are milliseconds since 1970; ranges are [start, end). Targets are numbers: indexes of `Routing.targets`.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
+from kbroker.archive.data_files import DataFile
+from kbroker.archive.offset_ranges import OffsetRange, intersect_ranges
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.archive import Archive, archive_dataframe
-from kbroker.pipeline.archive.layout import OffsetRange, intersect_ranges
-from kbroker.pipeline.archive.manifest import ArchiveState, DataFile, PartitionStats
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.replay.archived_rows import ROWS_SCHEMA, ReplayedTopic, require_files, rows_frame
 from kbroker.pipeline.replay.group_offsets import CommittedOffset, GroupPosition, with_uncommitted_sources
 from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.spark import functions as f
@@ -45,7 +44,7 @@ class Selection:
 
     @property
     def reads_records(self) -> bool:
-        """Whether a condition depends on the records' content, which manifests do not describe."""
+        """Whether a condition depends on the records' content, which the metadata of files does not describe."""
         return self.key is not None or self.key_regex is not None or bool(self.headers)
 
     def includes_partition(self, partition: int) -> bool:
@@ -74,62 +73,63 @@ def check_regex(spark: "SparkSession", regex: str) -> None:
         raise PipelineError(f"{regex!r} is not a Java regular expression") from None
 
 
-def archived_ends(state: ArchiveState, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+def archived_ends(topics: Mapping[str, ReplayedTopic]) -> dict[str, dict[int, int]]:
     """Return the end offset of each archived partition of these topics."""
-    ends: dict[str, dict[int, int]] = {topic: {} for topic in topics}
-    for (topic, partition), ranges in sorted(state.covered.items()):
-        if topic in ends:
-            ends[topic][partition] = ranges[-1].end
-    return ends
+    return {
+        topic: {partition: ranges[-1].end for partition, ranges in sorted(archived.state.covered.items()) if ranges}
+        for topic, archived in topics.items()
+    }
 
 
-def matching_files(state: ArchiveState, selection: Selection, end_offsets: EndOffsets) -> list[DataFile]:
-    """Return the files that can contain selected records, according to the manifest."""
-    return [file for file in state.files.values() if matching_parts(file, selection, end_offsets)]
+def matching_files(
+    topics: Mapping[str, ReplayedTopic], selection: Selection, end_offsets: EndOffsets
+) -> dict[str, list[DataFile]]:
+    """Return the files of each topic that can contain selected records, according to their metadata."""
+    return {
+        topic: [
+            file
+            for file in archived.files
+            if _can_match(file, selection, end_offsets.get(topic, {}).get(file.partition, 0))
+        ]
+        for topic, archived in topics.items()
+        if topic in selection.topics
+    }
 
 
-def matching_parts(file: DataFile, selection: Selection, end_offsets: EndOffsets) -> list[PartitionStats]:
-    """Return the partitions of a file that can have selected records in it."""
-    if file.topic not in selection.topics:
-        return []
-    ends = end_offsets[file.topic]
-    return [part for part in file.partitions if _can_match(part, selection, ends.get(part.partition, 0))]
-
-
-def _can_match(part: PartitionStats, selection: Selection, end_offset: int) -> bool:
-    is_too_old = selection.from_ms is not None and part.to_ms < selection.from_ms
-    is_too_new = selection.until_ms is not None and part.from_ms >= selection.until_ms
-    if is_too_old or is_too_new or not selection.includes_partition(part.partition):
+def _can_match(file: DataFile, selection: Selection, end_offset: int) -> bool:
+    is_too_old = selection.from_ms is not None and file.to_ms < selection.from_ms
+    is_too_new = selection.until_ms is not None and file.from_ms >= selection.until_ms
+    if is_too_old or is_too_new or not selection.includes_partition(file.partition):
         return False
-    return bool(intersect_ranges([part.offsets], _selected_offsets(part, selection, end_offset)))
+    return bool(intersect_ranges([file.offsets], _selected_offsets(file, selection, end_offset)))
 
 
-def is_fully_selected(part: PartitionStats, selection: Selection, end_offset: int) -> bool:
-    """Return whether every row of a part that `matching_parts` returned is selected."""
-    has_older = selection.from_ms is not None and part.from_ms < selection.from_ms
-    has_newer = selection.until_ms is not None and part.to_ms >= selection.until_ms
+def is_fully_selected(file: DataFile, selection: Selection, end_offset: int) -> bool:
+    """Return whether every row of a file that `matching_files` returned is selected."""
+    has_older = selection.from_ms is not None and file.from_ms < selection.from_ms
+    has_newer = selection.until_ms is not None and file.to_ms >= selection.until_ms
     if has_older or has_newer or selection.reads_records:
         return False
-    ranges = _selected_offsets(part, selection, end_offset)
-    return any(start <= part.first and part.last < end for start, end in ranges)
+    ranges = _selected_offsets(file, selection, end_offset)
+    return any(start <= file.first and file.last < end for start, end in ranges)
 
 
-def _selected_offsets(part: PartitionStats, selection: Selection, end_offset: int) -> list[OffsetRange]:
-    ranges = [(start, end) for number, start, end in selection.offsets if number == part.partition] or [(0, None)]
+def _selected_offsets(file: DataFile, selection: Selection, end_offset: int) -> list[OffsetRange]:
+    ranges = [(start, end) for number, start, end in selection.offsets if number == file.partition] or [(0, None)]
     return [OffsetRange(start, end_offset if end is None else min(end, end_offset)) for start, end in ranges]
 
 
 def select_rows(
-    rows: "DataFrame", selection: Selection, end_offsets: EndOffsets, files: Iterable[DataFile]
+    rows: "DataFrame", selection: Selection, end_offsets: EndOffsets, files: Mapping[str, Iterable[DataFile]]
 ) -> "DataFrame":
     """Filter the rows of these files by the selection and the end offsets."""
     for condition in _conditions(selection):
         rows = rows.where(condition)
     with_later_rows = {
-        TopicPartition(file.topic, part.partition)
-        for file in files
-        for part in file.partitions
-        if part.last >= end_offsets[file.topic].get(part.partition, 0)
+        TopicPartition(topic, file.partition)
+        for topic, of_topic in files.items()
+        for file in of_topic
+        if file.last >= end_offsets[topic].get(file.partition, 0)
     }
     for topic, partition in sorted(with_later_rows):
         is_partition = (f.col("topic") == topic) & (f.col("partition") == partition)
@@ -138,11 +138,10 @@ def select_rows(
 
 
 def _conditions(selection: Selection) -> "Iterable[Column]":
-    yield f.col("topic").isin(list(selection.topics))
     if selection.from_ms is not None:
-        yield f.col("timestamp") >= f.timestamp_millis(f.lit(selection.from_ms))
+        yield f.col("timestamp") >= f.lit(selection.from_ms)
     if selection.until_ms is not None:
-        yield f.col("timestamp") < f.timestamp_millis(f.lit(selection.until_ms))
+        yield f.col("timestamp") < f.lit(selection.until_ms)
     if selection.partitions:
         yield f.col("partition").isin(list(selection.partitions))
     if selection.offsets:
@@ -171,14 +170,10 @@ def _has_header(name: str, value: str | None) -> "Column":
     return f.exists(f.col("headers"), matches)
 
 
-_SIZE_THREADS = 4
-
-
 class RecordTotals(NamedTuple):
-    """The records of one target: count, bytes of keys and values, earliest and latest timestamp."""
+    """The records of one target: count, earliest and latest timestamp."""
 
     rows: int
-    size: int
     from_ms: int
     to_ms: int
 
@@ -188,44 +183,31 @@ class SelectedRecords:
     """The records of an archive that a replay sends."""
 
     spark: "SparkSession"
-    archive: Archive
-    state: ArchiveState
+    topics: Mapping[str, ReplayedTopic]
     selection: Selection
     end_offsets: EndOffsets
     routing: Routing
     by_time: bool  # records of several source partitions meet in a target, and are ordered by time
 
-    def files(self) -> list[DataFile]:
-        return matching_files(self.state, self.selection, self.end_offsets)
+    def files(self) -> dict[str, list[DataFile]]:
+        return matching_files(self.topics, self.selection, self.end_offsets)
 
     def require_files(self) -> None:
-        """Raise PipelineError for a file that is missing or does not have its committed size.
+        """Raise PipelineError for a file that is missing or does not have its committed size."""
+        require_files(self.topics, self.files())
 
-        Spark would read no rows from an empty file, and block forever on a FIFO.
+    def frame(self, *omitted: str) -> "DataFrame":
+        """Return topic, partition, offset, timestamp (ms), key, value, headers and target.
+
+        `omitted`: value or headers, or both, which take most of the time to read.
         """
-        files, storage = self.files(), self.archive.storage
-        with ThreadPoolExecutor(_SIZE_THREADS) as pool:
-            for file, size in zip(files, pool.map(storage.size, [file.path for file in files]), strict=True):
-                if size != file.size:
-                    raise PipelineError(
-                        f"{storage.uri(file.path)}: has {size} bytes instead of {file.size}; "
-                        f"`kbroker archive verify` reports what is damaged"
-                    )
-
-    def frame(self) -> "DataFrame":
-        """Return topic, partition, offset, timestamp (ms), key, value, headers and target."""
         files = self.files()
-        archived = archive_dataframe(self.spark, self.archive, self.state, files)
-        return select_rows(archived, self.selection, self.end_offsets, files).select(
-            "topic",
-            "partition",
-            "offset",
-            f.unix_millis("timestamp").alias("timestamp"),
-            "key",
-            "value",
-            "headers",
-            self.routing.target_column().alias("target"),
-        )
+        if self.selection.headers:
+            omitted = tuple(name for name in omitted if name != "headers")
+        columns = [name for name in ROWS_SCHEMA if name not in omitted]
+        rows = rows_frame(self.spark, self.topics, files, columns)
+        selected = select_rows(rows, self.selection, self.end_offsets, files)
+        return selected.withColumn("target", self.routing.target_column())
 
     def with_due(self, rows: "DataFrame") -> "DataFrame":
         """Add `due`: the latest timestamp so far in the record's source partition, in milliseconds.
@@ -247,16 +229,15 @@ class SelectedRecords:
         """Return `frame` without value and headers, with `position`: the record's index within its target."""
         from pyspark.sql import Window
 
-        rows = self.frame().drop("value", "headers")
+        rows = self.frame("value", "headers").drop("headers")
         rows = self.with_due(rows) if self.by_time or needs_due else rows.withColumn("due", f.col("timestamp"))
         window: WindowSpec = Window.partitionBy("target").orderBy(*self.order)
         return rows.withColumn("position", f.row_number().over(window) - 1)
 
     def totals(self) -> dict[TopicPartition, RecordTotals]:
         """Count the records of each target that gets any. Runs a Spark job."""
-        size = f.coalesce(f.octet_length("key"), f.lit(0)) + f.coalesce(f.octet_length("value"), f.lit(0))
-        columns = (f.count("*"), f.sum(size.cast("bigint")), f.min("timestamp"), f.max("timestamp"))
-        rows = self.frame().groupBy("target").agg(*columns).collect()
+        columns = (f.count("*"), f.min("timestamp"), f.max("timestamp"))
+        rows = self.frame("value", "headers").groupBy("target").agg(*columns).collect()
         targets = self.routing.targets
         return {targets[number]: RecordTotals(*values) for number, *values in sorted(rows, key=lambda row: int(row[0]))}
 

@@ -38,9 +38,10 @@ SPEED_START_DELAY_S = 0.5
 # The size of a batch before compression. A topic's max.message.bytes may be lower.
 BATCH_BYTES = 512 << 10
 # The maximum size of Arrow's batches. It bounds the memory of Spark and of its Python workers.
-ARROW_BYTES = 4 << 20
-ARROW_ROWS = 10_000
-ARROW_ROWS_CONF = "spark.sql.execution.arrow.maxRecordsPerBatch"
+ARROW_CONF = {
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(4 << 20),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+}
 # Columns of a task's result, one row for each target: how many records of the replay it has. A task that fails before
 # its first row reports NO_TARGET.
 RESULT_SCHEMA = "target int, sent bigint, error string"
@@ -246,12 +247,11 @@ def send_records(
     counts: Mapping[TopicPartition, int],
     sent: Mapping[TopicPartition, int],
     limit: SpeedLimit,
-    mean_size: int,
 ) -> dict[TopicPartition, int]:
     """Send all records that the targets do not have. Returns how many the targets of this job have afterwards.
 
-    `counts`: how many records each target gets in total; `sent`: how many it has, at least. `mean_size`: bytes of a
-    record. Raises PipelineError if a task fails; Spark's own exceptions are not converted.
+    `counts`: how many records each target gets in total; `sent`: how many it has, at least. Raises PipelineError if a
+    task fails; Spark's own exceptions are not converted.
     """
     missing = {number: counts.get(target, 0) - sent.get(target, 0) for number, target in enumerate(settings.targets)}
     missing = {number: count for number, count in missing.items() if count > 0}
@@ -269,15 +269,13 @@ def send_records(
     task_key = f.element_at(key_of_target, f.col("target")).cast("bigint")
     rows = rows.repartition(task_count, task_key).sortWithinPartitions(*order)
     if limit.speed is not None:
-        return _run_at_speed(rows, settings, limit.speed, _first_due_ms(records, missing, counts), mean_size)
+        return _run_at_speed(rows, settings, limit.speed, _first_due_ms(records, missing, counts))
     if limit.rate is not None:
         settings = replace(settings, pacing=Pacing(rates=_task_rates(missing, task_of, limit.rate)))
-    return _run(rows, settings, mean_size)
+    return _run(rows, settings)
 
 
-def _run_at_speed(
-    rows: "DataFrame", settings: SendSettings, speed: float, origin_ms: int, mean_size: int
-) -> dict[TopicPartition, int]:
+def _run_at_speed(rows: "DataFrame", settings: SendSettings, speed: float, origin_ms: int) -> dict[TopicPartition, int]:
     """Sort first, then start the clock, so that the time for sorting does not count."""
     from pyspark import StorageLevel
 
@@ -285,7 +283,7 @@ def _run_at_speed(
     try:
         rows.count()
         pacing = Pacing(speed=speed, begin_s=time.time() + SPEED_START_DELAY_S, origin_ms=origin_ms)
-        return _run(rows, replace(settings, pacing=pacing), mean_size)
+        return _run(rows, replace(settings, pacing=pacing))
     finally:
         rows.unpersist()
 
@@ -315,15 +313,17 @@ def _task_rates(missing: Mapping[int, int], task_of: Mapping[int, int], rate: fl
     return {number: rate * loads[task_of[number]] / total for number in missing}
 
 
-def _run(rows: "DataFrame", settings: SendSettings, mean_size: int) -> dict[TopicPartition, int]:
+def _run(rows: "DataFrame", settings: SendSettings) -> dict[TopicPartition, int]:
     conf = rows.sparkSession.conf
-    previous = conf.get(ARROW_ROWS_CONF)
-    conf.set(ARROW_ROWS_CONF, str(max(1, min(ARROW_ROWS, ARROW_BYTES // max(1, mean_size)))))
+    previous = {name: conf.get(name, None) for name in ARROW_CONF}
+    for name, value in ARROW_CONF.items():
+        conf.set(name, value)
     try:
         results = rows.mapInArrow(partial(send_rows, settings=settings), RESULT_SCHEMA).collect()
     finally:
-        if previous is not None:
-            conf.set(ARROW_ROWS_CONF, previous)
+        for name, before in previous.items():
+            if before is not None:
+                conf.set(name, before)
     for row in results:
         if row["error"]:
             raise PipelineError(row["error"])

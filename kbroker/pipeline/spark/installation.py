@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from kbroker.common import install_command
 from kbroker.pipeline.errors import PipelineError
 
-SUPPORTED = "4.0"
+SUPPORTED = ("4.0", "4.1")
 
 _CORE_JAR = re.compile(r"spark-core_(\d+\.\d+)-(\d+\.\d+\.\d+\S*)\.jar")
 
@@ -43,9 +43,9 @@ def require_spark(environ: Mapping[str, str]) -> SparkInstallation:
         raise PipelineError(f"Spark is not installed: {install_command('spark')}")
     from pyspark import __version__ as version
 
-    if minor_version(version) != SUPPORTED:
+    if minor_version(version) not in SUPPORTED:
         raise PipelineError(
-            f"pyspark {version} is installed, but kbroker requires {SUPPORTED}: {install_command('spark')}"
+            f"pyspark {version} is installed, but kbroker requires {' or '.join(SUPPORTED)}: {install_command('spark')}"
         )
     spark_home = environ.get("SPARK_HOME", "")
     home = Path(spark_home or os.path.dirname(spec.origin))
@@ -54,7 +54,7 @@ def require_spark(environ: Mapping[str, str]) -> SparkInstallation:
         source = "SPARK_HOME" if spark_home else "the directory of pyspark"
         raise PipelineError(f"{source} is {home}, which has no jars/spark-core: {install_command('spark')}")
     scala, home_version = core_jar.groups()
-    if minor_version(home_version) != SUPPORTED:
+    if minor_version(home_version) != minor_version(version):
         raise PipelineError(f"SPARK_HOME has Spark {home_version}, but pyspark is {version}: unset SPARK_HOME")
     return SparkInstallation(home, home_version, scala)
 
@@ -145,16 +145,30 @@ def _printed_version(executable: str) -> str:
     return match[1] if match else ""
 
 
-VERSION = "4.0.0"
+class ConnectorVersion(NamedTuple):
+    """A version of Spark's Kafka connector, and of its dependencies that are not among Spark's own jars."""
+
+    spark: str
+    kafka_clients: str
+    commons_pool: str
+
+    @property
+    def artifacts(self) -> tuple[tuple[str, str, str], ...]:
+        """Organisation, name and version of each jar."""
+        return (
+            ("org.apache.spark", f"{CONNECTOR}_{SCALA}", self.spark),
+            ("org.apache.spark", f"spark-token-provider-kafka-0-10_{SCALA}", self.spark),
+            ("org.apache.kafka", "kafka-clients", self.kafka_clients),
+            ("org.apache.commons", "commons-pool2", self.commons_pool),
+        )
+
+
 SCALA = "2.13"
 CONNECTOR = "spark-sql-kafka-0-10"
-# The connector and its dependencies that are not among Spark's own jars.
-ARTIFACTS = (
-    ("org.apache.spark", f"{CONNECTOR}_{SCALA}", VERSION),
-    ("org.apache.spark", f"spark-token-provider-kafka-0-10_{SCALA}", VERSION),
-    ("org.apache.kafka", "kafka-clients", "3.9.0"),
-    ("org.apache.commons", "commons-pool2", "2.12.0"),
-)
+CONNECTOR_VERSIONS = {
+    "4.0": ConnectorVersion("4.0.0", "3.9.0", "2.12.0"),
+    "4.1": ConnectorVersion("4.1.1", "3.9.1", "2.12.1"),
+}
 REQUIRED_JARS = (CONNECTOR, "spark-token-provider-kafka-0-10", "kafka-clients", "commons-pool2")
 IVY_SETTINGS = Path(__file__).with_name("ivysettings.xml")
 FETCH_TIMEOUT_S = 600
@@ -173,11 +187,15 @@ _NETWORK_ERRORS = {
 }
 
 
-def cache_directory(environ: Mapping[str, str]) -> Path:
+def cache_directory(environ: Mapping[str, str], spark: SparkInstallation) -> Path:
     """Return the directory of downloaded jars: kbroker/spark-VERSION in XDG_CACHE_HOME, else in ~/.cache."""
     base = environ.get("XDG_CACHE_HOME", "")
     caches = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    return caches / "kbroker" / f"spark-{VERSION}"
+    return caches / "kbroker" / f"spark-{connector_version(spark).spark}"
+
+
+def connector_version(spark: SparkInstallation) -> ConnectorVersion:
+    return CONNECTOR_VERSIONS[minor_version(spark.version)]
 
 
 def connector_jars(directory: Path, spark: SparkInstallation) -> list[str]:
@@ -224,12 +242,12 @@ def cached_jars(
     note: Callable[[str], None],
 ) -> list[str]:
     """Return the jars in the cache, after downloading them if necessary. `settings`: a file with settings for Ivy."""
-    directory = cache_directory(environ)
+    directory = cache_directory(environ, spark)
     _require_literal(directory)
     try:
         return connector_jars(directory, spark)
     except PipelineError:
-        note(f"downloading Spark's Kafka connector {VERSION} once, to {directory}")
+        note(f"downloading Spark's Kafka connector {connector_version(spark).spark} once, to {directory}")
     fetch_connector(directory, spark, java, environ, settings)
     return connector_jars(directory, spark)
 
@@ -274,7 +292,8 @@ def _download(
     if ivy is None:
         raise PipelineError(f"{spark.jars}: no ivy jar, which downloads the connector")
     jars = staging / "jars"
-    (staging / "ivy.xml").write_text(_ivy_module())
+    artifacts = connector_version(spark).artifacts
+    (staging / "ivy.xml").write_text(_ivy_module(artifacts))
     command = [
         java.executable,
         "-XX:TieredStopAtLevel=1",
@@ -298,16 +317,16 @@ def _download(
     except subprocess.TimeoutExpired:
         raise _download_error(f"it took longer than {FETCH_TIMEOUT_S} s") from None
     downloaded = sorted(jars.glob("*.jar")) if jars.is_dir() else []
-    if ivy_run.returncode != 0 or len(downloaded) != len(ARTIFACTS):
+    if ivy_run.returncode != 0 or len(downloaded) != len(artifacts):
         raise _download_error(_ivy_error(ivy_run.stdout))
     return downloaded
 
 
-def _ivy_module() -> str:
-    """Return an ivy.xml with exactly ARTIFACTS, without their transitive dependencies."""
+def _ivy_module(artifacts: Sequence[tuple[str, str, str]]) -> str:
+    """Return an ivy.xml with exactly these artifacts, without their transitive dependencies."""
     rows = "\n".join(
         f'    <dependency org="{org}" name="{name}" rev="{version}" conf="default->master" transitive="false"/>'
-        for org, name, version in ARTIFACTS
+        for org, name, version in artifacts
     )
     return (
         '<ivy-module version="2.0">\n  <info organisation="kbroker" module="connector"/>\n'

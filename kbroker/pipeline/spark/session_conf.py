@@ -55,6 +55,7 @@ def session_conf(
 def _defaults(name: str) -> dict[str, str]:
     return {
         "spark.app.name": name,
+        "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",  # Iceberg's name of it is s3
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",

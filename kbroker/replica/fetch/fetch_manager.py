@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker.authorization.authorizer import Access
 from kbroker.common import ANONYMOUS, Buffer, KafkaError, Principal
 from kbroker.replica.fetch.cold_reads import ColdReadResult, read_cold_blocking
+from kbroker.replica.fetch.fetch_reads import FetchReads, wait_for_change
 from kbroker.replica.fetch.fetch_response_cache import FetchResponseCache
 from kbroker.replica.fetch.fetch_session import (
     FINAL_EPOCH,
@@ -24,14 +25,12 @@ from kbroker.replica.fetch.fetch_session import (
     FetchSessionCache,
 )
 from kbroker.replica.fetch.partition_reads import (
-    FetchReads,
     add_cold_results,
     check_fetch,
     look_up,
     read_partitions,
     renew_access,
     use_access,
-    wait_for_change,
 )
 from kbroker.replica.replication_throttle import LeaderThrottle, unlimited_quota
 from kbroker.runtime.event_log import EventLogger

@@ -89,8 +89,8 @@ class FetchResponseCache:
         partition = self._replicas.get(key, result.partition)
         if partition is None or not partition.is_leader or partition.log.health.offline is not None:
             return
-        if partition.read_filter is not None:
-            # What the filter drops may also depend on the time.
+        if partition.read_filter is not None or requested[0][2] < partition.log.log_start_offset:
+            # What the filter drops may also depend on the time, and history on the archive.
             return
         if sum(map(len, body)) > MAX_RESPONSE_BYTES:
             return

@@ -10,8 +10,10 @@ from kbroker.authorization.acl import Operation, ResourceType
 from kbroker.authorization.authorizer import Access
 from kbroker.common import Buffer, KafkaError
 from kbroker.replica.fetch.cold_reads import AbortedTransactions, ColdRead, ColdReadResult, aborted_transactions
+from kbroker.replica.fetch.fetch_reads import FetchReads
 from kbroker.replica.fetch.fetch_session import READ_COMMITTED, FetchPartition, FetchSession
 from kbroker.replica.fetch.filter_scan import FilteredRead, LookBudget, read_filtered
+from kbroker.replica.fetch.history_reads import move_position, read_history
 from kbroker.replica.fetch.read_filter import (
     Filtered,
     HiddenRanges,
@@ -30,90 +32,7 @@ from kbroker.runtime.turns import yield_if_due
 from kbroker.storage.log.log_reads import read_or_slice
 from kbroker.storage.log.segment import FileSlice
 from protocol.errors import ErrorCode
-from protocol.fast.current_leader import CurrentLeader
-from protocol.fast.fetch import FetchRequest, FetchResult
-
-PartitionReadResult = tuple[FetchPartition, FetchResult]
-
-
-class FetchReads:
-    """The results for a response. `size`: bytes of records. `must_respond`: the request must not wait for more.
-
-    `is_filtered`: a partition has a read filter; `budget` limits what the response scans, and `size` does not count
-    batches that only move a position. `is_throttled`: records were withheld from a follower. `throttled_left`:
-    the bytes that throttled replicas may still get; None before the first of them.
-    """
-
-    __slots__ = ("budget", "cold", "is_filtered", "is_throttled", "must_respond", "results", "size", "throttled_left")
-
-    def __init__(self) -> None:
-        self.results: list[PartitionReadResult] = []
-        self.size = 0
-        self.must_respond = self.is_throttled = self.is_filtered = False
-        self.budget: LookBudget | None = None
-        self.cold: list[ColdRead] = []
-        self.throttled_left: int | None = None
-
-    def add_error(
-        self, fetched: FetchPartition, code: ErrorCode, leader: CurrentLeader | None = None, message: str | None = None
-    ) -> None:
-        """Add the error of a partition. `message`: the reason, for the broker's log."""
-        # As in Kafka, the list of aborted transactions is null, but empty if the log was not looked for or not found.
-        is_known = fetched.target is not None and code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        aborted: AbortedTransactions = None if is_known else []
-        result = FetchResult(fetched.index, code, -1, -1, -1, aborted, b"", None, leader, error_message=message)
-        self.results.append((fetched, result))
-
-    def add_read_replica(self, fetched: FetchPartition, partition: Partition, replica: int) -> None:
-        """Refer a consumer to a follower (KIP-392)."""
-        result = FetchResult(
-            fetched.index, 0, partition.high_watermark, partition.last_stable_offset, partition.log.log_start_offset,
-            None, b"", preferred_read_replica=replica,
-        )  # fmt: skip
-        self.results.append((fetched, result))
-
-    def add(
-        self,
-        session: FetchSession,
-        fetched: FetchPartition,
-        partition: Partition,
-        request: FetchRequest,
-        records: Buffer | FileSlice,
-        aborted: AbortedTransactions = None,
-        diverging: tuple[int, int] | None = None,
-    ) -> None:
-        """Add a partition, unless the client already knows its state and there are no records (KIP-227)."""
-        high_watermark, log_start_offset = partition.state.high_watermark, partition.log.log_start_offset
-        is_known = session.is_incremental and fetched.last_sent == (high_watermark, log_start_offset)
-        if is_known and not records and diverging is None:
-            wait_for_change(session, fetched, partition)
-            return
-        self.size += len(records)
-        if session.is_busy and isinstance(records, Buffer):
-            # Other requests use the buffer before this one has its response.
-            records = bytes(records)
-        result = FetchResult(
-            fetched.index,
-            0,
-            high_watermark,
-            partition.last_stable_offset,
-            log_start_offset,
-            aborted or [] if request.isolation_level == READ_COMMITTED else None,
-            records,
-            diverging,
-        )
-        self.results.append((fetched, result))
-
-
-def wait_for_change(session: FetchSession, fetched: FetchPartition, partition: Partition) -> None:
-    """Remove the partition from the `ready` ones until it notifies the session, unless there is more to read."""
-    is_follower = session.replica_id >= 0
-    if fetched.offset < (partition.log.log_end_offset if is_follower else partition.state.high_watermark):
-        return
-    session.ready.pop(fetched, None)
-    # A throttle of a follower that has ended may have removed it.
-    (partition.replica_fetchers if is_follower else partition.fetchers)[fetched] = None
-
+from protocol.fast.fetch import FetchRequest
 
 # With these errors the response names the current leader (KIP-951).
 LEADER_ERRORS = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH}
@@ -143,6 +62,7 @@ def read_partitions(
     max_results = MAX_FOLLOWER_RESULTS if is_follower else MAX_INCREMENTAL_RESULTS
     access = session.access
     readable = () if access is None else access.readable_topics
+    records: Buffer | FileSlice | None
     for fetched in list(session.ready if session.is_incremental else session.partitions.values()):
         if session.is_busy:
             yield_if_due()
@@ -176,7 +96,7 @@ def read_partitions(
                 reads.must_respond = True
                 reads.add_read_replica(fetched, partition, replica)
                 continue
-        log, read_filter, is_limited = partition.log, None, False
+        log, read_filter, is_limited, offset = partition.log, None, False, fetched.offset
         if is_follower:
             end_offset = log.log_end_offset
             if partition.is_leader_throttled and fetched.offset < end_offset:
@@ -197,21 +117,28 @@ def read_partitions(
             if reads.throttled_left is None:
                 reads.throttled_left = throttle.max_response_bytes()
             limit = min(limit, reads.throttled_left)
-        if fetched.offset >= end_offset or (limit <= 0 and (reads.size or reads.cold)):
-            reads.add(session, fetched, partition, request, b"")
+        if offset < log.log_start_offset:
+            end = read_history(reads, session, fetched, partition, request, limit, read_filter, partitions.history)
+            if end is None:
+                continue
+            # There was nothing left in the archive.
+            offset = end
+        if offset >= end_offset or (limit <= 0 and (reads.size or reads.cold)):
+            records = move_position(reads, request, partition, offset) if offset > fetched.offset else b""
+            reads.add(session, fetched, partition, request, records)
             continue
         if read_filter is not None:
             filtered = Filtered(read_filter, _hidden_ranges(partition), position_form(request))
-            cold_read = ColdRead(fetched, partition, fetched.offset, end_offset, limit, read_committed, filtered)
+            cold_read = ColdRead(fetched, partition, offset, end_offset, limit, read_committed, filtered)
             _read_through_filter(reads, session, request, cold_read, filtered, partitions.clock)
             continue
-        records: Buffer | FileSlice | None = None
+        records = None
         aborted: AbortedTransactions = None
         if not reads.cold:
             try:
-                records = read_or_slice(log, fetched.offset, limit if limit > 0 else 0, end_offset, not reads.size)
-                if read_committed and records and fetched.offset <= log.last_aborted_offset:
-                    aborted = aborted_transactions(log, fetched.offset, len(records), wait=False)
+                records = read_or_slice(log, offset, limit if limit > 0 else 0, end_offset, not reads.size)
+                if read_committed and records and offset <= log.last_aborted_offset:
+                    aborted = aborted_transactions(log, offset, len(records), wait=False)
                     if aborted is None:
                         records = None
             except KafkaError as error:
@@ -221,7 +148,7 @@ def read_partitions(
         if is_limited and reads.throttled_left is not None:
             reads.throttled_left -= limit if records is None else len(records)
         if records is None and not reads.size:
-            reads.cold.append(ColdRead(fetched, partition, fetched.offset, end_offset, limit, read_committed))
+            reads.cold.append(ColdRead(fetched, partition, offset, end_offset, limit, read_committed))
         else:
             # If other records were read already, the next request reads the cold ones.
             reads.add(session, fetched, partition, request, records or b"", aborted)
@@ -295,8 +222,8 @@ def _read_through_filter(
         reads.add(session, fetched, read.partition, request, b"")
         return
     # With read_committed the end may be lower than that of an earlier read.
-    offset = min(filtered.hidden_ranges.end_of(filtered.read_filter, fetched.offset), read.end_offset)
-    if offset > fetched.offset:
+    offset = min(filtered.hidden_ranges.end_of(filtered.read_filter, read.offset), read.end_offset)
+    if offset > read.offset:
         read = read._replace(offset=offset)
     result = None
     if not reads.cold:
@@ -330,7 +257,9 @@ def _add_filtered(
         return
     filtered = read.filtered
     assert filtered is not None
-    filtered.hidden_ranges.add(filtered.read_filter, fetched.offset, next_offset)
+    filtered.hidden_ranges.add(
+        filtered.read_filter, max(fetched.offset, read.partition.log.log_start_offset), next_offset
+    )
     records = position_batch(filtered.form, next_offset - 1, read.partition.log.epochs.epoch_for(next_offset - 1))
     reads.add(session, fetched, read.partition, request, records, result.aborted)
     # It must not end a wait for bytes.
@@ -381,7 +310,7 @@ def check_fetch(partition: Partition, fetched: FetchPartition, request: FetchReq
     log = partition.log
     if log.health.offline is not None and fetched.offset >= log.readable_end:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
-    if fetched.offset < log.log_start_offset:
+    if fetched.offset < log.log_start_offset and (replica_id >= 0 or not log.config.kbroker_archive_table):
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if fetched.last_epoch >= 0 and (fetched.last_epoch != log.epochs.latest or fetched.offset > log.log_end_offset):
         epoch, end_offset = log.epochs.end_offset_for(fetched.last_epoch, log.log_end_offset)
@@ -414,6 +343,9 @@ def add_cold_results(
         elif cold_read.partition.is_closed:
             # The topic was deleted meanwhile.
             result = KafkaError(partitions.missing_error(cold_read.fetched.key, cold_read.fetched.index))
+        elif isinstance(result, KafkaError) and _is_archived(cold_read):
+            # Retention has deleted the records meanwhile: the next request gets them from the archive.
+            result = (b"", None)
         if isinstance(result, KafkaError):
             reads.must_respond = True
             reads.add_error(cold_read.fetched, result.code, message=result.message)
@@ -421,3 +353,10 @@ def add_cold_results(
             _add_filtered(reads, session, request, cold_read, result)
         else:
             reads.add(session, cold_read.fetched, cold_read.partition, request, *result)
+
+
+def _is_archived(read: ColdRead) -> bool:
+    """Return whether the records of a consumer's read have left the log, and may be in the topic's archive."""
+    log = read.partition.log
+    is_consumer = read.fetched.session.replica_id < 0
+    return is_consumer and read.offset < log.log_start_offset and bool(log.config.kbroker_archive_table)

@@ -144,8 +144,10 @@ class ScheduledTasks:
 
     async def enforce_retention(self) -> None:
         """Delete old segments, remove expired producers, close files without readers."""
-        removed = 0
-        for partition in self._iterate(list(self._replicas.partitions.values())):
+        removed, history = 0, self._replicas.history
+        partitions = list(self._replicas.partitions.values())
+        await history.refresh(each for each in partitions if each.log.config.kbroker_archive_before_delete)
+        for partition in self._iterate(partitions):
             now_ms = self._environment.clock.now_ms()
             log = partition.log
             log.producers.remove_expired(now_ms, self._config().producer_id_expiration_ms)
@@ -155,6 +157,9 @@ class ScheduledTasks:
             limit = partition.high_watermark
             if partition.retention_limit is not None:
                 limit = min(limit, partition.retention_limit(now_ms))
+            if log.config.kbroker_archive_before_delete:
+                archived = history.known_bounds(partition)
+                limit = min(limit, log.log_start_offset if archived is None else archived[1])
             segments = log.enforce_retention(now_ms, limit)
             log.close_segment_files(idle_only=True)
             removed += segments

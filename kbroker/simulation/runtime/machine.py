@@ -16,6 +16,7 @@ from kbroker.runtime.environment import Environment
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.network.transport import direct_socket
 from kbroker.simulation.runtime.environment import SimClock, SimProcesses
+from kbroker.simulation.runtime.history_service import SimArchives
 from kbroker.simulation.runtime.host_loop import HostLoop
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class Machine:
     With `coordination` its broker uses that service; without, the broker keeps the metadata on the machine's disk.
     `broker` is the running broker, or None. `on_process_end` is called when a process ends, while the disk is still as
     the process left it; its argument says whether power is lost. A broker that fails by itself ends its process.
-    `usual_skew_ms`: how much the wall clock is off while no fault changes it.
+    `usual_skew_ms`: how much the wall clock is off while no fault changes it. `archives`: those that its history
+    process reads.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Machine:
         self.usual_skew_ms = 0
         self.broker: Broker | None = None
         self.starts = 0
+        self.archives = SimArchives()
         self.on_process_end: Callable[[bool], None] = lambda power: None
         self._seed = seed
         self._coordination = coordination
@@ -94,6 +97,7 @@ class Machine:
             offload=loop.offload,
             process_runner=SimProcesses(loop, disk, self.clock, Random(f"{seed}/processes")),
             direct_socket=direct_socket,
+            start_service=self.archives.starter(loop, Random(f"{seed}/services")),
         )
         self.sim_loop.trace.record("start", self.name)
         coordination = self._coordination

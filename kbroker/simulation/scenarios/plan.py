@@ -10,6 +10,7 @@ from kbroker.queues.dedup import key_state
 from kbroker.queues.delay import delivery, pending_records, snapshots, stored_records
 from kbroker.replica import assigned_partitions
 from kbroker.replica.fetch import fetch_manager, fetch_session
+from kbroker.replica.history import history_client, history_manager
 from kbroker.replica.produce import marker_appends
 from kbroker.runtime import turns
 from kbroker.server import connection, large_request
@@ -25,6 +26,8 @@ MAX_REPLICAS = 3
 # run with them only under flush.before.ack.
 LOSSY_FAULTS = ("power", "rot", "disk_error")
 OUTPUT = "output"
+# The location of all archives.
+ARCHIVE = "/archive"
 # A follower with such limits gets about one batch with each fetch, some 350 a second of all partitions of a leader. A
 # producer with such a pause sends up to 200 a second, others up to 40.
 FOLLOWER_LIMITS = {"replica.fetch.max.bytes": 2 << 10, "replica.fetch.response.max.bytes": 4 << 10}
@@ -70,6 +73,7 @@ class Plan:
     `share_members`: of a share group. `group_changes`: an operator alters its start offsets, and deletes, creates and
     grows a topic of it.
     `security`: users log in, whose passwords, rights and quotas change.
+    `history`: the topics have archives, and are archived.
     `small_turns`: almost all requests are handled in turns, as otherwise only large ones are.
     """
 
@@ -106,6 +110,7 @@ class Plan:
     share_members: int = 0
     group_changes: bool = False
     recurring: dict[str, Fault] = field(default_factory=dict)
+    history: bool = False
 
     @property
     def replication_factor(self) -> int:
@@ -225,6 +230,13 @@ class Plan:
             topic.keys = keys
             topic.configs.update(draw_compaction_configs(random))
 
+    def archive(self, random: Random) -> None:
+        """Let retention delete soon what is archived, of which consumers see nothing."""
+        self.history, self.deleters = True, 0
+        self.broker["log.retention.check.interval.ms"] = "300"
+        for topic in self.topics.values():
+            topic.configs.update(draw_archive_configs(random))
+
     def _permits_transactions(self) -> bool:
         return self.durable or not any(name in self.faults for name in LOSSY_FAULTS)
 
@@ -343,6 +355,19 @@ def draw_topic_configs(random: Random, *, durable: bool) -> dict[str, str]:
     return configs
 
 
+def draw_archive_configs(random: Random) -> dict[str, str]:
+    """Draw configs of a topic whose log is short, and whose archive has everything."""
+    return {
+        "kbroker.archive.table": ARCHIVE,
+        "kbroker.archive.earliest": "true",
+        "kbroker.archive.before.delete": "true",
+        "internal.segment.bytes": str(random.choice((1, 2, 16)) * KIB),
+        "segment.ms": str(random.choice((200, 604_800_000))),
+        "retention.bytes": str(random.choice((0, 4, 64)) * KIB),
+        "file.delete.delay.ms": str(random.choice((0, 1_000))),
+    }
+
+
 def draw_compaction_configs(random: Random) -> dict[str, str]:
     """Draw configs of a topic that is compacted often."""
     return {
@@ -400,6 +425,16 @@ _READ_AHEAD = (
     (stored_records, "NEIGHBOURS", 2),
     (stored_records, "NEAR_OFFSETS", 8),
 )
+# Ranges of history have a few batches, and are soon forgotten; bounds are always read.
+_HISTORY = (
+    (history_manager, "MAX_READ_BYTES", 2_000),
+    (history_manager, "MAX_CACHE_BYTES", 4_000),
+    (history_manager, "EXPIRY_MS", 500),
+    (history_manager, "BOUNDS_AGE_MS", 500),
+    (history_manager, "RETENTION_AGE_MS", 0),
+    (history_client, "TIMEOUT_S", 1.0),
+    (history_client, "IDLE_S", 2.0),
+)
 # Almost all requests, and changes of several partitions, are handled in turns of one element.
 _TURNS = (
     (connection, "LARGE_REQUEST_BYTES", 32),
@@ -415,7 +450,7 @@ _TURNS = (
 
 @contextmanager
 def small_limits(*, small_turns: bool) -> Iterator[None]:
-    limits = _SNAPSHOTS + _SHARES + _READ_AHEAD + (_TURNS if small_turns else ())
+    limits = _SNAPSHOTS + _SHARES + _READ_AHEAD + _HISTORY + (_TURNS if small_turns else ())
     before = [(module, name, getattr(module, name)) for module, name, _ in limits]
     for module, name, value in limits:
         setattr(module, name, value)

@@ -41,6 +41,7 @@ from kbroker.simulation.clients.workloads.transactions import (
     produce_in_transactions,
 )
 from kbroker.simulation.disk.log_files import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.simulation.scenarios.archiver import archive
 from kbroker.simulation.scenarios.plan import (
     LOSSY_FAULTS,
     OUTPUT,
@@ -217,6 +218,9 @@ class Programs:
             self._run(context, self._recreated.run())
         if self._queues is not None:
             self._run(self._queues.context, self._queues.run())
+        if plan.history:
+            _, context, random = self._client("archiver")
+            self._run(context, archive(self._simulation.machines, list(plan.topics), random, self._stop))
 
     def _lossless_configs(self, random: Random) -> dict[str, str]:
         """Draw the configs of a topic that loses no acknowledged records: its clients do not allow for that."""

@@ -112,6 +112,8 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
     plan.group_changes = Random(f"{seed}/{scenario}/group changes").random() < SCENARIOS[scenario].group_changes
     if SCENARIOS[scenario].progress:
         plan.expect_progress()
+    if SCENARIOS[scenario].history:
+        plan.archive(Random(f"{seed}/{scenario}/history"))
     if SCENARIOS[scenario].security:
         plan.secure()
     if shape is not None:
@@ -149,7 +151,9 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
         simulation.close()
     compacted = {name: topic.keys for name, topic in plan.topics.items() if topic.keys}
     replicated = plan.replication_factor > 1
-    result.anomalies = check(simulation.history, durable=plan.durable, compacted=compacted, replicated=replicated)
+    result.anomalies = check(
+        simulation.history, durable=plan.durable, compacted=compacted, replicated=replicated, archived=plan.history
+    )
     return result
 
 

@@ -48,6 +48,7 @@ class Scenario:
     of groups are those of KIP-848. `progress`: writes must go on
     while enough brokers can write (supervisor.py). `share_group`: a share group (KIP-932) consumes all topics.
     `security`: users log in, whose passwords, rights and quotas change.
+    `history`: what retention deletes soon is read from archives.
     `group_changes`: the share of runs of a group's scenario with an operator of the share group, and in a cluster with
     administration.
     """
@@ -73,6 +74,7 @@ class Scenario:
     share_group: bool = False
     security: bool = False
     group_changes: float = 0.0
+    history: bool = False
 
 
 _ALL = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
@@ -154,6 +156,12 @@ _SCENARIOS = (
         queues=True,
     ),
 )
+_HISTORY = Scenario(
+    "history",
+    "retention deletes what is archived, and consumers read it from there; the process and the network fail",
+    {**NODE, **NETWORK, **LOSSLESS_DISK},
+    history=True,
+)
 _CLUSTER = {**NODE, **NETWORK, **CLOCK, **COORDINATION, **CLUSTER, **LOSSLESS_DISK}
 _CLUSTER_SCENARIOS = (
     Scenario(
@@ -198,6 +206,14 @@ _CLUSTER_SCENARIOS = (
         brokers=3,
         security=True,
     ),
+)
+_CLUSTER_HISTORY = replace(
+    _HISTORY,
+    name="cluster-history",
+    text="three brokers with the topics of `history` die, are cut off and replaced",
+    faults={**NODE, **NETWORK, **COORDINATION, **CLUSTER, **LOSSLESS_DISK},
+    coordination=True,
+    brokers=3,
 )
 _GROUPS = Scenario(
     "cluster-groups",
@@ -277,5 +293,6 @@ _EVERYTHING_SCENARIOS = (
 # Those of a lone broker, from which `any` draws, and all.
 LONE_BROKER_SCENARIOS = {scenario.name: scenario for scenario in _SCENARIOS}
 SCENARIOS = LONE_BROKER_SCENARIOS | {
-    scenario.name: scenario for scenario in (*_CLUSTER_SCENARIOS, _GROUPS, *_SHARES, *_EVERYTHING_SCENARIOS)
+    scenario.name: scenario
+    for scenario in (_HISTORY, *_CLUSTER_SCENARIOS, _CLUSTER_HISTORY, _GROUPS, *_SHARES, *_EVERYTHING_SCENARIOS)
 }

@@ -1,7 +1,6 @@
 """Archives in an object store: what writers, readers and other engines see, and stores that fail."""
 
 import json
-import logging
 import socket
 import subprocess
 import sys
@@ -11,40 +10,29 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import boto3
 import duckdb
 import polars as pl
 import pytest
-from moto.server import ThreadedMotoServer
 from pyiceberg.table import StaticTable
+from pyiceberg.utils.config import Config
 
 from kbroker.archive.archive import ConflictError
 from kbroker.archive.catalogs import create_archive, open_archive
 from kbroker.archive.data_files import write_rows
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.offset_ranges import OffsetRange
+from tests.compat.archive.rest_catalogue import TOKEN, rest_catalogue
+from tests.compat.archive.s3_server import BUCKET, CREDENTIALS, s3_server
 from tests.unit.support.archive_tables import append_rows, make_rows
 
 pytestmark = [pytest.mark.feature("archive catalogues"), pytest.mark.client("cli")]
-
-BUCKET = "archives"
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "my-secret", "AWS_REGION": "us-east-1"}
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """The URL of an S3 server with an empty bucket."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    url = f"http://{host}:{port}"
-    client = boto3.client(
-        "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="me", aws_secret_access_key="my-secret"
-    )
-    client.create_bucket(Bucket=BUCKET)
-    yield url
-    moto.stop()
+    with s3_server() as url:
+        yield url
 
 
 @pytest.fixture
@@ -99,6 +87,8 @@ WRITER = """
 import sys
 from kbroker.archive.archive import ConflictError
 from kbroker.archive.catalogs import open_archive
+from tests.compat.archive.rest_catalogue import TOKEN, rest_catalogue
+from tests.compat.archive.s3_server import BUCKET, CREDENTIALS, s3_server
 from tests.unit.support.archive_tables import append_rows
 
 location, count = sys.argv[1], int(sys.argv[2])
@@ -206,3 +196,37 @@ def test_a_store_that_does_not_respond(location: str, server: str, monkeypatch: 
     gate.close()
     with pytest.raises(ArchiveError, match=r"cannot be reached|connect"):
         other.refresh()
+
+
+def test_a_rest_catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalogue decides where tables are; conflicts, a wrong token and a server that is away are told."""
+
+    def configure(**properties: str) -> None:
+        for name, text in {"TYPE": "rest", **properties}.items():
+            monkeypatch.setenv(f"PYICEBERG_CATALOG__OFFICE__{name}", text)
+        monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # which it reads when it is imported
+
+    with rest_catalogue(tmp_path) as url:
+        configure(URI=url, TOKEN=TOKEN)
+        with pytest.raises(ArchiveError, match=r"^catalog:office/kafka: no archive found"):
+            open_archive("catalog:office/kafka")
+        first = create_archive("catalog:office/kafka", {"period": "hour"}).create_table("t.u")
+        second = open_archive("catalog:office/kafka").table("t.u")
+        append_rows(first, count=10)
+        with pytest.raises(ConflictError, match="another process has changed the table"):
+            append_rows(second, count=10)
+        assert second.refresh() == first.state
+        files = second.files()
+        merged = write_rows(second.write_target(), [make_rows(0, 0, 10)])
+        second.commit("compact", second.state, add=merged, remove=files)
+        assert first.refresh().commit == 2
+        assert [file.path for file in first.files()] == [file.path for file in merged]
+        assert first.location == f"file://{tmp_path}/warehouse/kafka/t.u"
+        assert open_archive("catalog:office/kafka").topics() == ["t.u"]
+        configure(URI=url, TOKEN="wrong-secret")
+        with pytest.raises(ArchiveError, match=r"^catalog:office: .*no such token") as failure:
+            open_archive("catalog:office/kafka")
+        assert "wrong-secret" not in str(failure.value)
+    with pytest.raises(ArchiveError, match=f"{first.location}: .*[Cc]onnection") as failure:
+        first.refresh()
+    assert "\n" not in str(failure.value)

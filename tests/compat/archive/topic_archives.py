@@ -12,9 +12,10 @@ from kbroker.archive.archive import Archive
 from kbroker.archive.data_files import write_rows
 from kbroker.archive.offset_ranges import OffsetRange
 from kbroker.archive.topic_state import TopicInfo
-from kbroker.client.admin import READ_COMMITTED, READ_UNCOMMITTED, describe_topics
+from kbroker.client.admin import describe_topics
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
+from kbroker.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from kbroker.common import TopicPartition, uuid_text
 from tests.unit.support.archive_tables import HEADERS
 

@@ -5,7 +5,7 @@ from time import monotonic
 
 import pytest
 
-from kbroker.client import admin, cluster, groups, retries
+from kbroker.client import admin, cluster, groups, offsets, retries
 from kbroker.client.cluster import ClusterClient, UnknownBroker
 from kbroker.client.connection import BrokerUnreachable
 from kbroker.client.group_summaries import summarize_groups
@@ -50,8 +50,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Start brokers 1, 2, ..., and return a client that knows the addresses of all."""
     running: list[SocketBroker] = []
     clients: list[ClusterClient] = []
-    for module in (retries, admin):
-        monkeypatch.setattr(module, "RETRY_EVERY_S", 0.0)
+    monkeypatch.setattr(retries, "RETRY_EVERY_S", 0.0)
 
     def start_brokers(count: int, **versions: int) -> tuple[ClusterClient, list[SocketBroker]]:
         limits = {ApiKey[name.upper()]: version for name, version in versions.items()}
@@ -210,17 +209,19 @@ def test_offsets_are_asked_of_the_leader_also_while_it_changes(start: Start) -> 
     asked: list[ListOffsetsRequest] = []
     brokers[0].handlers[ApiKey.LIST_OFFSETS] = lambda _: offset(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     brokers[1].handlers[ApiKey.LIST_OFFSETS] = lambda request: asked.append(request) or offset(offset=7)
-    assert admin.list_offsets(client, {("t", 0): admin.EARLIEST}, admin.READ_COMMITTED) == {TopicPartition("t", 0): 7}
+    assert offsets.list_offsets(client, {("t", 0): offsets.EARLIEST}, offsets.READ_COMMITTED) == {
+        TopicPartition("t", 0): 7
+    }
     assert asked[0].isolation_level == 1
-    assert asked[0].topics[0].partitions[0].timestamp == admin.EARLIEST
+    assert asked[0].topics[0].partitions[0].timestamp == offsets.EARLIEST
 
 
 def test_a_topic_that_does_not_exist_has_no_offsets(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin, "NEW_TOPIC_FOR_S", 0.0)
+    monkeypatch.setattr(offsets, "NEW_TOPIC_FOR_S", 0.0)
     client, (broker,) = start(1)
     broker.handlers[ApiKey.METADATA] = metadata(broker, topics=[topic(-1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)])
     with pytest.raises(BrokerError, match=r"^t-0: UNKNOWN_TOPIC_OR_PARTITION$"):
-        admin.list_offsets(client, {("t", 0): admin.LATEST})
+        offsets.list_offsets(client, {("t", 0): offsets.LATEST})
     with pytest.raises(BrokerError, match=r"^topic t: UNKNOWN_TOPIC_OR_PARTITION$"):
         client.leader("t", 0)
 
@@ -233,7 +234,7 @@ def test_offsets_of_brokers_that_respond(start: Start) -> None:
     )
     brokers[1].close()
     partitions = {1: [("t", 0)], 2: [("t", 0)]}
-    assert admin.offsets_at_brokers(client, partitions, admin.LATEST) == {(1, ("t", 0)): 7}
+    assert offsets.offsets_at_brokers(client, partitions, offsets.LATEST) == {(1, ("t", 0)): 7}
 
 
 def test_a_broker_that_does_not_forward_to_the_controller(start: Start) -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from kbroker.client import consumer as consumer_module
 from kbroker.client import retries
-from kbroker.client.admin import READ_COMMITTED
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import LOG_APPEND_TIME, PartitionConsumer
+from kbroker.client.offsets import READ_COMMITTED
 from kbroker.client.requests import BrokerError
 from kbroker.common import TopicPartition
 from protocol.apis import ApiKey

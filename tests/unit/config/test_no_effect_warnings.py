@@ -18,6 +18,7 @@ from kbroker.config.queue_configs import RETRY_KEYS
 
 # Configs that kbroker/config itself reads.
 READ_IN_CONFIG = {
+    "kbroker.archive.locations",
     "follower.replication.throttled.replicas",
     "leader.replication.throttled.replicas",
     "broker.id",

@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from kbroker.cli.common.values import PartitionPosition
-from kbroker.client.admin import READ_COMMITTED, delete_records
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord
+from kbroker.client.offsets import READ_COMMITTED, delete_records
 from kbroker.client.producer import BlockingProducer
 from kbroker.client.transactions import LAST_VERSIONS, BlockingTransactionalProducer
 from kbroker.common import TopicPartition

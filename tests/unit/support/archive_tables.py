@@ -36,3 +36,9 @@ def append_rows(
     state = table.state.with_covered([(partition, OffsetRange(first, first + count))])
     table.commit("append", state, add=[file])
     return file
+
+
+def remove_as_another_program(table: ArchiveTable, file: DataFile) -> None:
+    """Remove a file of a table without kbroker's knowledge."""
+    with table.iceberg.transaction() as transaction, transaction.update_snapshot().overwrite() as snapshot:
+        snapshot.delete_data_file(file.entry)

@@ -18,6 +18,7 @@ from kbroker.runtime.environment import Environment
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.network.transport import direct_socket
 from kbroker.simulation.runtime.environment import SimClock, SimProcesses
+from kbroker.simulation.runtime.history_service import SimArchives
 from kbroker.simulation.runtime.loop import SimLoop
 from tests.unit.support.async_test import until
 from tests.unit.support.client import Client, dotted
@@ -88,6 +89,7 @@ class Machine:
         self.clock = SimClock(loop)
         self.disk = SimDisk(self.clock, Random(f"{seed}/disk"))
         self.threads = Threads(loop)
+        self.archives = SimArchives()
         self.starts = 0
         self._brokers: list[Broker] = []
         self._clients: list[Client] = []
@@ -99,8 +101,9 @@ class Machine:
         random = Random(f"{self.seed}/{self.starts}")
         self.processes = SimProcesses(self.loop, self.disk, self.clock, Random(f"{self.seed}/{self.starts}/processes"))
         environment = Environment(
-            self.loop, self.clock, self.disk, random, self.threads.offload, self.processes, direct_socket=direct_socket
-        )
+            self.loop, self.clock, self.disk, random, self.threads.offload, self.processes, direct_socket=direct_socket,
+            start_service=self.archives.starter(self.loop, random),
+        )  # fmt: skip
         self.broker = Broker(environment, BrokerConfig.load(self.configs))
         self._brokers.append(self.broker)
         await self.broker.start()

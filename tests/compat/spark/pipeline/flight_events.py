@@ -1,8 +1,8 @@
 """Flights and weather of 2013 as events of two topics, the rows of an archive of them, and their producer."""
 
 import threading
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ PAUSE_S = 0.05
 
 Header = tuple[str, bytes | None]
 
-# The columns of an archive, with the timestamp in microseconds and the date as text.
+# The columns of an archive's tables and the topic, with the timestamp in microseconds.
 SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -34,7 +34,6 @@ SCHEMA = pa.schema(
         ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
         ("timestamp", pa.int64()),
         ("timestampType", pa.int32()),
-        ("date", pa.string()),
     ]
 )
 
@@ -92,11 +91,6 @@ def _parse_ms(utc: str) -> int:
     return int(datetime.fromisoformat(utc).timestamp()) * 1000
 
 
-@cache
-def _date(day: int) -> str:
-    return datetime.fromtimestamp(day * DAY_MS // 1000, UTC).date().isoformat()
-
-
 def expected_rows(events: Sequence[Event]) -> pa.Table:
     """Return the rows of an archive of these events, sorted by topic, partition and offset.
 
@@ -107,28 +101,26 @@ def expected_rows(events: Sequence[Event]) -> pa.Table:
     for event in sorted(events, key=lambda event: (event.topic, event.partition)):
         tp = (event.topic, event.partition)
         headers = [{"key": key, "value": value} for key, value in event.headers] or None
-        date = _date(event.timestamp_ms // DAY_MS)
-        row = (*tp, next_offsets[tp], event.key, event.value, headers, event.timestamp_ms * 1000, 0, date)
+        row = (*tp, next_offsets[tp], event.key, event.value, headers, event.timestamp_ms * 1000, 0)
         next_offsets[tp] += 1
         for name, value in zip(SCHEMA.names, row, strict=True):
             columns[name].append(value)
     return pa.table(columns, SCHEMA)
 
 
-def normalize(table: pa.Table) -> pa.Table:
-    """Return the table of any reader of an archive, with the columns, types and order of `expected_rows`."""
-    columns = []
-    for field in SCHEMA:
-        column = table.column(field.name)
-        if field.name == "timestamp":
-            column = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-        elif field.name == "date" and pa.types.is_dictionary(column.type):
-            column = column.cast(pa.string())
-        columns.append(column.cast(field.type))
-    normalized = pa.table(columns, SCHEMA)
-    return normalized.sort_by(
-        [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
-    ).combine_chunks()
+def normalize(tables: Mapping[str, pa.Table]) -> pa.Table:
+    """Return what any reader has read of the topics, with the columns, types and order of `expected_rows`."""
+    rows = []
+    for topic, table in tables.items():
+        columns = [pa.array([topic] * table.num_rows, pa.string())]
+        for field in list(SCHEMA)[1:]:
+            column = table.column(field.name)
+            if field.name == "timestamp":
+                column = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+            columns.append(column.cast(field.type))
+        rows.append(pa.table(columns, SCHEMA))
+    order = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
+    return pa.concat_tables(rows).sort_by(order).combine_chunks()
 
 
 def find_difference(actual: pa.Table, expected: pa.Table) -> str:

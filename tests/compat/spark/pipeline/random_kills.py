@@ -2,14 +2,12 @@
 
     python -m tests.compat.spark.pipeline.random_kills --rounds 5 --seed 1
 
-At the end of a round the archive (--committed-only) must contain exactly what a read_committed consumer reads,
-`archive verify` must find no difference, and pyarrow must be able to read it. Throughout a round, the committed files
-and the files that Spark's metadata lists must exist. Prints one line per round. The first failure ends the program, and
-the directory of its round is kept.
+At the end of a round the archive (--committed-only) must contain exactly what a read_committed consumer reads, as
+pyarrow reads its files, and `archive verify` must find no difference. Throughout a round, the files of the tables must
+exist. Prints one line per round. The first failure ends the program, and the directory of its round is kept.
 """
 
 import argparse
-import json
 import random
 import shutil
 import signal
@@ -20,11 +18,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.storage import open_storage
+from kbroker.archive.archive import ArchiveTable
+from kbroker.archive.catalogs import DATABASE, open_archive
 from tests.compat.spark.pipeline.processes import Command
 from tests.compat.spark.pipeline.random_writers import RandomWriters
 from tests.compat.support import BrokerProcess, eventually, unique
@@ -117,7 +116,11 @@ class Round:
             self.wait(0.2)
 
     def count_commits(self) -> int:
-        return len(list(self.archive.glob("_manifest/*[0-9].json")))
+        return sum(table.state.commit for table in self.tables())
+
+    def tables(self) -> list[ArchiveTable]:
+        """Return the tables of the archive; none before its first commit."""
+        return open_archive(str(self.archive)).tables() if (self.archive / DATABASE).exists() else []
 
     def check_processes(self) -> None:
         """Restart an archiver that started without a broker, and a compactor that has finished."""
@@ -171,17 +174,14 @@ class Round:
             self.archiver.start()
 
     def check_files_exist(self) -> None:
-        """Check that the committed files and those of Spark's metadata exist."""
-        if not self.count_commits():
-            return
+        """Check that the files of the tables exist. A compaction may replace and delete some meanwhile."""
         for _ in range(20):
-            state = Archive.open(open_storage(str(self.archive))).state()
-            listed = read_spark_metadata(self.archive)
-            missing = [path for path in (*state.files, *listed) if not (self.archive / path).exists()]
+            paths = [local_path(file.path) for table in self.tables() for file in table.files()]
+            missing = [path for path in paths if not path.exists()]
             if not missing:
                 return
             time.sleep(0.1)
-        raise AssertionError(f"committed or listed, and missing: {missing[:5]} of {len(missing)}")
+        raise AssertionError(f"committed and missing: {missing[:5]} of {len(missing)}")
 
     def check_result(self) -> str:
         """Archive the remaining records, compact and verify the archive, and compare it with the broker."""
@@ -194,16 +194,15 @@ class Round:
         self.require_success(self.compactor)
         self.require_rows(expected, "compacted")
         self.require_success(self.verifier)
-        state = Archive.open(open_storage(str(self.archive))).state()
-        assert not state.gaps, f"gaps: {state.gaps}"
-        files = sorted(str(path.relative_to(self.archive)) for path in self.archive.glob("topic=*/*/*.parquet"))
-        assert files == sorted(state.files), "the directory has other files than the archive"
-        assert {len(ranges) for ranges in state.covered.values()} <= {1}, f"covered ranges have holes: {state.covered}"
+        tables = self.tables()
+        for state in (table.state for table in tables):
+            assert not state.gaps, f"gaps: {state.gaps}"
+            assert {len(each) for each in state.covered.values()} <= {1}, f"covered ranges have holes: {state.covered}"
         events = ", ".join(f"{event} {count}" for event, count in sorted(self.events.items()))
         writers = self.writers
         return (
             f"{len(expected)} records of {writers.committed} committed transactions, {writers.plain} without; "
-            f"{writers.aborted} aborted, {writers.failed} failed; {state.commit_number + 1} commits; {events}"
+            f"{writers.aborted} aborted, {writers.failed} failed; {self.count_commits()} commits; {events}"
         )
 
     def require_success(self, command: Command) -> None:
@@ -222,37 +221,25 @@ class Round:
             )
 
 
-def read_spark_metadata(archive: Path) -> list[str]:
-    """Return the paths of the files that Spark reads in the directory."""
-    numbers = {path: int(path.name.removesuffix(".compact")) for path in (archive / "_spark_metadata").glob("[0-9]*")}
-    last_compact = max((number for path, number in numbers.items() if path.suffix), default=-1)
-    paths = []
-    for path, number in numbers.items():
-        if number >= last_compact:
-            try:
-                lines = path.read_text().splitlines()[1:]
-            except FileNotFoundError:
-                return []
-            paths += [json.loads(line)["path"].partition(f"{archive.name}/")[2] for line in lines]
-    return paths
+def local_path(uri: str) -> Path:
+    return Path(uri.removeprefix("file://"))
 
 
 def read_archive(archive: Path) -> list[Row]:
-    """Return the committed rows, read with pyarrow."""
-    import pyarrow.dataset  # here, because it imports pandas
+    """Return the committed rows, sorted by topic, partition and offset."""
+    rows = [
+        _to_row(table.topic, row)
+        for table in open_archive(str(archive)).tables()
+        for file in table.files()
+        for row in pq.ParquetFile(local_path(file.path)).read().to_pylist()
+    ]
+    return sorted(rows, key=lambda row: row[:3])
 
-    files = [str(archive / path) for path in Archive.open(open_storage(str(archive))).state().files]
-    if not files:
-        return []
-    hive = pyarrow.dataset.partitioning(flavor="hive")
-    table = pyarrow.dataset.dataset(files, partitioning=hive, partition_base_dir=str(archive)).to_table()
-    return sorted((_to_row(row) for row in table.to_pylist()), key=lambda row: row[:3])
 
-
-def _to_row(row: dict[str, Any]) -> Row:
+def _to_row(topic: str, row: dict[str, Any]) -> Row:
     headers = tuple((header["key"], header["value"]) for header in row["headers"] or ())
     timestamp_ms = round(row["timestamp"].timestamp() * 1000)
-    return row["topic"], row["partition"], row["offset"], timestamp_ms, row["key"], row["value"], headers
+    return topic, row["partition"], row["offset"], timestamp_ms, row["key"], row["value"], headers
 
 
 def read_committed(bootstrap: str) -> list[Row]:

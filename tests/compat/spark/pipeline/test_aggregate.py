@@ -1,6 +1,7 @@
 """Aggregates compared with plain Python: restarts, late records, invalid records, errors, the command."""
 
 import csv
+import io
 import json
 import statistics
 import sys
@@ -9,20 +10,24 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 
+import fastavro
 import pyarrow
 import pyarrow.parquet as parquet
 import pytest
 
+from kbroker.archive.decoding.settings import Decoding
+from kbroker.archive.storage.local import LocalStorage
 from kbroker.cli.app import run as main
 from kbroker.cli.pipeline.app import run_file
 from kbroker.pipeline.aggregate import result_files
 from kbroker.pipeline.aggregate.definition import AggregateDefinition, GroupKey
 from kbroker.pipeline.aggregate.query import AggregateQuery, ResultSink, RunOptions
+from kbroker.pipeline.aggregate.value_decoder import ValueDecoder
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.security import kafka_options
-from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.flights import weather_lines
 from tests.compat.support import unique
+from tests.unit.support.schema_registry import running_registry
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("live aggregates")]
 
@@ -345,8 +350,11 @@ def test_the_command_writes_results_and_a_plot(spark, bootstrap, topics, tmp_pat
     ]
     assert main(words) == 0
     output = capsys.readouterr()
-    assert output.out == f"10 records of {source} in 1 batch: 2 rows of out changed; skipped 1 record not JSON\n"
-    assert output.err == "batch 0: skipped 1 record not JSON\nplotted to out.png\n"
+    assert (
+        output.out
+        == f"10 records of {source} in 1 batch: 2 rows of out changed; skipped 1 record that could not be decoded\n"
+    )
+    assert output.err == "batch 0: skipped 1 record that could not be decoded\nplotted to out.png\n"
     assert {
         tuple(row) for row in spark.read.parquet(str(tmp_path / "out")).select("key", "count", "p50").collect()
     } == {("a", 5, 4.0), ("b", 4, 3.0)}
@@ -401,3 +409,41 @@ def test_the_job_template_runs_unchanged(spark, bootstrap, topics, tmp_path, cap
             expected_rows[iso(at // MINUTE * MINUTE), key] += 1
     actual = {(row["start"], row["key"]): (row["records"], row["bytes"]) for row in results(topics, out)}
     assert actual == {at: (count, 4 * count) for at, count in expected_rows.items()}
+
+
+def test_values_in_avro_with_a_registry(spark, bootstrap, topics, tmp_path):
+    """Fields of values of all schemas of the registry; what cannot be decoded is skipped and counted."""
+    source = topics.create()
+    v1 = {"type": "record", "name": "m", "fields": [{"name": "shop", "type": "string"}, {"name": "n", "type": "int"}]}
+    v2 = {
+        "type": "record",
+        "name": "m",
+        "fields": [{"name": "n", "type": "double"}, {"name": "shop", "type": "string"}],
+    }
+
+    def encode(number, schema, value):
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
+        return b"\0" + number.to_bytes(4, "big") + stream.getvalue()
+
+    with running_registry() as registry:
+        first, second = (registry.register(json.dumps(schema)) for schema in (v1, v2))
+        values = [
+            *(encode(first, v1, {"shop": "a", "n": n}) for n in range(10)),
+            *(encode(second, v2, {"shop": "b", "n": n / 4}) for n in range(10)),
+            encode(99, v1, {"shop": "a", "n": 1}),
+            b"plain",
+            None,
+        ]
+        topics.fill(source, ({"value": value, "timestamp": T0} for value in values))
+        aggregate = definition(
+            source, keys=(GroupKey("shop", "$.shop"),), value="$.n", compute=("sum",), value_format="avro"
+        )
+        decoder = ValueDecoder(Decoding("avro", registry.url))
+        target = ResultSink(directory=str(tmp_path / "out"))
+        summary = AggregateQuery(spark, bootstrap, aggregate, target, decoder=decoder).run(
+            RunOptions(), lambda batch: None, threading.Event()
+        )
+    assert {name: count for name, count in summary.problems.items() if count} == {"not_json": 2, "empty": 1}
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert {row.shop: row["sum"] for row in rows} == {"a": 45.0, "b": 11.25}

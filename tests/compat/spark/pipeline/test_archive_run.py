@@ -6,6 +6,7 @@ import subprocess
 import threading
 import time
 
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
@@ -13,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker.archive.archive import ArchiveTable
 from kbroker.archive.catalogs import open_archive
+from kbroker.archive.decoding.dead_letters import find_dead_letters
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.offset_ranges import OffsetRange
 from kbroker.archive.topic_state import Gap, LeaderEpoch
@@ -291,6 +293,31 @@ def test_a_table_that_another_program_has_changed_is_rejected(archiver, topics):
     topics.fill(name, numbered(range(10, 20)))
     with pytest.raises(PipelineError, match=r"was changed by another program \(snapshot \d+ \(append\)\)"):
         archiver.once(name)
+
+
+def test_timestamps_that_tables_cannot_hold_are_dead_letters(archiver, topics):
+    name = topics.create(partitions=2, configs={"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)})
+    poison = {3: 2**63 - 1, 5: 253_402_300_800_000, 8: -62_135_596_800_001}
+    exact = {4: 253_402_300_799_999, 6: -62_135_596_800_000, 7: -30_000_000_000_000, 9: -1}
+    timestamps = {n: 1_700_000_000_000 + n for n in range(10)} | poison | exact
+    topics.fill(name, ({**record, "timestamp": timestamps[int(record["value"])]} for record in numbered(range(10), 2)))
+    for _ in range(2):
+        assert archiver.once(name).gaps == {}
+        assert archiver.numbers(name) == [n for n in range(10) if n not in poison]
+        assert archiver.state(name).covered == {0: (OffsetRange(0, 5),), 1: (OffsetRange(0, 5),)}
+        archived = {}
+        for file in archiver.files(name):
+            rows = pq.read_table(file.path.removeprefix("file://"))
+            micros = rows["timestamp"].cast("int64").to_pylist()
+            archived |= {
+                int(value): time // 1000 for value, time in zip(rows["value"].to_pylist(), micros, strict=True)
+            }
+        assert archived == {n: ms for n, ms in timestamps.items() if n not in poison}
+        dead = find_dead_letters(open_archive(str(archiver.directory)), name).iceberg.scan().to_arrow().to_pylist()
+        assert {int(row["value"]): row["reason"] for row in dead} == {
+            n: f"the timestamp of {ms} ms is outside the years 1 to 9999" for n, ms in poison.items()
+        }
+        assert len(dead) == len(poison)
 
 
 def test_a_recreated_topic_is_rejected(archiver, topics):

@@ -3,31 +3,19 @@
 The archive is then verified, read with three programs, compacted, and replayed to another broker.
 """
 
-import glob
 import json
+import sqlite3
+from contextlib import closing
 
 import duckdb
-import pyarrow
 import pytest
 
-from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.compaction import compact
-from kbroker.pipeline.archive.ingest.cluster_retry import StopEvent
-from kbroker.pipeline.archive.ingest.options import IngestOptions, Reporter, create_subscription
-from kbroker.pipeline.archive.ingest.run import archive_topics
-from kbroker.pipeline.archive.verification.findings import VerificationScope
-from kbroker.pipeline.archive.verification.verify import verify
-from kbroker.pipeline.cluster_admin import cluster_client
-from kbroker.pipeline.replay.plan import ReplayRequest
-from kbroker.pipeline.replay.preparation import ReplayContext, prepare_replay
-from kbroker.pipeline.replay.routing import target_names
-from kbroker.pipeline.replay.run import create_plan, execute_plan
-from kbroker.pipeline.replay.selection import Selection
-from kbroker.pipeline.replay.sending import SpeedLimit
-from kbroker.pipeline.storage import open_storage
+from kbroker.archive.catalogs import DATABASE, open_archive
+from kbroker.pipeline.ingest.cluster_retry import StopEvent
+from kbroker.pipeline.ingest.options import IngestOptions, Reporter, create_subscription
+from kbroker.pipeline.ingest.run import archive_topics
 from tests.compat.spark.flights import TOTALS, flight_lines, totals
 from tests.compat.spark.helpers import Topics, load
-from tests.compat.spark.pipeline.archives import rewrite_file
 from tests.compat.spark.pipeline.flight_events import (
     FLIGHTS,
     PART_OF_YEAR,
@@ -49,7 +37,7 @@ ORIGIN = ("kbroker.origin.topic", "kbroker.origin.partition", "kbroker.origin.of
 DELAYS = """
     SELECT split_part(decode(value), ',', 10) || '-' || split_part(decode(value), ',', 2) AS key,
            count(*), sum(coalesce(try_cast(split_part(decode(value), ',', 9) AS INT), 0))
-    FROM {table} WHERE topic = 'flights' GROUP BY ALL
+    FROM flights GROUP BY ALL
 """
 
 
@@ -72,23 +60,20 @@ def test_archived_events_survive_kills_of_all_processes(spark, broker, tmp_path,
         assert producer.sent < len(events), "everything was produced before the last kill"
         producer.finish(120)
     archive_remaining(spark, broker, archive)
-    assert not find_difference(normalize(spark.read.parquet(str(archive)).toArrow()), expected)
-    assert verify_with_broker(spark, archive, broker, len(events)) == []
+    assert not find_difference(normalize({name: by_spark(spark, archive, name) for name in PARTITIONS}), expected)
+    run_command(tmp_path / "verify", "archive", "verify", archive, "--bootstrap", broker.bootstrap)
 
-    result = compact(spark, Archive.open(open_storage(str(archive))))
-    assert result.merged
-    assert not result.damaged
-    assert not find_difference(normalize(by_pyarrow(archive)), expected)
-    # DuckDB does not use the manifest: there must not be other files.
+    run_command(tmp_path / "compact", "archive", "compact", archive)
+    assert not find_difference(normalize({name: by_pyiceberg(archive, name) for name in PARTITIONS}), expected)
     delays = {key: [flights, delay] for key, flights, delay in by_duckdb(archive)}
     assert delays == {key: [values[0], values[2]] for key, values in sums.items()}
 
     (tmp_path / "other").mkdir()
     with running_broker(tmp_path / "other") as other:
-        replay(spark, archive, other)
+        replay = ("replay", archive, *PARTITIONS, "--bootstrap", other.bootstrap, "--conf", quick_jvm())
+        run_command(tmp_path / "replay", *replay)
         assert not find_difference(received(other), expected)
         assert aggregated(spark, other, lines[0]) == sums
-    assert find_damages(spark, archive) == []
 
 
 def archive_with_kills(broker, archive, directory):
@@ -108,7 +93,7 @@ def archive_with_kills(broker, archive, directory):
     archiver = Command(directory, *run)
     try:
         archiver.start()
-        eventually(lambda: archiver.running() and has_staged_files(archive), "files of the first batch", TIMEOUT_S)
+        wait_for_files(archiver, archive)
         archiver.kill(with_jvm=False)
 
         archiver.start()
@@ -117,7 +102,7 @@ def archive_with_kills(broker, archive, directory):
         broker.restart()
         before = count_commits(archive)
         eventually(lambda: archiver.running() and count_commits(archive) > before + 1, "two commits", TIMEOUT_S)
-        eventually(lambda: archiver.running() and has_staged_files(archive), "files of a batch", TIMEOUT_S)
+        wait_for_files(archiver, archive)
         archiver.kill()
         broker.restart()
     finally:
@@ -128,61 +113,57 @@ def archive_remaining(spark, broker, archive):
     """Archive what is missing, as `archive run --once`."""
     options = IngestOptions(broker.bootstrap, create_subscription(PARTITIONS, None), once=True)
     warnings = []
-    reporter = Reporter(progress=lambda line: None, warn=warnings.append)
-    summary = archive_topics(spark, open_storage(str(archive)), options, StopEvent(), reporter)
+    archive_topics(spark, str(archive), options, StopEvent(), Reporter(lambda line: None, warnings.append))
     assert not warnings
-    return summary
 
 
-def has_staged_files(archive):
-    """Return whether a batch is being written."""
-    return next(glob.iglob(f"{archive}/_staging/**/*.parquet", recursive=True), None) is not None
+def run_command(directory, *arguments):
+    command = Command(directory, *arguments)
+    command.start()
+    try:
+        assert command.wait(TIMEOUT_S) == 0, f"{command.output[-2000:]}\n{command.errors[-2000:]}"
+    finally:
+        command.kill()
+
+
+def uncommitted_files(archive):
+    """Return the data files that no table has: those of a batch that is being written, and of killed ones."""
+    written = {path.name for path in archive.glob("topics/*/data/**/*.parquet")}
+    if not written:
+        return written
+    tables = open_archive(str(archive)).tables()
+    return written - {file.path.rpartition("/")[2] for table in tables for file in table.files()}
+
+
+def wait_for_files(archiver, archive):
+    """Wait until a batch is being written."""
+    before = uncommitted_files(archive)
+    eventually(lambda: archiver.running() and uncommitted_files(archive) - before, "files of a batch", TIMEOUT_S)
 
 
 def count_commits(archive):
-    return len(list(archive.glob("_manifest/*[0-9].json")))
+    if not (archive / DATABASE).exists():
+        return 0
+    return sum(table.state.commit for table in open_archive(str(archive)).tables())
 
 
-def verify_with_broker(spark, archive, broker, count):
-    """Return the differences, and check that all rows were compared."""
-    report = verify(spark, open_storage(str(archive)), broker.bootstrap)
-    assert report.rows == report.records_compared == count
-    return report.differences
+def by_spark(spark, archive, topic):
+    return spark.read.parquet(*(file.path for file in open_archive(str(archive)).table(topic).files())).toArrow()
 
 
-def find_damages(spark, archive):
-    """Damage one file of each of three dates; return files with a missing or an unexpected finding."""
-    opened = Archive.open(open_storage(str(archive)))
-    files = {file.date: file.path for file in opened.state().files.values() if file.topic == FLIGHTS}
-    dates = [f"2013-12-{day:02}" for day in range(1, 8)]
-    removed, doubled, changed = (files[date] for date in dates[2:5])
-    (archive / removed).unlink()
-    rewrite_file(opened, doubled, lambda table: pyarrow.concat_tables([table, table.slice(100, 1)]))
-    data = bytearray((archive / changed).read_bytes())
-    data[len(data) // 2] ^= 1
-    (archive / changed).write_bytes(data)
-    report = verify(spark, open_storage(str(archive)), scope=VerificationScope(frozenset([FLIGHTS]), frozenset(dates)))
-    return sorted({removed, doubled, changed} ^ {finding.file for finding in report.differences})
+def by_pyiceberg(archive, topic):
+    """Read a table as a program without kbroker does: from the location that the catalogue has."""
+    from pyiceberg.table import StaticTable
 
-
-def by_pyarrow(archive):
-    import pyarrow.dataset  # here, because it imports pandas
-
-    return pyarrow.dataset.dataset(archive, partitioning="hive").to_table()
+    with closing(sqlite3.connect(archive / DATABASE)) as connection:
+        query = "SELECT metadata_location FROM iceberg_tables WHERE table_namespace = 'topics' AND table_name = ?"
+        (location,) = connection.execute(query, [topic]).fetchone()
+    return StaticTable.from_metadata(location).scan().to_arrow()
 
 
 def by_duckdb(archive):
-    table = f"read_parquet('{archive}/*/*/*.parquet', hive_partitioning=true)"
-    return duckdb.connect().sql(DELAYS.format(table=table)).fetchall()
-
-
-def replay(spark, archive, broker):
-    """Replay both topics into new ones, as `kbroker replay DIR flights weather` does."""
-    opened = Archive.open(open_storage(str(archive)))
-    request = ReplayRequest(Selection(tuple(PARTITIONS)), target_names(PARTITIONS, None, None))
-    with cluster_client(broker.bootstrap) as cluster:
-        context = ReplayContext(spark, opened, cluster, broker.bootstrap, print)
-        execute_plan(context, create_plan(context, prepare_replay(context, request, {})), SpeedLimit())
+    flights = by_pyiceberg(archive, FLIGHTS)  # DuckDB finds the variable by its name
+    return duckdb.connect().register("flights", flights).sql(DELAYS).fetchall()
 
 
 def received(broker):

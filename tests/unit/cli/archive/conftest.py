@@ -1,16 +1,16 @@
 """A small archive for the tests of the archive commands."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kbroker.pipeline.archive import staging
-from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.layout import owner_path, staging_directory
-from kbroker.pipeline.archive.manifest import CoveredRange, Gap, ManifestCommit, TopicInfo
-from kbroker.pipeline.storage.local import LocalStorage
-from tests.unit.support.archives import append_file, create_archive, make_file, new_data_path
+from kbroker.archive.archive import Archive
+from kbroker.archive.catalogs import create_archive
+from kbroker.archive.offset_ranges import OffsetRange
+from kbroker.archive.topic_state import Gap, TopicInfo
+from tests.unit.support.archive_tables import append_rows
 
 
 @pytest.fixture
@@ -18,33 +18,19 @@ def fill_archive() -> Callable[[Path], Archive]:
     """Create an archive of t with partition 0, and of u with partitions 0 and 1, a gap, a config and a group."""
 
     def fill(directory: Path) -> Archive:
-        archive = create_archive(LocalStorage(str(directory)))
-        append_file(archive, rows=10)
-        path = new_data_path(topic="u", date="2024-03-01")
-        archive.storage.create(path, path.encode())
-        archive.commit(
-            lambda _: ManifestCommit(
-                "append", 1_709_251_200_000,
-                add=(make_file(path, 5, 3, 2),),
-                covered=(CoveredRange("u", 0, 5, 8), CoveredRange("u", 1, 5, 10)),
-                gaps=(Gap("u", 0, 0, 5, "retention"),),
-                topics={"u": TopicInfo("id-of-u", 2, {"retention.ms": "60000"})},
-                groups={"readers": {"u": {0: 7, 1: 6}}},
-            )
-        )  # fmt: skip
+        archive = create_archive(str(directory), {})
+        append_rows(archive.create_table("t"), count=10)
+        table = archive.create_table("u")
+        for partition in (0, 1):
+            append_rows(table, partition, 5, 3, 1000)
+        state = replace(
+            table.state,
+            topic=TopicInfo("id-of-u", 2, {"retention.ms": "60000"}),
+            groups={"readers": {0: 7, 1: 6}},
+            groups_ms=1_709_251_200_000,
+        )
+        gap = Gap(0, 0, 5, "retention")
+        table.commit("observe", state.with_covered([(1, OffsetRange(8, 10))], [gap]))
         return archive
 
     return fill
-
-
-@pytest.fixture
-def add_leftovers() -> Callable[[Path], list[str]]:
-    """Create a file and a staging directory of a writer that died; return their paths."""
-
-    def add(directory: Path) -> list[str]:
-        storage, writer_id = LocalStorage(str(directory)), staging.new_writer_id()
-        storage.create(owner_path(writer_id), staging.encode_owner(staging.this_process()._replace(start="0")))
-        storage.create(new_data_path(writer_id), b"")
-        return [new_data_path(writer_id), staging_directory(writer_id)]
-
-    return add

@@ -8,82 +8,92 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.archive.archive import Archive
+from kbroker.archive.offset_ranges import OffsetRange
+from kbroker.archive.report import report_topic
+from kbroker.archive.topic_state import Gap, TopicState
 from kbroker.cli import main
 from kbroker.cli.archive.app import format_utc, topic_json
 from kbroker.cli.archive.compact import parse_target_size
 from kbroker.cli.common.errors import CliError
-from kbroker.pipeline.archive.manifest import ArchiveState, CoveredRange, Gap, ManifestCommit, apply_commit
-from kbroker.pipeline.archive.report import report_topics
+from tests.unit.support.archive_tables import remove_as_another_program
+
+FillArchive = Callable[[Path], Archive]
 
 
-def test_the_topics_of_an_archive(tmp_path: Path, fill_archive: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_topics_of_an_archive(
+    tmp_path: Path, fill_archive: FillArchive, capsys: pytest.CaptureFixture[str]
+) -> None:
     fill_archive(tmp_path)
     assert main(["archive", "list", str(tmp_path)]) == 0
     heading, columns, t, u = (line.split() for line in capsys.readouterr().out.splitlines())
-    assert " ".join(heading).startswith(f"{tmp_path} 2 topics, 16 rows, 2 files of ")
-    assert columns == ["TOPIC", "PARTITIONS", "ROWS", "OFFSETS", "LOST", "FILES", "SIZE", "FIRST", "LAST"]
+    assert " ".join(heading).startswith(f"{tmp_path} 2 topics, 16 rows, 3 files of ")
+    assert columns == ["TOPIC", "PARTITIONS", "ROWS", "OFFSETS", "MISSING", "FILES", "SIZE", "FIRST", "LAST"]
     assert t[:6] == ["t", "1", "10", "10", "0", "1"]
-    assert u[:6] == ["u", "2", "6", "8", "5", "1"]
-    assert u[-2:] == ["1970-01-01T00:00:01Z", "1970-01-01T00:00:02Z"]
+    assert u[:6] == ["u", "2", "6", "8", "5", "2"]
+    assert u[-2:] == ["1970-01-01T00:00:01Z", "1970-01-01T00:00:01Z"]
 
 
-def test_a_directory_of_archives(tmp_path: Path, fill_archive: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_of_archives(tmp_path: Path, fill_archive: FillArchive, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
         fill_archive(tmp_path / name)
     (tmp_path / "c").mkdir()
     assert main(["archive", "list", str(tmp_path), "--json"]) == 0
     archives = json.loads(capsys.readouterr().out)
     assert [archive["archive"] for archive in archives] == [str(tmp_path / "a"), str(tmp_path / "b")]
-    assert [topic["topic"] for topic in archives[0]["topics"]] == ["t", "u"]
-    assert archives[0]["commit"] == 2
+    assert [(topic["topic"], topic["commit"]) for topic in archives[0]["topics"]] == [("t", 1), ("u", 3)]
 
 
-def test_a_damaged_archive_does_not_hide_the_others(
-    tmp_path: Path, fill_archive: Callable, capsys: pytest.CaptureFixture[str]
+def test_a_damaged_table_does_not_hide_the_others(
+    tmp_path: Path, fill_archive: FillArchive, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("a", "b"):
         fill_archive(tmp_path / name)
-    next((tmp_path / "a" / "_manifest").glob("*1.json")).write_text("{}")
+    for file in (tmp_path / "a/topics/t/metadata").iterdir():
+        file.write_text("{}")
     assert main(["archive", "list", str(tmp_path)]) == 1
     output = capsys.readouterr()
     assert str(tmp_path / "b") in output.out
-    assert output.err.startswith(f"kbroker: file://{tmp_path / 'a'}/_manifest/")
+    assert [line.split()[0] for line in output.out.splitlines() if not line.startswith("/")] == (
+        ["TOPIC", "u", "TOPIC", "t", "u"]
+    )
+    assert output.err.startswith(f"kbroker: {tmp_path / 'a'}: ")
     assert output.err.count("\n") == 1
 
 
-def test_a_complete_description(
-    tmp_path: Path, fill_archive: Callable, add_leftovers: Callable, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fill_archive(tmp_path)
-    leftovers = add_leftovers(tmp_path)
+def test_a_complete_description(tmp_path: Path, fill_archive: FillArchive, capsys: pytest.CaptureFixture[str]) -> None:
+    archive = fill_archive(tmp_path)
     assert main(["archive", "describe", str(tmp_path), "--partitions", "--files", "--groups"]) == 0
     output = capsys.readouterr()
     rows = [line.split() for line in output.out.splitlines()]
     assert ["committed", "only", "no"] in rows
-    assert ["last", "commit", "2024-03-01T00:00:00Z"] in rows
-    assert ["u", "0", "5..7", "3", "0", "5", "1", "30bytes"] in [row[:8] for row in rows]
+    assert ["u", "0", "5..7", "3", "0", "5", "1"] in [row[:7] for row in rows]
     assert ["u", "1", "5..9", "3", "2"] in [row[:5] for row in rows]
     assert ["u", "0", "0..4", "5", "retention"] in rows
     assert ["u", "retention.ms", "60000"] in rows
-    assert ["readers", "u", "1", "6"] in rows
-    assert sum(row[0].endswith(".parquet") for row in rows if row) == 2
-    assert output.err == f"files left by writers that died: {', '.join(leftovers)}\n"
+    assert ["readers", "u", "1", "6", "2024-03-01T00:00:00Z"] in rows
+    files = [row for row in rows if row and row[0].endswith(".parquet")]
+    assert [(row[1], *row[3:5]) for row in files] == [("10", "0", "0..9"), ("3", "0", "5..7"), ("3", "1", "5..7")]
+    assert output.err == ""
+    table = archive.table("t")
+    remove_as_another_program(table, table.files()[0])
+    assert main(["archive", "describe", str(tmp_path), "--topic", "t"]) == 0
+    assert capsys.readouterr().err.startswith("t: another program has changed the table: snapshot ")
 
 
-def test_one_topic_as_json(tmp_path: Path, fill_archive: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_topic_as_json(tmp_path: Path, fill_archive: FillArchive, capsys: pytest.CaptureFixture[str]) -> None:
     fill_archive(tmp_path)
     assert main(["archive", "describe", str(tmp_path), "--json", "--topic", "u", "--files"]) == 0
     description = json.loads(capsys.readouterr().out)
     (topic,) = description["topics"]
     assert (topic["topic"], topic["partition_count"], topic["offsets_without_record"]) == ("u", 2, 2)
     assert topic["gaps"] == [{"topic": "u", "partition": 0, "start": 0, "end": 5, "reason": "retention"}]
-    [file] = description["files"]
-    assert {"partition": 1, "first": 5, "last": 7, "rows": 3} in file["partitions"]
-    assert (description["group_count"], description["groups"]) == (1, None)
-    assert (description["leftovers"], description["foreign"]) == ([], [])
+    assert [(file["partition"], file["first"], file["last"]) for file in description["files"]] == [(0, 5, 7), (1, 5, 7)]
+    assert (topic["group_count"], description["groups"]) == (1, None)
+    assert Path(topic["metadata"].removeprefix("file://")).parent == tmp_path / "topics/u/metadata"
 
 
-def test_a_plot(tmp_path: Path, fill_archive: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plot(tmp_path: Path, fill_archive: FillArchive, capsys: pytest.CaptureFixture[str]) -> None:
     fill_archive(tmp_path / "a")
     plot = tmp_path / "p.png"
     assert main(["archive", "describe", str(tmp_path / "a"), "--plot", str(plot)]) == 0
@@ -101,21 +111,15 @@ def test_a_time_outside_of_the_calendar_is_printed_as_a_number() -> None:
     ]
 
 
-def test_topics_as_json() -> None:
-    commit = ManifestCommit(
-        "append",
-        1,
-        covered=(CoveredRange("orders", 0, 100, 200), CoveredRange("orders", 0, 300, 310)),
-        gaps=(Gap("orders", 0, 0, 100, "retention"), Gap("audit", 0, 0, 7, "retention")),
-    )
-    audit, orders = report_topics(apply_commit(ArchiveState(), 0, commit))
-    documents = json.loads(json.dumps([topic_json(audit), topic_json(orders)]))
-    assert [document["topic"] for document in documents] == ["audit", "orders"]
-    assert documents[0]["configs"] is None
-    assert documents[1]["partitions"][0]["covered"] == [[100, 200], [300, 310]]
-    assert documents[1]["offsets_without_record"] == 110
+def test_a_topic_without_files_as_json() -> None:
+    covered = (OffsetRange(100, 200), OffsetRange(300, 310))
+    state = TopicState(covered={0: covered}, gaps=(Gap(0, 0, 100, "retention"),))
+    document = json.loads(json.dumps(topic_json(report_topic("orders", state, ()))))
+    assert (document["configs"], document["committed_ms"]) == (None, None)
+    assert document["partitions"][0]["covered"] == [[100, 200], [300, 310]]
+    assert (document["offsets_without_record"], document["offsets_missing"]) == (110, 200)
     unexplained = {"topic": "orders", "partition": 0, "start": 200, "end": 300, "reason": "unexplained"}
-    assert documents[1]["gaps"][1] == unexplained
+    assert document["gaps"][1] == unexplained
 
 
 @pytest.mark.parametrize(
@@ -135,11 +139,9 @@ ERRORS = [
     (["list", "{}"], "{}: is not an archive and contains none"),
     (["list", "{}/absent"], "{}/absent: is not an archive and contains none"),
     (["describe", "{}/absent"], "{}/absent: no archive found; create one with: kbroker archive run"),
-    (["describe", "{}/a", "--topic", "v"], "topic v is not in the archive; it has t, u"),
+    (["describe", "{}/a", "--topic", "v"], "{}/a: the archive has no topic v; it has t, u"),
     (["describe", "{}/a", "--plot", "p.jpg"], "p.jpg: a plot is a PNG file: its name must end in .png"),
     (["compact", "{}/absent"], "{}/absent: no archive found; create one with: kbroker archive run"),
-    (["compact", "{}/a", "--topic", "v"], "the archive has no rows of topic v"),
-    (["compact", "{}/a", "--date", "1999-01-31"], "the archive has no rows of date 1999-01-31"),
 ]
 USAGE_ERRORS = [
     (["compact", "{}/a", "--date", "today"], "--date must be a date such as 2026-01-31, not 'today'"),
@@ -162,7 +164,7 @@ def test_errors_are_one_sentence(
     arguments: list[str],
     message: str,
     tmp_path: Path,
-    fill_archive: Callable,
+    fill_archive: FillArchive,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "b").mkdir()
@@ -174,19 +176,14 @@ def test_errors_are_one_sentence(
     assert output.err == f"kbroker: {message.format(tmp_path)}\n"
 
 
-def test_local_archives_need_neither_spark_nor_java(
-    tmp_path: Path, fill_archive: Callable, add_leftovers: Callable
-) -> None:
+def test_archives_need_neither_spark_nor_java(tmp_path: Path, fill_archive: FillArchive) -> None:
     fill_archive(tmp_path)
-    leftovers = add_leftovers(tmp_path)
     program = (
         "import sys; from kbroker.cli import main\n"
-        f"for command in ('list', 'describe', 'compact'): assert main(['archive', command, {str(tmp_path)!r}]) == 0\n"
-        "assert not {'pyspark', 'py4j', 'pyarrow', 'matplotlib', 'kafka'} & set(sys.modules)"
+        f"for command in ('list', 'describe'): assert main(['archive', command, {str(tmp_path)!r}]) == 0\n"
+        "assert not {'pyspark', 'py4j', 'matplotlib', 'kafka'} & set(sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env={"PATH": "/nowhere"}, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("there is nothing to merge\ndeleted 2 leftovers of writers that died\n")
-    assert not any((tmp_path / path).exists() for path in leftovers)

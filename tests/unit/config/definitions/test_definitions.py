@@ -21,6 +21,9 @@ OWN = {
     "group": {"kbroker.share.retry.delays.ms"},
     "topic": {
         "flush.before.ack",
+        "kbroker.archive.before.delete",
+        "kbroker.archive.earliest",
+        "kbroker.archive.table",
         "kbroker.dedup.max.keys",
         "kbroker.dedup.window.ms",
         "kbroker.delay.enable",
@@ -35,6 +38,7 @@ OWN = {
     }
     | {key.name for key in RETRY_KEYS},
     "broker": {
+        "kbroker.archive.locations",
         "kbroker.audit.log",
         "kbroker.audit.log.files",
         "kbroker.audit.log.max.bytes",

@@ -8,12 +8,13 @@ from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.ingest.batch_plan import (
     BatchRange,
-    LogOffsets,
+    LogBounds,
     RateLimit,
     WrittenOffsets,
     gaps_of,
     lost_ranges,
     max_batch_records,
+    missing_offsets,
     needs_row_search,
     plan_batch,
     require_same_topic,
@@ -26,8 +27,8 @@ from kbroker.pipeline.ingest.batch_plan import (
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
 
-def logs(*offsets: tuple[TopicPartition, int, int]) -> LogOffsets:
-    return LogOffsets({tp: start for tp, start, _ in offsets}, {tp: end for tp, _, end in offsets})
+def logs(*offsets: tuple[TopicPartition, int, int]) -> LogBounds:
+    return LogBounds({tp: start for tp, start, _ in offsets}, {tp: end for tp, _, end in offsets})
 
 
 def test_an_archive_continues_after_covered_offsets_and_gaps() -> None:
@@ -54,6 +55,10 @@ def test_a_large_batch_takes_a_share_of_each_partition() -> None:
     ]
     # Lost offsets do not count.
     assert plan_batch({}, logs((A, 10_000, 10_090)), 50) == [BatchRange(A, 0, 10_000, 10_050)]
+
+
+def test_offsets_that_are_not_archived_are_counted_by_topic() -> None:
+    assert missing_offsets({A: 7, B: 10}, logs((A, 12, 20), (B, 0, 10), (C, 0, 4))) == {"t": 8, "u": 4}
 
 
 def test_rows_outside_the_batch_are_rejected() -> None:

@@ -11,7 +11,8 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark import installation as connector
 from kbroker.pipeline.spark.installation import JavaInstallation, SparkInstallation
 
-IVY_NAMES = [f"{name}-{version}.jar" for _, name, version in connector.ARTIFACTS]
+ARTIFACTS = connector.CONNECTOR_VERSIONS["4.0"].artifacts
+IVY_NAMES = [f"{name}-{version}.jar" for _, name, version in ARTIFACTS]
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def error_of(directory: Path, spark: SparkInstallation) -> str:
 def test_jars_are_found_by_mavens_names_and_by_sparks(tmp_path: Path, spark: SparkInstallation):
     directory = make_jars(tmp_path / "maven", [*IVY_NAMES, "delta-4.0.jar"])
     assert connector.connector_jars(directory, spark) == sorted(str(path) for path in directory.iterdir())
-    names = [f"{org}_{name}-{version}.jar" for org, name, version in connector.ARTIFACTS]
+    names = [f"{org}_{name}-{version}.jar" for org, name, version in ARTIFACTS]
     directory = make_jars(tmp_path / "ivy", names)
     assert len(connector.connector_jars(directory, spark)) == 4
 
@@ -113,12 +114,14 @@ def test_a_damaged_jar_is_an_error(tmp_path: Path, spark: SparkInstallation):
     assert error_of(directory, spark) == f"{jar} is damaged: delete it and download it again"
 
 
-def test_the_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("version", "name"), [("4.0.5", "spark-4.0.0"), ("4.1.2", "spark-4.1.1")])
+def test_the_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, name: str):
+    """Each version of Spark has a connector of its own."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    directory = f"kbroker/spark-{connector.VERSION}"
-    assert connector.cache_directory({}) == tmp_path / ".cache" / directory
-    assert connector.cache_directory({"XDG_CACHE_HOME": "relative"}) == tmp_path / ".cache" / directory
-    assert connector.cache_directory({"XDG_CACHE_HOME": "/caches"}) == Path("/caches") / directory
+    spark, directory = SparkInstallation(tmp_path, version, "2.13"), f"kbroker/{name}"
+    assert connector.cache_directory({}, spark) == tmp_path / ".cache" / directory
+    assert connector.cache_directory({"XDG_CACHE_HOME": "relative"}, spark) == tmp_path / ".cache" / directory
+    assert connector.cache_directory({"XDG_CACHE_HOME": "/caches"}, spark) == Path("/caches") / directory
 
 
 def test_the_connector_is_downloaded_once_and_again_after_damage(tmp_path: Path, spark: SparkInstallation):
@@ -132,7 +135,7 @@ def test_the_connector_is_downloaded_once_and_again_after_damage(tmp_path: Path,
     Path(first[0]).write_bytes(b"")
     assert connector.cached_jars(spark, java, environ, None, notes.append) == first
     assert Path(first[0]).stat().st_size > 0
-    assert os.listdir(tmp_path / "caches" / "kbroker") == [f"spark-{connector.VERSION}"]
+    assert os.listdir(tmp_path / "caches" / "kbroker") == ["spark-4.0.0"]
 
 
 def test_download_into_a_relative_directory(tmp_path: Path, spark: SparkInstallation, monkeypatch: pytest.MonkeyPatch):

@@ -31,7 +31,9 @@ def test_pyspark_of_another_version(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pyspark, "__version__", "3.5.1")
     with pytest.raises(PipelineError) as caught:
         installation.require_spark({})
-    assert str(caught.value) == f"pyspark 3.5.1 is installed, but kbroker requires 4.0: {install_command('spark')}"
+    assert (
+        str(caught.value) == f"pyspark 3.5.1 is installed, but kbroker requires 4.0 or 4.1: {install_command('spark')}"
+    )
 
 
 def test_spark_home_with_another_version_or_without_spark(tmp_path: Path):

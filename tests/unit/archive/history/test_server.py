@@ -17,6 +17,7 @@ from kbroker.archive.archive import ArchiveTable
 from kbroker.archive.catalogs import create_archive
 from kbroker.archive.data_files import DataFile
 from kbroker.archive.history.file_reader import FileReader
+from kbroker.archive.history.lanes import MAX_WAITING
 from kbroker.archive.history.server import HistoryServer
 from protocol.records.batch import parse_header
 from tests.unit.support.archive_tables import append_rows
@@ -132,7 +133,7 @@ def test_damaged_files(table: ArchiveTable, tmp_path: Path, damage: Callable[[Pa
     assert responses.fetch(partition=1)[1]
     assert local_path(whole).exists()
     path.write_bytes(content)
-    assert responses.fetch()[0]["next_offset"] == 20
+    assert responses.fetch()[0]["next_offset"] == 10
 
 
 class SlowReader(FileReader):
@@ -140,10 +141,11 @@ class SlowReader(FileReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self.may_open = threading.Event()
+        self.is_opening, self.may_open = threading.Event(), threading.Event()
 
     def _open(self, io: Any, path: str, metadata: Any) -> pq.ParquetFile:
         if "partition=0" in path:
+            self.is_opening.set()
             assert self.may_open.wait(DEADLINE_S)
         return super()._open(io, path, metadata)
 
@@ -159,14 +161,17 @@ def test_a_slow_file_delays_only_its_partition(table: ArchiveTable, tmp_path: Pa
     append_rows(table, count=10)
     append_rows(table, partition=1, count=10)
     responses = Responses(tmp_path, slow_reader)
-    for number in range(60):
+    for number in range(MAX_WAITING + 10):
         responses.send(id=number, call="fetch", partition=0, offset=0, end=20, max_bytes=1 << 20)
-    refused = [responses.next()[0] for _ in range(60 - 33)]
+        assert slow_reader.is_opening.wait(DEADLINE_S)
+    refused = [responses.next()[0] for _ in range(9)]
     assert {response["kind"] for response in refused} == {"unavailable"}
     assert responses.fetch(partition=1)[1]
     assert responses.call(call="bounds")[0]["partitions"].keys() == {"0", "1"}
     slow_reader.may_open.set()
-    assert sorted(responses.next()[0]["id"] for _ in range(33)) == list(range(33))
+    served = [responses.next()[0] for _ in range(MAX_WAITING + 1)]
+    assert [response["id"] for response in served] == list(range(MAX_WAITING + 1))
+    assert {response["next_offset"] for response in served} == {10}
 
 
 @pytest.mark.parametrize("header", [{"call": "nothing"}, {"call": "fetch"}, {"call": "fetch", "partition": "x"}, {}])

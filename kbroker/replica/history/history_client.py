@@ -64,10 +64,6 @@ class HistoryClient:
         self._ended: Future[None] | None = None
         self._is_stopped = False
 
-    @property
-    def in_flight(self) -> int:
-        return len(self._in_flight)
-
     async def call(self, name: str, **arguments: object) -> Frame:
         """Call the process, and return its response. Raises HistoryCallError."""
         if self._service is None and self._environment.clock.mono_ms() < self._start_ms:

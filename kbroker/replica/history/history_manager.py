@@ -62,12 +62,11 @@ def archive_of(partition: Partition) -> ArchivedTopic | None:
 class ArchiveBounds(NamedTuple):
     """What an archive has of a topic. `partitions`: the first archived offset that is left, and the next to archive.
 
-    `commit_ms`: the wall-clock time of the last commit. `read_ms`: when this was read (monotonic).
+    `read_ms`: when this was read (monotonic).
     """
 
     topic_id: str
     committed_only: bool
-    commit_ms: int
     partitions: Mapping[int, tuple[int, int]]
     read_ms: int
 
@@ -333,9 +332,7 @@ def _decode_bounds(header: Mapping[str, object], read_ms: int) -> ArchiveBounds:
         rows = header["partitions"]
         assert isinstance(rows, Mapping)
         partitions = {int(index): (int(row["start"]), int(row["end"])) for index, row in rows.items()}
-        committed_only, commit_ms = bool(header["committed_only"]), header["commit_ms"]
-        assert isinstance(commit_ms, int)
-        return ArchiveBounds(str(header["topic_id"]), committed_only, commit_ms, partitions, read_ms)
+        return ArchiveBounds(str(header["topic_id"]), bool(header["committed_only"]), partitions, read_ms)
     except (KeyError, ValueError, TypeError, AssertionError) as error:
         raise HistoryCallError(DAMAGED, f"the history process has sent nonsense: {error!r}") from None
 

@@ -10,11 +10,25 @@ from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.disk.log_files import read_batches, segment_files
 from kbroker.simulation.runtime.history_service import SimArchivedTopic, SimArchives
 from kbroker.simulation.runtime.machine import Machine
-from kbroker.simulation.scenarios.plan import ARCHIVE
 
+# The location of all archives.
+ARCHIVE = "/archive"
 # The pause between two commits, in seconds.
 PAUSE_S = (0.05, 1.0)
 DISTURBANCES = 0.2
+
+
+def draw_archive_configs(random: Random) -> dict[str, str]:
+    """Draw configs of a topic whose log is short, and whose archive has everything."""
+    return {
+        "kbroker.archive.table": ARCHIVE,
+        "kbroker.archive.earliest": "true",
+        "kbroker.archive.before.delete": "true",
+        "internal.segment.bytes": str(random.choice((1, 2, 16)) << 10),
+        "segment.ms": str(random.choice((200, 604_800_000))),
+        "retention.bytes": str(random.choice((0, 4, 64)) << 10),
+        "file.delete.delay.ms": str(random.choice((0, 1_000))),
+    }
 
 
 async def archive(machines: list[Machine], topics: list[str], random: Random, stop: StopSignal) -> None:

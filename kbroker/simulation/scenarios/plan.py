@@ -14,6 +14,7 @@ from kbroker.replica.history import history_client, history_manager
 from kbroker.replica.produce import marker_appends
 from kbroker.runtime import turns
 from kbroker.server import connection, large_request
+from kbroker.simulation.scenarios.archiver import draw_archive_configs
 from kbroker.simulation.scenarios.cluster_faults import absence
 from kbroker.simulation.scenarios.faults import Fault
 from kbroker.simulation.scenarios.scenarios import Scenario
@@ -26,8 +27,6 @@ MAX_REPLICAS = 3
 # run with them only under flush.before.ack.
 LOSSY_FAULTS = ("power", "rot", "disk_error")
 OUTPUT = "output"
-# The location of all archives.
-ARCHIVE = "/archive"
 # A follower with such limits gets about one batch with each fetch, some 350 a second of all partitions of a leader. A
 # producer with such a pause sends up to 200 a second, others up to 40.
 FOLLOWER_LIMITS = {"replica.fetch.max.bytes": 2 << 10, "replica.fetch.response.max.bytes": 4 << 10}
@@ -353,19 +352,6 @@ def draw_topic_configs(random: Random, *, durable: bool) -> dict[str, str]:
     if durable:
         configs["flush.before.ack"] = "true"
     return configs
-
-
-def draw_archive_configs(random: Random) -> dict[str, str]:
-    """Draw configs of a topic whose log is short, and whose archive has everything."""
-    return {
-        "kbroker.archive.table": ARCHIVE,
-        "kbroker.archive.earliest": "true",
-        "kbroker.archive.before.delete": "true",
-        "internal.segment.bytes": str(random.choice((1, 2, 16)) * KIB),
-        "segment.ms": str(random.choice((200, 604_800_000))),
-        "retention.bytes": str(random.choice((0, 4, 64)) * KIB),
-        "file.delete.delay.ms": str(random.choice((0, 1_000))),
-    }
 
 
 def draw_compaction_configs(random: Random) -> dict[str, str]:

@@ -44,10 +44,6 @@ class HistoryBlockCache:
                 del self._computing[key]
             event.set()
 
-    def __contains__(self, key: Hashable) -> bool:
-        with self._lock:
-            return key in self._values or key in self._computing
-
     def _keep(self, key: Hashable, value: object, size: int) -> None:
         if size > self.max_bytes:
             return

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from kbroker.archive.history.file_reader import FileReader
 from kbroker.archive.history.frames import Buffers, read_frame, write_frame
 from kbroker.archive.history.lanes import Lanes
-from kbroker.archive.history.topic_history import REFUSED, UNAVAILABLE, HistoryError, TopicHistory
+from kbroker.archive.history.topic_history import REFUSED, UNAVAILABLE, HistoryReadError, TopicHistory
 
 _STDIN, _STDOUT, _STDERR = range(3)
 
@@ -65,13 +65,13 @@ class HistoryServer:
         try:
             call = _CALLS.get(header.get("call", ""))
             if call is None:
-                raise HistoryError(REFUSED, f"there is no call {header.get('call')!r}")
+                raise HistoryReadError(REFUSED, f"there is no call {header.get('call')!r}")
             topic = self._topic(header["archive"], header["topic"])
             response, body = call(topic, header)
             self._respond({"id": header["id"], **response}, body)
             if body:
                 self._prefetch(topic, header["partition"], response["next_offset"])
-        except HistoryError as error:
+        except HistoryReadError as error:
             self._fail(header, error.kind, str(error))
         except (KeyError, TypeError) as error:
             traceback.print_exc()
@@ -89,7 +89,7 @@ class HistoryServer:
         lane = topic.archive, topic.topic, partition, "prefetch"
 
         def prefetch() -> None:
-            with suppress(HistoryError):  # the fetch will fail too
+            with suppress(HistoryReadError):  # the fetch will fail too
                 topic.prefetch(partition, offset)
 
         self._lanes.submit(lane, prefetch, is_optional=True)

@@ -25,7 +25,7 @@ MAX_RESPONSE_BYTES = 8 << 20
 ABSENT, DAMAGED, REFUSED, UNAVAILABLE = "absent", "damaged", "refused", "unavailable"
 
 
-class HistoryError(Exception):
+class HistoryReadError(Exception):
     """A call fails: `kind` says whether the archive is absent, damaged, refused or unavailable at the moment."""
 
     def __init__(self, kind: str, text: str) -> None:
@@ -147,7 +147,7 @@ class TopicHistory:
         except (OSError, pa.ArrowException, KeyError) as error:
             self._reader.forget(path)
             kind = UNAVAILABLE if _is_temporary(error) else DAMAGED
-            raise HistoryError(kind, f"{path} cannot be read: {_one_line(error)}") from error
+            raise HistoryReadError(kind, f"{path} cannot be read: {_one_line(error)}") from error
 
     def _newest(self, since: float) -> Layout:
         """Return a state that was read at this monotonic time or later."""
@@ -171,10 +171,10 @@ class TopicHistory:
             committed_only = json.loads(self._table.iceberg.properties.get("kbroker.committed-only", "false"))
             return Layout(self._table.state, snapshot_id, committed_only, partition_files(self._table.files()))
         except ArchiveError as error:
-            raise HistoryError(_kind_of(error), str(error)) from error
+            raise HistoryReadError(_kind_of(error), str(error)) from error
 
 
-class _MissingFileError(HistoryError):
+class _MissingFileError(HistoryReadError):
     """A file of the table does not exist."""
 
 

@@ -1,6 +1,7 @@
 """Threads for calls: each partition has a lane of its own, so a file that cannot be read delays no other partition."""
 
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Hashable
 
@@ -11,7 +12,7 @@ Job = Callable[[], None]
 
 
 class Lanes:
-    """Runs the jobs of each key in their order, each key in a thread. Thread-safe; jobs do not raise."""
+    """Runs the jobs of each key in their order, each key in a thread. Thread-safe."""
 
     def __init__(self, max_threads: int = MAX_THREADS) -> None:
         self._max_threads = max_threads
@@ -50,7 +51,11 @@ class Lanes:
                 self._idle -= 1
                 key = self._ready.popleft()
                 job = self._jobs[key].popleft()
-            job()
+            try:
+                job()
+            except Exception:
+                # A thread that ended would stop the lane for ever.
+                traceback.print_exc()
             with self._changed:
                 if self._jobs[key]:
                     self._ready.append(key)

@@ -25,7 +25,7 @@ MAX_RESPONSE_BYTES = 8 << 20
 ABSENT, DAMAGED, REFUSED, UNAVAILABLE = "absent", "damaged", "refused", "unavailable"
 
 
-class HistoryError(Exception):
+class HistoryCallError(Exception):
     """A call fails: `kind` says whether the archive is absent, damaged, refused or unavailable at the moment."""
 
     def __init__(self, kind: str, text: str) -> None:
@@ -33,7 +33,7 @@ class HistoryError(Exception):
         self.kind = kind
 
 
-class FetchedBatches(NamedTuple):
+class HistoryBatches(NamedTuple):
     batches: list[bytearray]
     next_offset: int
 
@@ -60,7 +60,7 @@ class TopicHistory:
         """Return the state of the table, which is not older than MAX_AGE_S."""
         return self._newest(time.monotonic() - MAX_AGE_S)
 
-    def fetch(self, partition: int, offset: int, end: int, max_bytes: int) -> FetchedBatches:
+    def fetch(self, partition: int, offset: int, end: int, max_bytes: int) -> HistoryBatches:
         """Return batches of the records [offset, end), of at most `max_bytes` but at least one batch."""
         started = time.monotonic()
         layout = self._layout or self._newest(started)
@@ -83,7 +83,7 @@ class TopicHistory:
         if layout is not None:
             self._rows_at(layout, partition, offset)
 
-    def _fetch(self, layout: Layout, partition: int, offset: int, end: int, max_bytes: int) -> FetchedBatches:
+    def _fetch(self, layout: Layout, partition: int, offset: int, end: int, max_bytes: int) -> HistoryBatches:
         files = layout.files_of(partition)
         epochs = layout.state.leader_epochs.get(partition, ())
         batches: list[bytearray] = []
@@ -92,7 +92,7 @@ class TopicHistory:
             rows = self._rows_at(layout, partition, offset)
             start, stop = (0, 0) if rows is None else (rows.position(offset), rows.position(end))
             if rows is None or start == stop:
-                return FetchedBatches(batches, end)
+                return HistoryBatches(batches, end)
             following = end if stop < len(rows) else min(end, files.next_offset(rows.last) or end)
             encoded = encode_rows(rows.slice(start, stop), epochs, following, room)
             if batches and encoded.size > room:
@@ -102,7 +102,7 @@ class TopicHistory:
             offset = encoded.next_offset
             if room <= 0 or encoded.rows < stop - start:
                 break
-        return FetchedBatches(batches, offset)
+        return HistoryBatches(batches, offset)
 
     def _rows_at(self, layout: Layout, partition: int, offset: int) -> Block | None:
         """Return the first rows from this offset on, perhaps after others."""
@@ -147,7 +147,7 @@ class TopicHistory:
         except (OSError, pa.ArrowException, KeyError) as error:
             self._reader.forget(path)
             kind = UNAVAILABLE if _is_temporary(error) else DAMAGED
-            raise HistoryError(kind, f"{path} cannot be read: {_one_line(error)}") from error
+            raise HistoryCallError(kind, f"{path} cannot be read: {_one_line(error)}") from error
 
     def _newest(self, since: float) -> Layout:
         """Return a state that was read at this monotonic time or later."""
@@ -171,10 +171,10 @@ class TopicHistory:
             committed_only = json.loads(self._table.iceberg.properties.get("kbroker.committed-only", "false"))
             return Layout(self._table.state, snapshot_id, committed_only, partition_files(self._table.files()))
         except ArchiveError as error:
-            raise HistoryError(_kind_of(error), str(error)) from error
+            raise HistoryCallError(_kind_of(error), str(error)) from error
 
 
-class _MissingFileError(HistoryError):
+class _MissingFileError(HistoryCallError):
     """A file of the table does not exist."""
 
 

@@ -1,5 +1,7 @@
 """Topics with an archive, on a simulated broker."""
 
+from typing import Any
+
 from kbroker.common import uuid_text
 from kbroker.simulation.runtime.history_service import SimArchivedTopic
 from kbroker.storage.log.log_reads import read_blocking
@@ -11,7 +13,7 @@ ARCHIVE = "/archive"
 
 
 async def archived_topic(
-    m: Machine, records: int = 20, *, kept: int = 5, name: str = "t", at_ms: int = 0, **configs: object
+    m: Machine, records: int = 20, *, kept: int = 5, name: str = "t", at_ms: int = 0, **configs: Any
 ) -> Client:
     """Create a topic with a record a segment, all archived, the last `kept` also in the log, and return a client.
 

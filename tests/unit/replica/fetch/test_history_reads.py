@@ -2,6 +2,7 @@
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def values(numbers: range) -> list[bytes]:
     return [(b"%d" % number).ljust(50, b".") for number in numbers]
 
 
-async def read(client: Client, topic: str = "t", offset: int = 0, **options: object) -> list[bytes]:
+async def read(client: Client, topic: str = "t", offset: int = 0, **options: Any) -> list[bytes]:
     """Read to the high watermark as a consumer does, and return the values."""
     found: list[bytes] = []
     while True:
@@ -207,7 +208,7 @@ async def test_followers_do_not_get_history(m: Machine) -> None:
     """Their logs must have what the leader's has: they begin anew at its start."""
     client = await archived_topic(m)
     partition = m.partition("t")
-    former, partition.state.followers = partition.state.followers, {7: SimpleNamespace(broker_epoch=0)}  # type: ignore[assignment, dict-item]
+    former, partition.state.followers = partition.state.followers, {7: SimpleNamespace(broker_epoch=0)}  # type: ignore[dict-item]
     session = FetchSession(0, False, 0)
     session.replica_id = 7
     fetched = FetchPartition(session, "t", (0, partition.leader_epoch, 3, -1, 1 << 20, 0))

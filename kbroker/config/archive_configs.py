@@ -4,6 +4,7 @@ import posixpath
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+from kbroker.common import install_command
 from kbroker.config.values import ConfigError
 
 ARCHIVE_TABLE = "kbroker.archive.table"
@@ -27,9 +28,7 @@ def check_archive_table(value: str, allowed: Sequence[str], *, has_authorizer: b
         raise ConfigError(f"{ARCHIVE_TABLE}: '{value}' must be LOCATION or LOCATION#TOPIC, as of kbroker archive run")
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
-        raise ConfigError(
-            f"{ARCHIVE_TABLE} needs {' and '.join(missing)} on the brokers: pip install 'kbroker[archive]'"
-        )
+        raise ConfigError(f"{ARCHIVE_TABLE} needs {' and '.join(missing)} on the brokers: {install_command('archive')}")
     location = _normal(location)
     if allowed:
         if not any(_is_within(location, _normal(prefix)) for prefix in allowed):

@@ -12,6 +12,7 @@ from pyiceberg.io import FileIO
 
 from kbroker.archive.archive import ArchiveTable
 from kbroker.archive.catalogs import open_archive
+from kbroker.archive.decoding.settings import require_raw
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.history.batches import encode_rows, epoch_at
 from kbroker.archive.history.blocks import Block
@@ -168,6 +169,7 @@ class TopicHistory:
             snapshot_id = None if snapshot is None else snapshot.snapshot_id
             if before is not None and before.snapshot_id == snapshot_id:
                 return before
+            require_raw(self._table.iceberg.properties, self._table.location)
             committed_only = json.loads(self._table.iceberg.properties.get("kbroker.committed-only", "false"))
             return Layout(self._table.state, snapshot_id, committed_only, partition_files(self._table.files()))
         except ArchiveError as error:

@@ -43,8 +43,13 @@ def run(
     once: Annotated[bool, option("--once", "Stop when the records that exist now are archived.")] = False,
     every: Annotated[str, option("DURATION", "Commit a batch at this interval.")] = "10s",
     committed_only: Annotated[
-        bool, option("--committed-only", "Skip records of open and aborted transactions; fixed when DIR is created.")
-    ] = False,
+        bool | None,
+        option(
+            "--committed-only/--all-records",
+            "Without or with records of open and aborted transactions; fixed when DIR is created.",
+            show_default="--committed-only",
+        ),
+    ] = None,
     start: Annotated[
         str, option("--from POSITION", "Start new topics at earliest, latest, a time, or a duration ago.")
     ] = "earliest",

@@ -52,7 +52,7 @@ class IngestOptions:
 
     bootstrap: str
     subscription: Subscription
-    committed_only: bool = False
+    committed_only: bool | None = None  # None: as the archive, and a new one has only committed records
     once: bool = False
     interval_s: float = 10.0  # between batches
     max_batch_records: int | None = MAX_BATCH_RECORDS

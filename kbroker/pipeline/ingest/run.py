@@ -57,13 +57,11 @@ def open_for_writing(location: str, options: IngestOptions) -> Archive:
     """Open or create the archive. Raises ArchiveError if it was created with other settings, or is something else."""
     if "://" not in location and not location.startswith("catalog:"):
         _require_archive_or_empty(Path(location))
-    settings = {"committed_only": options.committed_only, "period": options.period or "day"}
+    settings = {"committed_only": options.committed_only is not False, "period": options.period or "day"}
     archive = create_archive(location, settings, options.catalog)
-    if archive.settings.committed_only != options.committed_only:
-        created, do = ("with", "add") if archive.settings.committed_only else ("without", "omit")
-        raise PipelineError(
-            f"{archive.location} was created {created} --committed-only: {do} this option, or choose another directory"
-        )
+    if options.committed_only not in (None, archive.settings.committed_only):
+        created = "--committed-only" if archive.settings.committed_only else "--all-records"
+        raise PipelineError(f"{archive.location} was created with {created}: omit the option, or use another directory")
     if options.period is not None and archive.settings.period != options.period:
         raise PipelineError(f"{archive.location} was created with --partition-by {archive.settings.period}")
     return archive

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.archive.archive import Archive
 from kbroker.archive.data_files import DataFile
+from kbroker.archive.decoding.settings import require_raw
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.report import require_topics
 from kbroker.archive.storage import open_storage
@@ -57,12 +58,7 @@ def read_topics(archive: Archive, topics: Sequence[str]) -> dict[str, ReplayedTo
     require_topics(archive, topics)
     result = {}
     for table in archive.tables(topics):
-        absent = [name for name in COLUMNS if name not in table.iceberg.schema().column_names]
-        if absent:
-            raise ArchiveError(
-                f"{archive.location}: topic {table.topic} is archived without the columns {', '.join(absent)}, so its "
-                f"records cannot be replayed"
-            )
+        require_raw(table.iceberg.properties, table.location)
         target = table.write_target()
         result[table.topic] = ReplayedTopic(table.state, table.files(), target.io_properties, table.foreign_change())
     return result

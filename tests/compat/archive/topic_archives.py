@@ -109,9 +109,10 @@ def _row(record: ConsumedRecord) -> Row:
 
 def delete_topic(bootstrap: str, topic: str) -> None:
     """Delete a topic, and wait until it is gone from the metadata."""
-    AdminClient({"bootstrap.servers": bootstrap}).delete_topics([topic])[topic].result(DEADLINE_S)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(DEADLINE_S)
     with connected(bootstrap) as cluster:
-        eventually(lambda: describe_topics(cluster, [topic])[0].error_code, f"{topic} gone")
+        eventually(lambda: bool(describe_topics(cluster, [topic])[0].error_code), f"{topic} gone")
 
 
 def set_config(bootstrap: str, topic: str, name: str, value: str) -> None:

@@ -13,9 +13,15 @@ from kbroker.archive.offset_ranges import OffsetRange, ranges_of
 from kbroker.archive.verification.findings import VerificationReport, VerificationScope, format_finding
 from kbroker.archive.verification.verify import verify
 from kbroker.cli.app import run
-from tests.compat.archive.topic_archives import Row, archive_topic, connected, various_records
+from tests.compat.archive.topic_archives import (
+    Row,
+    archive_topic,
+    connected,
+    delete_topic,
+    set_config,
+    various_records,
+)
 from tests.compat.spark.helpers import Topics, Writer
-from tests.compat.spark.pipeline.archives import delete_topic, set_config
 from tests.compat.support import unique
 
 pytestmark = [pytest.mark.feature("archive, verified"), pytest.mark.client("cli")]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from kbroker.archive.archive import Archive
 from kbroker.archive.data_files import write_rows
@@ -17,6 +18,7 @@ from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
 from kbroker.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from kbroker.common import TopicPartition, uuid_text
+from tests.compat.support import DEADLINE_S, eventually
 from tests.unit.support.archive_tables import HEADERS
 
 NEW_YEAR_MS = 1_767_225_600_000
@@ -103,3 +105,18 @@ def _row(record: ConsumedRecord) -> Row:
         "value": record.value,
         "headers": [{"key": name, "value": value} for name, value in record.headers],
     }
+
+
+def delete_topic(bootstrap: str, topic: str) -> None:
+    """Delete a topic, and wait until it is gone from the metadata."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(DEADLINE_S)
+    with connected(bootstrap) as cluster:
+        eventually(lambda: bool(describe_topics(cluster, [topic])[0].error_code), f"{topic} gone")
+
+
+def set_config(bootstrap: str, topic: str, name: str, value: str) -> None:
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)

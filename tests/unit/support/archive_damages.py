@@ -212,7 +212,7 @@ def append_by_another_writer(at: Target) -> Kinds:
     with at.table.iceberg.transaction() as transaction, transaction.update_snapshot().fast_append() as producer:
         for number, file in enumerate(files):
             path = path_of(file.path)
-            file.entry.file_path = file.path.replace(path.name, f"0000{number}-0-other.parquet")
+            file.entry[1] = file.path.replace(path.name, f"0000{number}-0-other.parquet")  # its path
             path.rename(path_of(file.entry.file_path))
             producer.append_data_file(file.entry)
     return {"foreign change", "doubled", "uncovered"}

@@ -13,7 +13,7 @@ from kbroker.archive.catalogs import create_archive, open_archive
 from kbroker.archive.data_files import write_rows
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.maintenance import rewriting
-from kbroker.archive.maintenance.compaction import CompactionResult, compact_topic
+from kbroker.archive.maintenance.compaction import ArchiveCompactionResult, compact_topic
 from kbroker.archive.maintenance.compaction_plan import plan_merges
 from kbroker.archive.maintenance.snapshots import stored_files
 from kbroker.archive.maintenance.upkeep import clean_up
@@ -33,8 +33,8 @@ def rows_of(table: ArchiveTable) -> list[dict[str, Any]]:
     return result
 
 
-def compact(table: ArchiveTable) -> CompactionResult:
-    result = CompactionResult()
+def compact(table: ArchiveTable) -> ArchiveCompactionResult:
+    result = ArchiveCompactionResult()
     compact_topic(table, plan_merges(table.files()), result)
     return result
 
@@ -86,7 +86,7 @@ def test_other_writers_may_commit_meanwhile(archive: Archive) -> None:
     bins = plan_merges(table.files())
     other.refresh()
     append_rows(other, 0, 4, 1)
-    result = CompactionResult()
+    result = ArchiveCompactionResult()
     compact_topic(table, bins, result)
     assert (result.merged, len(table.files())) == (4, 2)
     other.refresh()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.archive.archive import Archive
 from kbroker.archive.data_files import DataFile
+from kbroker.archive.decoding.settings import require_raw
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.report import require_topics
 from kbroker.archive.storage import open_storage
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 ROWS_SCHEMA = {
     "topic": "string",
     "partition": "int",
@@ -57,12 +57,7 @@ def read_topics(archive: Archive, topics: Sequence[str]) -> dict[str, SourceTopi
     require_topics(archive, topics)
     result = {}
     for table in archive.tables(topics):
-        absent = [name for name in COLUMNS if name not in table.iceberg.schema().column_names]
-        if absent:
-            raise ArchiveError(
-                f"{archive.location}: topic {table.topic} is archived without the columns {', '.join(absent)}, so its "
-                f"records cannot be replayed"
-            )
+        require_raw(table.iceberg.metadata.properties, table.location)
         target = table.write_target()
         result[table.topic] = SourceTopic(table.state, table.files(), target.io_properties, table.foreign_change())
     return result

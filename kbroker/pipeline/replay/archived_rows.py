@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 ROWS_SCHEMA = {
     "topic": "string",
     "partition": "int",
@@ -36,7 +35,7 @@ BATCH_ROWS, BATCH_BYTES = 10_000, 4 << 20
 _SIZE_THREADS = 8
 
 
-class ReplayedTopic(NamedTuple):
+class SourceTopic(NamedTuple):
     """The table of a topic when a replay read it."""
 
     state: TopicState
@@ -50,7 +49,7 @@ class ReplayedTopic(NamedTuple):
         return sum(max(0, end - start) for start, end in bounds)
 
 
-def read_topics(archive: Archive, topics: Sequence[str]) -> dict[str, ReplayedTopic]:
+def read_topics(archive: Archive, topics: Sequence[str]) -> dict[str, SourceTopic]:
     """Return the newest state of these topics.
 
     Raises ArchiveError if the archive does not have one, or has it without the bytes of keys and values.
@@ -58,9 +57,9 @@ def read_topics(archive: Archive, topics: Sequence[str]) -> dict[str, ReplayedTo
     require_topics(archive, topics)
     result = {}
     for table in archive.tables(topics):
-        require_raw(table.iceberg.properties, table.location)
+        require_raw(table.iceberg.metadata.properties, table.location)
         target = table.write_target()
-        result[table.topic] = ReplayedTopic(table.state, table.files(), target.io_properties, table.foreign_change())
+        result[table.topic] = SourceTopic(table.state, table.files(), target.io_properties, table.foreign_change())
     return result
 
 
@@ -75,7 +74,7 @@ def plan_storage(archive: Archive) -> Storage:
     return open_storage(parent, dict(tables[0].iceberg.io.properties))
 
 
-def require_files(topics: Mapping[str, ReplayedTopic], files: Mapping[str, Sequence[DataFile]]) -> None:
+def require_files(topics: Mapping[str, SourceTopic], files: Mapping[str, Sequence[DataFile]]) -> None:
     """Raise PipelineError for a file that is missing or does not have its committed size."""
     from pyiceberg.io import load_file_io
 
@@ -96,7 +95,7 @@ def require_files(topics: Mapping[str, ReplayedTopic], files: Mapping[str, Seque
 
 def rows_frame(
     spark: "SparkSession",
-    topics: Mapping[str, ReplayedTopic],
+    topics: Mapping[str, SourceTopic],
     files: Mapping[str, Sequence[DataFile]],
     columns: Sequence[str] = tuple(ROWS_SCHEMA),
 ) -> "DataFrame":

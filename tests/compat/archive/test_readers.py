@@ -205,6 +205,8 @@ conf = {
     "spark.sql.catalog.kbroker.uri": f"jdbc:sqlite:{directory}/catalog.db",
     "spark.sql.catalog.kbroker.warehouse": f"file://{directory}",
     "spark.sql.catalog.kbroker.cache-enabled": "false",
+    # Iceberg looks for its tables by a query that it never ends, whose lock would make commits wait for ever.
+    "spark.sql.catalog.kbroker.jdbc.init-catalog-tables": "false",
 }
 spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
 counts = "SELECT partition, count(*), count(DISTINCT offset), max(offset) FROM {rows} GROUP BY partition"

@@ -8,7 +8,7 @@ from kbroker.archive.data_files import DataFile
 from kbroker.archive.offset_ranges import OffsetRange
 from kbroker.archive.topic_state import TopicState
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay.archived_rows import ReplayedTopic
+from kbroker.pipeline.replay.archived_rows import SourceTopic
 from kbroker.pipeline.replay.selection import (
     Selection,
     archived_ends,
@@ -23,7 +23,7 @@ def file(name: str = "", partition: int = 0, first: int = 0, last: int = 99, fro
     return DataFile(name, partition, first, last, last - first + 1, 10, from_ms, to_ms, entry)
 
 
-TOPIC = ReplayedTopic(
+TOPIC = SourceTopic(
     TopicState(covered={0: (OffsetRange(0, 200),), 1: (OffsetRange(0, 20), OffsetRange(30, 50)), 2: ()}),
     [file("a"), file("b", 0, 100, 199, 2000, 3000), file("c", 1, 0, 49, 1500, 2500), file("d", 2, 0, 9, 5000, 5000)],
     {},

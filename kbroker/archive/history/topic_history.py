@@ -12,6 +12,7 @@ from pyiceberg.io import FileIO
 
 from kbroker.archive.archive import ArchiveTable
 from kbroker.archive.catalogs import open_archive
+from kbroker.archive.decoding.settings import require_raw
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.history.batches import encode_rows, epoch_at
 from kbroker.archive.history.blocks import Block
@@ -164,6 +165,7 @@ class TopicHistory:
                 self._table = open_archive(self.archive).table(self.topic)
             else:
                 self._table.refresh()
+            require_raw(self._table.iceberg.properties, self._table.location)
             snapshot = self._table.iceberg.current_snapshot()
             snapshot_id = None if snapshot is None else snapshot.snapshot_id
             if before is not None and before.snapshot_id == snapshot_id:

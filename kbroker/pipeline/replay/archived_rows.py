@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.archive.archive import Archive
 from kbroker.archive.data_files import DataFile
+from kbroker.archive.decoding.settings import require_raw
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.report import require_topics
 from kbroker.archive.storage import open_storage
@@ -64,6 +65,7 @@ def read_topics(archive: Archive, topics: Sequence[str]) -> dict[str, ArchivedTo
                 f"records cannot be replayed"
             )
         target = table.write_target()
+        require_raw(table.iceberg.properties, table.location)
         result[table.topic] = ArchivedTopic(table.state, table.files(), target.io_properties, table.foreign_change())
     return result
 

@@ -260,7 +260,7 @@ async def _look_up_in_archive(
                 result.error_code = NO_ERROR
                 result.offset, result.timestamp, result.leader_epoch = found
         else:
-            end, pending_timestamp = await history.first_unarchived(partition)
+            end, _, pending_timestamp = await history.first_unarchived(partition)
             if timestamp == LATEST_TIERED:
                 result.offset = end - 1
             else:

@@ -57,6 +57,7 @@ class TopicReport:
     dates: tuple[str, ...]
     data_files: tuple[DataFile, ...]  # ascending by partition and offset
     foreign_change: str | None = None  # what another program did to the table
+    metadata: str | None = None  # the location of the table's newest metadata file, which other engines can read
 
     @property
     def rows(self) -> int:
@@ -126,7 +127,7 @@ def report_topics(archive: Archive, topics: Collection[str] = ()) -> tuple[Topic
 def report_table(table: ArchiveTable) -> TopicReport:
     """Return the report of the table's state. Raises ArchiveError if its metadata is damaged."""
     report = report_topic(table.topic, table.state, table.files())
-    return replace(report, foreign_change=table.foreign_change())
+    return replace(report, foreign_change=table.foreign_change(), metadata=table.iceberg.metadata_location)
 
 
 def report_topic(topic: str, state: TopicState, files: Iterable[DataFile]) -> TopicReport:

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker.client.admin import MAX_PARTITIONS, MetadataTopic, chunks, describe_topics
+from kbroker.client.admin import MAX_PARTITIONS, MetadataTopic, chunks, describe_log_dirs, describe_topics
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.log_dirs import describe_log_dirs
 from kbroker.client.offsets import EARLIEST, LATEST, offsets_at_brokers
 from kbroker.client.requests import Partition
 

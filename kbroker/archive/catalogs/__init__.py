@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TOPICS = "topics"
 DATABASE = "catalog.db"
-_OLD_MANIFEST = "_manifest"  # of format 1
+OLD_MANIFEST = "_manifest"  # of format 1
 SQLITE, DIRECTORY = "sqlite", "directory"
 _FILE_IO = {"py-io-impl": "kbroker.archive.catalogs.durable_io.DurableFileIO"}
 # Seconds for which a commit waits for another process that writes to the database.
@@ -51,7 +51,7 @@ def _archive(location: str, new: str | None, converts: bool = False) -> Archive:
             raise ArchiveError(f"{location}: the form is catalog:NAME/NAMESPACE")
         return Archive(_configured_catalog(name), namespace, location, None)
     storage = open_storage(location)
-    if not converts and storage.list_directory(_OLD_MANIFEST):
+    if not converts and storage.list_directory(OLD_MANIFEST):
         raise ArchiveError(
             f"{storage.root}: is an archive of an earlier format; convert it once with: kbroker archive convert"
         )

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kbroker.archive.dead_letters import make_dead_rows
 from kbroker.archive.decoding.codecs import compile_schema
 from kbroker.archive.decoding.column_types import COLUMNS, widen
+from kbroker.archive.decoding.dead_letters import make_dead_rows
 from kbroker.archive.decoding.errors import DecodeError
 from kbroker.archive.decoding.inference import infer_text
 from kbroker.archive.decoding.json_lines import decode_lines

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from kbroker.archive.archive import Archive, ArchiveTable, ConflictError
 from kbroker.archive.data_files import DataFile, conform, write_rows
-from kbroker.archive.dead_letters import ARCHIVED, REASON, find_dead_letters
 from kbroker.archive.decoding.column_types import COLUMNS
+from kbroker.archive.decoding.dead_letters import ARCHIVED, REASON, find_dead_letters
 from kbroker.archive.decoding.decoder import NOT_DECODED, Decoded, Decoder
 from kbroker.archive.decoding.errors import DecodeError
 from kbroker.archive.decoding.inference import infer_text

@@ -4,17 +4,18 @@ A batch has one leader epoch and one type of timestamp. If the type is LogAppend
 timestamp, so rows with another one begin another batch.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kbroker.archive.history.blocks import Block, integers
-from kbroker.archive.history.varints import BINARY, encode_varints, join
+from kbroker.archive.history.varints import BINARY, encode_lengths, encode_varints, join
 from kbroker.archive.topic_state import LeaderEpoch
-from protocol.records.batch import LOG_APPEND_TIME, NO_LEADER_EPOCH, assemble_batch
+from protocol.records.batch import HEADER_SIZE, LOG_APPEND_TIME, NO_LEADER_EPOCH, assemble_batch
 
 BATCH_BYTES = 256 << 10
 # An upper bound of what a record has besides its content: length, attributes, deltas.
@@ -43,70 +44,75 @@ def encode_rows(rows: Block, epochs: Sequence[LeaderEpoch], following: int, max_
     No record has an offset between the last row and `following`, so the last offset of a batch is that before the next
     record: otherwise consumers would ask again for offsets without a record.
     """
+    cuts = _cut(rows, epochs, max_bytes)
+    count = cuts[-1][1]
     offsets = integers(rows.offsets)
-    batches: list[bytearray] = []
-    count, size, next_offset = 0, 0, offsets[0]
-    for start, end in _cut(rows, offsets, epochs, min(max_bytes, BATCH_BYTES)):
-        next_row = offsets[end] if end < len(offsets) else following
-        batch, batch_end = _encode_batch(rows.slice(start, end), epochs, next_row)
-        if batches and size + len(batch) > max_bytes:
-            break
-        batches.append(batch)
-        count, size, next_offset = end, size + len(batch), batch_end
-    return EncodedRows(batches, count, size, next_offset)
+    next_offsets = [*(offsets[start] for start, _ in cuts[1:]), offsets[count] if count < len(rows) else following]
+    rows = rows.slice(0, count)
+    timestamps = integers(rows.timestamps)
+    records = _encode_records(rows, cuts)
+    starts = memoryview(records.buffers()[1]).cast("B").cast("q")[records.offset :]
+    content = memoryview(records.buffers()[2])
+    batches = []
+    end_offset = 0
+    for (start, end), next_offset in zip(cuts, next_offsets, strict=True):
+        base_offset = offsets[start]
+        epoch, epoch_end = epoch_at(epochs, base_offset)
+        # A last offset in the next epoch would look to consumers like a truncated log.
+        limit = min(next_offset, base_offset + _MAX_DELTA, next_offset if epoch_end is None else epoch_end)
+        end_offset = max(offsets[end - 1] + 1, limit)
+        batches.append(
+            assemble_batch(
+                content[starts[start] : starts[end]],
+                count=end - start,
+                last_offset_delta=end_offset - 1 - base_offset,
+                base_timestamp=timestamps[start],
+                max_timestamp=pc.max(rows.timestamps.slice(start, end - start)).as_py(),
+                attributes=LOG_APPEND_TIME if rows.types[start].as_py() == 1 else 0,
+                base_offset=base_offset,
+                leader_epoch=epoch,
+            )
+        )
+    return EncodedRows(batches, count, sum(map(len, batches)), end_offset)
 
 
-def _encode_batch(rows: Block, epochs: Sequence[LeaderEpoch], next_row: int) -> tuple[bytearray, int]:
-    """Return a batch of all rows, and the offset after it, which is at most `next_row`."""
-    base_offset, last = rows.first, rows.last
-    epoch, epoch_end = epoch_at(epochs, base_offset)
-    # A last offset in the next epoch would look to consumers like a truncated log.
-    end = max(last + 1, min(next_row, base_offset + _MAX_DELTA, next_row if epoch_end is None else epoch_end))
-    base_timestamp, max_timestamp = rows.timestamps[0].as_py(), pc.max(rows.timestamps).as_py()
-    records = join(
-        _NO_ATTRIBUTES,
-        encode_varints(pc.subtract(rows.timestamps, base_timestamp)),
-        encode_varints(pc.subtract(rows.offsets, base_offset)),
-        rows.contents,
+def _encode_records(rows: Block, cuts: Sequence[tuple[int, int]]) -> pa.LargeBinaryArray:
+    """Return the records of all batches: encoding each batch alone would take longer than the copying."""
+    ends = pa.array([end for _, end in cuts], pa.int32())
+    starts = pa.array([start for start, _ in cuts], pa.int32())
+    deltas = (
+        pc.subtract(column, pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, column.take(starts))))
+        for column in (rows.timestamps, rows.offsets)
     )
-    body = join(encode_varints(pc.binary_length(records)), records)
-    starts = memoryview(body.buffers()[1]).cast("B").cast("q")
-    content = memoryview(body.buffers()[2])[starts[body.offset] : starts[body.offset + len(body)]]
-    batch = assemble_batch(
-        content,
-        count=len(rows),
-        last_offset_delta=end - 1 - base_offset,
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
-        attributes=LOG_APPEND_TIME if rows.types[0].as_py() == 1 else 0,
-        base_offset=base_offset,
-        leader_epoch=epoch,
-    )
-    return batch, end
+    prefixes = join(_NO_ATTRIBUTES, *(encode_varints(column) for column in deltas))
+    sizes = pc.add(pc.binary_length(prefixes), pc.binary_length(rows.contents))
+    return join(encode_lengths(sizes), prefixes, rows.contents)
 
 
-def _cut(
-    rows: Block, offsets: Sequence[int], epochs: Sequence[LeaderEpoch], batch_bytes: int
-) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last row + 1 of each batch."""
-    borders = _type_borders(rows)
-    borders += [position for epoch in epochs if 0 < (position := _position(offsets, epoch.start)) < len(rows)]
-    ends = _content_ends(rows)
+def _cut(rows: Block, epochs: Sequence[LeaderEpoch], max_bytes: int) -> list[tuple[int, int]]:
+    """Return the first row, and the last one + 1, of each batch that fits into `max_bytes` with those before it."""
+    offsets = integers(rows.offsets)
+    borders = {bisect_left(offsets, epoch.start) for epoch in epochs} - {0, len(rows)}
+    contents = rows.contents
+    ends = memoryview(contents.buffers()[1]).cast("B").cast("q")[contents.offset :]
+
+    def size(start: int, end: int) -> int:
+        return int(ends[end] - ends[start]) + RECORD_OVERHEAD * (end - start) + HEADER_SIZE
+
+    result: list[tuple[int, int]] = []
     start = 0
-    for border in [*sorted({*borders} - {0}), len(rows)]:
+    for border in [*sorted(borders.union(_type_borders(rows))), len(rows)]:
         while start < border:
-            end = start + 1
-            low, high = end, border
-            # The largest end whose rows fit, by bisection, because each row adds its content and the overhead.
-            while low <= high:
-                middle = (low + high) // 2
-                size = ends[middle] - ends[start] + RECORD_OVERHEAD * (middle - start)
-                if size <= batch_bytes and offsets[middle - 1] - offsets[start] < _MAX_DELTA:
-                    end, low = middle, middle + 1
-                else:
-                    high = middle - 1
-            yield start, end
+            room = min(max_bytes, BATCH_BYTES)
+            # The largest end whose rows fit, at least one.
+            end = bisect_right(range(border + 1), room, lo=start + 2, key=partial(size, start)) - 1
+            end = min(end, bisect_left(offsets, offsets[start] + _MAX_DELTA, hi=end))
+            max_bytes -= size(start, end)
+            if result and max_bytes < 0:
+                return result
+            result.append((start, end))
             start = end
+    return result
 
 
 def _type_borders(rows: Block) -> list[int]:
@@ -119,14 +125,3 @@ def _type_borders(rows: Block) -> list[int]:
         pc.and_(pc.equal(types[1:], 1), pc.not_equal(timestamps[1:], timestamps[:-1])),
     )
     return [row + 1 for row in pc.indices_nonzero(is_border).to_pylist()]
-
-
-def _position(offsets: Sequence[int], offset: int) -> int:
-    """Return the first row with at least this offset."""
-    return bisect_right(offsets, offset - 1)
-
-
-def _content_ends(rows: Block) -> Sequence[int]:
-    """Return where the contents of each row begin in the buffer of all, and the end of the last one."""
-    numbers = memoryview(rows.contents.buffers()[1]).cast("B").cast("q")
-    return numbers[rows.contents.offset : rows.contents.offset + len(rows) + 1]

@@ -9,7 +9,7 @@ T = TypeVar("T")
 CACHE_BYTES = 128 << 20
 
 
-class BlockCache:
+class HistoryBlockCache:
     """Keeps the values that were used last, of at most `max_bytes`. Thread-safe."""
 
     def __init__(self, max_bytes: int = CACHE_BYTES) -> None:

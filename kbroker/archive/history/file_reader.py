@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 
-from kbroker.archive.history.block_cache import BlockCache
+from kbroker.archive.history.block_cache import HistoryBlockCache
 from kbroker.archive.history.blocks import COLUMNS, Block, integers, make_block, merge_blocks
 
 BLOCK_BYTES = 4 << 20
@@ -26,7 +26,7 @@ _READ_BYTES = 1 << 20
 _MAX_OFFSET = (1 << 63) - 1
 
 
-class RowGroup(NamedTuple):
+class GroupRange(NamedTuple):
     """A row group of a file by its statistics."""
 
     number: int
@@ -39,7 +39,7 @@ class RowGroup(NamedTuple):
 
 class _Footer(NamedTuple):
     metadata: pq.FileMetaData
-    groups: tuple[RowGroup, ...]  # by their first offsets
+    groups: tuple[GroupRange, ...]  # by their first offsets
 
 
 class _Cursor:
@@ -85,8 +85,8 @@ def first_rows(sources: Iterable[tuple[int, Callable[[], Block | None]]]) -> Blo
 class FileReader:
     """Reads the files of any table. Thread-safe. Its methods raise OSError or pyarrow's ArrowException."""
 
-    def __init__(self, cache: BlockCache | None = None, block_bytes: int = BLOCK_BYTES) -> None:
-        self.cache = cache or BlockCache()
+    def __init__(self, cache: HistoryBlockCache | None = None, block_bytes: int = BLOCK_BYTES) -> None:
+        self.cache = cache or HistoryBlockCache()
         self._block_bytes = block_bytes
         self._footers: OrderedDict[str, _Footer] = OrderedDict()
         self._cursors: OrderedDict[_Cursor, tuple[str, int]] = OrderedDict()
@@ -127,7 +127,7 @@ class FileReader:
             for cursor in [cursor for cursor, (cursor_path, _) in self._cursors.items() if cursor_path == path]:
                 del self._cursors[cursor]
 
-    def _group_block(self, io: FileIO, path: str, group: RowGroup, offset: int) -> Block | None:
+    def _group_block(self, io: FileIO, path: str, group: GroupRange, offset: int) -> Block | None:
         offsets, is_ascending = self.cache.get((path, group.number), lambda: self._read_offsets(io, path, group))
         if not is_ascending:
             block = self.cache.get((path, group.number, -1), lambda: self._read_sorted(io, path, group))
@@ -138,21 +138,21 @@ class FileReader:
         number = row // group.block_rows
         return self.cache.get((path, group.number, number), lambda: self._read_block(io, path, group, number))
 
-    def _read_offsets(self, io: FileIO, path: str, group: RowGroup) -> tuple[tuple[pa.Int64Array, bool], int]:
+    def _read_offsets(self, io: FileIO, path: str, group: GroupRange) -> tuple[tuple[pa.Int64Array, bool], int]:
         file = self._open(io, path, self._footer(io, path).metadata)
         rows = file.read_row_group(group.number, columns=["offset"], use_threads=False)
         offsets = rows["offset"].combine_chunks()
         is_ascending = len(offsets) < 2 or pc.all(pc.greater(offsets[1:], offsets[:-1])).as_py()
         return (offsets, is_ascending), offsets.nbytes
 
-    def _read_sorted(self, io: FileIO, path: str, group: RowGroup) -> tuple[Block, int]:
+    def _read_sorted(self, io: FileIO, path: str, group: GroupRange) -> tuple[Block, int]:
         file = self._open(io, path, self._footer(io, path).metadata)
         block = make_block(
             file.read_row_group(group.number, columns=list(COLUMNS), use_threads=False).sort_by("offset")
         )
         return block, block.size
 
-    def _read_block(self, io: FileIO, path: str, group: RowGroup, number: int) -> tuple[Block, int]:
+    def _read_block(self, io: FileIO, path: str, group: GroupRange, number: int) -> tuple[Block, int]:
         cursor = self._take_cursor(path, group.number, number)
         if cursor is None:
             file = self._open(io, path, self._footer(io, path).metadata)
@@ -203,14 +203,14 @@ class FileReader:
         )
 
 
-def _row_group(metadata: pq.FileMetaData, number: int, block_bytes: int) -> RowGroup:
+def _row_group(metadata: pq.FileMetaData, number: int, block_bytes: int) -> GroupRange:
     """Without statistics, which kbroker writes but others need not, a row group may have any offset."""
     group = metadata.row_group(number)
     columns = (group.column(index) for index in range(group.num_columns))
     statistics = {column.path_in_schema: column.statistics for column in columns}
     offsets, times = (_with_bounds(statistics.get(name)) for name in ("offset", "timestamp"))
     row_bytes = group.total_byte_size // max(group.num_rows, 1)
-    return RowGroup(
+    return GroupRange(
         number,
         group.num_rows,
         max(1, min(group.num_rows, block_bytes // max(row_bytes, 1))),

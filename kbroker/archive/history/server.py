@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -68,6 +69,8 @@ class HistoryServer:
             topic = self._topic(header["archive"], header["topic"])
             response, body = call(topic, header)
             self._respond({"id": header["id"], **response}, body)
+            if body:
+                self._prefetch(topic, header["partition"], response["next_offset"])
         except HistoryError as error:
             self._fail(header, error.kind, str(error))
         except (KeyError, TypeError) as error:
@@ -80,6 +83,16 @@ class HistoryServer:
     def _topic(self, archive: str, topic: str) -> TopicHistory:
         history = self._topics.get((archive, topic))
         return history or self._topics.setdefault((archive, topic), TopicHistory(archive, topic, self._reader))
+
+    def _prefetch(self, topic: TopicHistory, partition: int, offset: int) -> None:
+        """Read what the next fetch of the partition needs, one block at most, while the consumer is busy."""
+        lane = topic.archive, topic.topic, partition, "prefetch"
+
+        def prefetch() -> None:
+            with suppress(HistoryError):  # the fetch will fail too
+                topic.prefetch(partition, offset)
+
+        self._lanes.submit(lane, prefetch, is_optional=True)
 
     def _fail(self, header: Mapping[str, Any], kind: str, text: str) -> None:
         print(f"history: {header.get('call')} of {header.get('topic')}: {text}", file=sys.stderr, flush=True)

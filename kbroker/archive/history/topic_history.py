@@ -34,7 +34,7 @@ class HistoryError(Exception):
         self.kind = kind
 
 
-class FetchedBatches(NamedTuple):
+class HistoryBatches(NamedTuple):
     batches: list[bytearray]
     next_offset: int
 
@@ -61,7 +61,7 @@ class TopicHistory:
         """Return the state of the table, which is not older than MAX_AGE_S."""
         return self._newest(time.monotonic() - MAX_AGE_S)
 
-    def fetch(self, partition: int, offset: int, end: int, max_bytes: int) -> FetchedBatches:
+    def fetch(self, partition: int, offset: int, end: int, max_bytes: int) -> HistoryBatches:
         """Return batches of the records [offset, end), of at most `max_bytes` but at least one batch."""
         started = time.monotonic()
         layout = self._layout or self._newest(started)
@@ -84,7 +84,7 @@ class TopicHistory:
         if layout is not None:
             self._rows_at(layout, partition, offset)
 
-    def _fetch(self, layout: Layout, partition: int, offset: int, end: int, max_bytes: int) -> FetchedBatches:
+    def _fetch(self, layout: Layout, partition: int, offset: int, end: int, max_bytes: int) -> HistoryBatches:
         files = layout.files_of(partition)
         epochs = layout.state.leader_epochs.get(partition, ())
         batches: list[bytearray] = []
@@ -93,7 +93,7 @@ class TopicHistory:
             rows = self._rows_at(layout, partition, offset)
             start, stop = (0, 0) if rows is None else (rows.position(offset), rows.position(end))
             if rows is None or start == stop:
-                return FetchedBatches(batches, end)
+                return HistoryBatches(batches, end)
             following = end if stop < len(rows) else min(end, files.next_offset(rows.last) or end)
             encoded = encode_rows(rows.slice(start, stop), epochs, following, room)
             if batches and encoded.size > room:
@@ -103,7 +103,7 @@ class TopicHistory:
             offset = encoded.next_offset
             if room <= 0 or encoded.rows < stop - start:
                 break
-        return FetchedBatches(batches, offset)
+        return HistoryBatches(batches, offset)
 
     def _rows_at(self, layout: Layout, partition: int, offset: int) -> Block | None:
         """Return the first rows from this offset on, perhaps after others."""

@@ -22,7 +22,7 @@ _MAX_CONFLICTS = 20
 
 
 @dataclass
-class CompactionResult:
+class MergeResult:
     """The result of a compaction. `kbroker archive compact --json` prints these fields."""
 
     merged: int = 0  # files that were replaced
@@ -47,7 +47,7 @@ def require_own(table: ArchiveTable) -> None:
 def compact_topic(
     table: ArchiveTable,
     bins: Iterable[MergeBin],
-    result: CompactionResult,
+    result: MergeResult,
     advance: Callable[[int], None] = lambda size: None,
 ) -> None:
     """Merge these files of the table, and add what was done to `result`.
@@ -83,7 +83,7 @@ def compact_topic(
         advance(sum(each.size for each in round_bins))
 
 
-def _exclude_damaged(table: ArchiveTable, files: Sequence[DataFile], result: CompactionResult) -> list[DataFile]:
+def _exclude_damaged(table: ArchiveTable, files: Sequence[DataFile], result: MergeResult) -> list[DataFile]:
     with ThreadPoolExecutor(_THREADS) as pool:
         problems = list(pool.map(lambda file: find_damage(table.iceberg.io, file), files))
     result.damaged |= {file.path: problem for file, problem in zip(files, problems, strict=True) if problem}

@@ -1,8 +1,8 @@
 """Decides which data files are merged (pure).
 
 Only neighbours are merged: files of one partition and period between which, by offset, there is no large file. So the
-offset ranges of files do not overlap. A file of at least half the target size is never merged, and maintenance merges
-files only with several of about their size: so a row is rewritten a few times at most, however often either runs.
+offset ranges of files do not overlap. A file of at least half the target size is never merged, and a merge by
+maintenance makes a file several times larger: so a row is rewritten a few times at most, however often either runs.
 """
 
 from collections import defaultdict
@@ -14,8 +14,8 @@ from kbroker.archive.data_files import PERIOD_US, DataFile
 TARGET_BYTES = 128 << 20
 # Limits of one commit. After a failure the files of one commit are merged again.
 ROUND_BYTES, ROUND_FILES = 1 << 30, 10_000
-# Maintenance merges this many neighbours that are all smaller than one of these fractions of the target size.
-MERGED_NEIGHBOURS, LEVELS = 16, (128, 16, 2)
+# Maintenance merges at least this many neighbours, if together they are this many times larger than the largest.
+MERGED_NEIGHBOURS, GROWTH = 16, 4
 
 
 class MergeBin(NamedTuple):
@@ -47,17 +47,24 @@ def plan_merges(
 
 def plan_due_merges(files: Iterable[DataFile], target_bytes: int = TARGET_BYTES) -> list[MergeBin]:
     """Return the merges that reduce the number of files a lot while few bytes are rewritten."""
-    return [each for neighbours in _by_partition_and_period(files) for each in _due_bins(neighbours, target_bytes)]
+    return [
+        each
+        for neighbours in _by_partition_and_period(files)
+        for run in _runs(neighbours, lambda file: file.size * 2 < target_bytes)
+        for each in _fill_bins(_due_files(run), target_bytes)
+        if len(each.files) > 1
+    ]
 
 
-def _due_bins(neighbours: Sequence[DataFile], target_bytes: int) -> list[MergeBin]:
-    """Return the merges of the lowest level that has any."""
-    for divisor in LEVELS:
-        level_bytes = target_bytes // divisor
-        runs = list(_runs(neighbours, lambda file, limit=level_bytes: file.size < limit))  # type: ignore[misc]
-        if bins := [each for run in runs if len(run) >= MERGED_NEIGHBOURS for each in _fill_bins(run, target_bytes)]:
-            return [each for each in bins if len(each.files) > 1]
-    return []
+def _due_files(run: Sequence[DataFile]) -> Sequence[DataFile]:
+    """Return as many of the latest files as can be merged; the earlier ones are larger after earlier merges."""
+    count = total = largest = 0
+    for position, file in enumerate(reversed(run), 1):
+        total += file.size
+        largest = max(largest, file.size)
+        if position >= MERGED_NEIGHBOURS and total >= GROWTH * largest:
+            count = position
+    return run[len(run) - count :]
 
 
 def _by_partition_and_period(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:

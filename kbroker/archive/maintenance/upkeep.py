@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kbroker.archive.archive import ArchiveTable, ConflictError
 from kbroker.archive.data_files import PERIOD_US
 from kbroker.archive.errors import ArchiveError
-from kbroker.archive.maintenance.compaction import CompactionResult, compact_topic, require_own
+from kbroker.archive.maintenance.compaction import MergeResult, compact_topic, require_own
 from kbroker.archive.maintenance.compaction_plan import TARGET_BYTES, MergeBin, plan_due_merges, plan_merges
 from kbroker.archive.maintenance.snapshots import delete_orphans, expire_snapshots, expired_snapshots, keep_ms
 
@@ -41,7 +41,7 @@ def maintain(table: ArchiveTable, now_ms: int, target_bytes: int = TARGET_BYTES)
     """
     begin = time.monotonic()
     require_own(table)
-    result = CompactionResult()
+    result = MergeResult()
     expired = deleted = 0
     with suppress(ConflictError):
         is_daily = now_ms - int(table.iceberg.metadata.properties.get(SWEPT, 0)) >= DAY_MS

@@ -8,6 +8,7 @@ from itertools import pairwise
 from kbroker.archive.archive import COMMIT, ArchiveTable
 from kbroker.archive.data_files import DataFile
 from kbroker.archive.offset_ranges import OffsetRange, intersect_ranges, merge_ranges, ranges_of, subtract_ranges
+from kbroker.archive.repair.sources import last_offsets
 from kbroker.archive.verification.broker_comparison import ComparisonPlan, PartitionComparer
 from kbroker.archive.verification.file_checks import FileChecker, RowGroup
 from kbroker.archive.verification.findings import Finding, VerificationScope
@@ -42,9 +43,12 @@ class Diagnosis:
 
 
 def diagnose(
-    table: ArchiveTable, cluster: ClusterClient | None, plan: ComparisonPlan, committed_only: bool
+    table: ArchiveTable, cluster: ClusterClient | None, plan: ComparisonPlan, committed_only: bool, is_restored: bool
 ) -> Diagnosis:
-    """Check all files of a table, and compare them with the broker where `plan` says."""
+    """Check all files of a table, and compare them with the broker where `plan` says.
+
+    `is_restored`: the state is older than the last commit. Files of later commits show which offsets those covered.
+    """
     result = Diagnosis()
     files = _intended_files(table, result)
     groups = _check(table, files, result)
@@ -69,11 +73,15 @@ def diagnose(
         wanted = subtract_ranges(wanted, gap_offsets(table.state, partition))
         if wanted := subtract_ranges(wanted, _present(table, groups[partition], wanted)):
             result.wanted[partition] = wanted
-    if result.wanted:
-        known = {file.path for file in files}
+    known = {file.path for file in files}
+    if result.wanted or is_restored:
         result.unreferenced = [
             file.path for file in list_files(table) if file.path.endswith(".parquet") and file.path not in known
         ]
+    resume_offsets = table.state.resume_offsets()
+    for partition, end in last_offsets(table, result.unreferenced).items() if is_restored else ():
+        if partition in plan.logs and end > (start := resume_offsets.get(partition, 0)):
+            result.holes[partition] = (*result.holes.get(partition, ()), OffsetRange(start, end))
     return result
 
 

@@ -1,8 +1,8 @@
 """Repairs an archive: what is missing or damaged is read again, or recorded as lost.
 
-For each table one commit replaces all files by those that stay, and by new ones with what was read again: from
-intact files that the table does not refer to, then from the broker, then from damaged files as far as they can be read.
-Offsets that no source has become gaps with the reason `lost`.
+For each table one commit replaces all files by those that stay and new ones with what was read again. The sources are
+intact files to which the table does not refer, then the broker, then damaged files as far as they can be read. Offsets
+that no source has become gaps with the reason `lost`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 
 from kbroker.archive.archive import Archive, ArchiveTable, ConflictError
 from kbroker.archive.catalogs import open_archive
-from kbroker.archive.data_files import DataFile, FileWriter
+from kbroker.archive.data_files import DataFile, write_rows
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.offset_ranges import OffsetRange, intersect_ranges, merge_ranges, subtract_ranges
 from kbroker.archive.repair.diagnosis import Diagnosis, diagnose
 from kbroker.archive.repair.metadata import restore_metadata
 from kbroker.archive.repair.replacement import replace_files
-from kbroker.archive.repair.sources import Wanted, rows_of_broker, rows_of_file
+from kbroker.archive.repair.sources import Wanted, rows_of_broker, rows_of_damaged_file, rows_of_intact_file
 from kbroker.archive.topic_state import Gap, TopicState
 from kbroker.archive.verification.broker_comparison import ComparisonPlan, plan_comparison
 from kbroker.archive.verification.findings import Finding, VerificationScope
@@ -92,7 +92,7 @@ def _repair_table(
     if cluster is not None:
         plan = plan_comparison(cluster, table.topic, table.state, VerificationScope(), committed_only, False)
         done.unrepaired = list(plan.findings)
-    found = diagnose(table, cluster, plan, committed_only)
+    found = diagnose(table, cluster, plan, committed_only, bool(done.metadata))
     done.unrepaired += found.unrepaired
     done.replaced = [file.path for file in found.bad]
     done.wanted = _added(found.wanted, found.holes)
@@ -114,20 +114,19 @@ def _read_again(
     plan: ComparisonPlan,
     committed_only: bool,
 ) -> list[DataFile]:
-    writer = FileWriter(table.write_target())
+    """Write what is wanted as new files, one source after the other, so that the rows of a file are in order."""
+    target = table.write_target()
+    files = []
     for path in found.unreferenced:
-        for rows in rows_of_file(table, path, wanted, must_be_intact=True):
-            writer.add(rows)
+        files += write_rows(target, rows_of_intact_file(table, path, wanted))
     if cluster is not None:
         for partition, log in plan.logs.items():
             ranges = intersect_ranges(wanted.ranges.get(partition, ()), [log])
             tp = TopicPartition(table.topic, partition)
-            for rows in rows_of_broker(cluster, tp, ranges, wanted, committed_only):
-                writer.add(rows)
+            files += write_rows(target, rows_of_broker(cluster, tp, ranges, wanted, committed_only))
     for file in found.bad:
-        for rows in rows_of_file(table, file.path, wanted, must_be_intact=False):
-            writer.add(rows)
-    return writer.close()
+        files += write_rows(target, rows_of_damaged_file(table, file, wanted))
+    return files
 
 
 def _lost(found: Diagnosis, wanted: Wanted, plan: ComparisonPlan) -> dict[int, tuple[OffsetRange, ...]]:

@@ -1,15 +1,17 @@
 """Reads again what a table has lost: from files that are still there, and from the broker."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from kbroker.archive.archive import ArchiveTable
+from kbroker.archive.data_files import DataFile
+from kbroker.archive.errors import ArchiveError
 from kbroker.archive.offset_ranges import OffsetRange, intersect_ranges, ranges_of, subtract_ranges
-from kbroker.archive.verification.file_checks import file_digest
+from kbroker.archive.verification.file_checks import FileChecker, file_digest
 from kbroker.archive.verification.table_files import file_size
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
@@ -17,6 +19,8 @@ from kbroker.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from kbroker.common import TopicPartition
 
 _POLL_RECORDS = 10_000
+# What reading a damaged file raises.
+_DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError, ArchiveError)
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -44,28 +48,60 @@ class Wanted:
         return taken.to_batches()[0]
 
 
-def rows_of_file(table: ArchiveTable, path: str, wanted: Wanted, *, must_be_intact: bool) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted rows of a file, from each row group that can be read."""
+def rows_of_intact_file(table: ArchiveTable, path: str, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted rows of a file that is as kbroker has written it; of another none."""
     io = table.iceberg.io
-    schema = schema_to_pyarrow(table.iceberg.schema())
-    try:
+    with suppress(*_DAMAGE):
         file_size(io, path)
-        if must_be_intact and file_digest(io, path) != _digest_of_name(path):
-            return
-        with io.new_input(path).open() as stream, pq.ParquetFile(stream, page_checksum_verification=True) as parquet:
-            for number in range(parquet.metadata.num_row_groups):
-                try:
-                    rows = parquet.read_row_group(number, use_threads=False)
-                    rows = rows.select([name for name in schema.names if name in rows.column_names])
-                    rows.validate(full=True)
-                except (pa.ArrowException, OSError, ValueError, MemoryError):
-                    continue  # a damaged row group
-                for partition in pc.unique(rows.column("partition")).to_pylist():
-                    taken = wanted.take(partition, rows.filter(pc.equal(rows.column("partition"), partition)))
-                    if taken is not None:
-                        yield taken
-    except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError):
-        return  # a damaged footer, or no file
+        if file_digest(io, path) == _digest_of_name(path):
+            with io.new_input(path).open() as stream, pq.ParquetFile(stream) as parquet:
+                if FileChecker(table, ()).column_problem(parquet.schema_arrow) is None:
+                    yield from _wanted_rows(parquet, wanted)
+
+
+def rows_of_damaged_file(table: ArchiveTable, file: DataFile, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted rows of a file's undamaged row groups.
+
+    Its footer must be as the table's metadata says. Then its pages have checksums, which show which ones are damaged.
+    """
+    io, checker = table.iceberg.io, FileChecker(table, ())
+    with suppress(*_DAMAGE):
+        file_size(io, file.path)
+        with (
+            io.new_input(file.path).open() as stream,
+            pq.ParquetFile(stream, page_checksum_verification=True) as parquet,
+        ):
+            problem = checker.column_problem(parquet.schema_arrow)
+            if problem is None and not checker.differing_statistics(file, parquet.metadata):
+                yield from _wanted_rows(parquet, wanted)
+
+
+def _wanted_rows(parquet: pq.ParquetFile, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    for number in range(parquet.metadata.num_row_groups):
+        try:
+            rows = parquet.read_row_group(number, use_threads=False)
+            rows.validate(full=True)
+        except _DAMAGE:
+            continue
+        for partition in pc.unique(rows.column("partition")).to_pylist():
+            taken = wanted.take(partition, rows.filter(pc.equal(rows.column("partition"), partition)))
+            if taken is not None:
+                yield taken
+
+
+def last_offsets(table: ArchiveTable, paths: Iterable[str]) -> dict[int, int]:
+    """Return the end of the offsets in those of these files that are intact, by partition."""
+    ends: dict[int, int] = {}
+    io = table.iceberg.io
+    for path in paths:
+        with suppress(*_DAMAGE):
+            file_size(io, path)
+            if file_digest(io, path) == _digest_of_name(path):
+                with io.new_input(path).open() as stream, pq.ParquetFile(stream) as parquet:
+                    rows = parquet.read(["partition", "offset"])
+                partition = rows.column("partition")[0].as_py()
+                ends[partition] = max(ends.get(partition, 0), pc.max(rows.column("offset")).as_py() + 1)
+    return ends
 
 
 def _digest_of_name(path: str) -> str:

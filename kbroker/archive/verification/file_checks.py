@@ -129,7 +129,7 @@ class FileChecker:
                 with pq.ParquetFile(
                     stream, buffer_size=_PIECE_BYTES, pre_buffer=False, page_checksum_verification=True
                 ) as parquet:
-                    if problem := self._column_problem(parquet.schema_arrow):
+                    if problem := self.column_problem(parquet.schema_arrow):
                         self._report(check, "columns", problem)
                         return None if is_intact and not parquet.metadata.num_rows else problem
                     if is_intact:
@@ -139,7 +139,7 @@ class FileChecker:
             return error_text(error)
         return None
 
-    def _column_problem(self, schema: pa.Schema) -> str | None:
+    def column_problem(self, schema: pa.Schema) -> str | None:
         """Return how the columns of a file differ from those of the table, or None."""
         found = {}
         for column in schema:
@@ -153,22 +153,25 @@ class FileChecker:
             if column is None:
                 if any(item.name == name for item in required):
                     return f"column {name} is missing"
+            elif column.name != name:
+                return f"column {name} has the name {column.name}"
             elif not _is_readable_as(column.type, expected):
                 return f"column {name} has type {column.type} instead of {expected}"
         return None
 
-    def _compare_statistics(self, check: FileCheck, metadata: pq.FileMetaData) -> None:
-        """Compare what the manifest says of an unchanged file with its footer; readers skip rows because of it."""
+    def differing_statistics(self, file: DataFile, metadata: pq.FileMetaData) -> list[str]:
+        """Return the names of what the manifest says of a file, and its footer does not.
+
+        Readers skip rows because of it. Raises ValueError for a footer without usable statistics.
+        """
         try:
-            statistics = data_file_statistics_from_parquet_metadata(
-                metadata, self._plan, self._ids
-            ).to_serialized_dict()
+            found = data_file_statistics_from_parquet_metadata(metadata, self._plan, self._ids).to_serialized_dict()
         except Exception as error:  # pyiceberg raises many types for unexpected columns
-            return self._report(check, "layout", f"its footer has no usable statistics ({error_text(error)})")
-        differing = [
-            name for name, value in statistics.items() if _differs(getattr(check.file.entry, name, None), value)
-        ]
-        if differing:
+            raise ValueError(f"its footer has no usable statistics ({error_text(error)})") from error
+        return [name for name, value in found.items() if _differs(getattr(file.entry, name, None), value)]
+
+    def _compare_statistics(self, check: FileCheck, metadata: pq.FileMetaData) -> None:
+        if differing := self.differing_statistics(check.file, metadata):
             text = f"the table's {', '.join(differing)} are not those of the file's footer"
             self._report(check, "layout", text)
         if check.file.size != check.bytes:

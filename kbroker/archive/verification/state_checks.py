@@ -49,7 +49,7 @@ def check_files(topic: str, state: TopicState, files: Sequence[DataFile], period
             text = "another program has written it; its name does not have the checksum of its content"
             yield note("no checksum", text, tp, file.path, [file.offsets])
         count = file.last - file.first + 1
-        uncovered = uncovered_offsets(state, file.partition, [file.offsets]) if count > 0 else ()
+        uncovered = subtract_ranges([file.offsets], state.covered.get(file.partition, ()))
         if not 0 < file.rows <= count:
             yield difference("layout", f"the table claims {file.rows} rows", tp, file.path, [file.offsets])
         elif uncovered and file.rows > count - sum(end - start for start, end in uncovered):

@@ -70,10 +70,10 @@ def open_table(archive: Archive, topic: str) -> tuple[ArchiveTable | None, list[
 
 
 def _irregular_file(directory: str) -> str | None:
-    """Return the path of something in a local directory that is neither a file nor a directory."""
+    """Return the path of table metadata in a local directory that is not a file; reading it may block."""
     try:
         with os.scandir(directory) as entries:
-            return next((entry.path for entry in entries if not entry.is_file() and not entry.is_dir()), None)
+            return next((each.path for each in entries if each.name.endswith(".json") and not each.is_file()), None)
     except OSError:
         return None
 

@@ -89,7 +89,7 @@ def list_archives(directories: Annotated[list[str], argument("DIR...")], as_json
 
 def find_archives(location: str) -> list[str]:
     """Return the archive at a location, or else those in its subdirectories. Raises CliError if there are none."""
-    from kbroker.archive.catalogs import DATABASE, TOPICS
+    from kbroker.archive.catalogs import DATABASE, OLD_MANIFEST, TOPICS
     from kbroker.archive.storage import open_storage
 
     if location.startswith("catalog:"):
@@ -100,7 +100,8 @@ def find_archives(location: str) -> list[str]:
         found = [
             path
             for path in ("", *subdirectories)
-            if storage.exists(f"{path}{DATABASE}") or storage.exists(f"{path}{TOPICS}.json")
+            # An archive of the old format is refused with what to do.
+            if any(storage.exists(f"{path}{name}") for name in (DATABASE, f"{TOPICS}.json", OLD_MANIFEST))
         ]
     if not found:
         raise CliError(f"{location}: is not an archive and contains none")
@@ -194,6 +195,7 @@ def topic_json(topic: "TopicReport") -> dict[str, Any]:
         "to_ms": topic.to_ms,
         "group_count": len(state.groups),
         "foreign_change": topic.foreign_change,
+        "metadata": topic.metadata,
         "partition_count": len(topic.partitions),
         "partitions": list(map(_partition_json, topic.partitions)),
     }

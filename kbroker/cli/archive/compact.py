@@ -15,7 +15,7 @@ from kbroker.cli.common.values import count_text, format_size, parse_date, parse
 
 if TYPE_CHECKING:
     from kbroker.archive.archive import ArchiveTable
-    from kbroker.archive.maintenance.compaction import CompactionResult
+    from kbroker.archive.maintenance.compaction import MergeResult
     from kbroker.archive.maintenance.compaction_plan import MergeBin
 
 MIN_TARGET_BYTES, MAX_TARGET_BYTES = 4096, 2**40
@@ -44,14 +44,14 @@ def compact(
     Example: kbroker archive compact /data/archive --target-size 256MiB
     """
     from kbroker.archive.catalogs import open_archive
-    from kbroker.archive.dead_letters import tables_with_dead_letters
-    from kbroker.archive.maintenance.compaction import CompactionResult, compact_topic
+    from kbroker.archive.decoding.dead_letters import tables_with_dead_letters
+    from kbroker.archive.maintenance.compaction import MergeResult, compact_topic
     from kbroker.archive.maintenance.upkeep import clean_up
 
     target_bytes = parse_target_size(target_size)
     keep_ms = None if keep_replaced is None else parse_duration_ms(keep_replaced)
     days = [(Date.fromisoformat(parse_date(text)) - Date(1970, 1, 1)).days for text in date or ()]
-    result = CompactionResult()
+    result = MergeResult()
     with pipeline_errors():
         tables = tables_with_dead_letters(open_archive(directory), topic or ())
         plans = [(table, _plan(table, target_bytes, days)) for table in tables]
@@ -115,7 +115,7 @@ def _print_plan(plans: "Sequence[tuple[ArchiveTable, list[MergeBin]]]", as_json:
         print("there is nothing to merge")
 
 
-def _print_result(result: "CompactionResult", as_json: bool) -> None:
+def _print_result(result: "MergeResult", as_json: bool) -> None:
     if as_json:
         print_json(asdict(result))
     elif result.merged:

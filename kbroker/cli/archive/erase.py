@@ -32,7 +32,7 @@ def erase(
     Example: kbroker archive erase /data/archive --key customer-17
     """
     from kbroker.archive.catalogs import open_archive
-    from kbroker.archive.dead_letters import tables_with_dead_letters
+    from kbroker.archive.decoding.dead_letters import tables_with_dead_letters
     from kbroker.archive.maintenance.erasure import ErasureResult, erase_keys
     from kbroker.archive.maintenance.upkeep import clean_up
 

@@ -31,7 +31,7 @@ def expire(
     Example: kbroker archive expire /data/archive --older-than 365d
     """
     from kbroker.archive.catalogs import open_archive
-    from kbroker.archive.dead_letters import tables_with_dead_letters
+    from kbroker.archive.decoding.dead_letters import tables_with_dead_letters
     from kbroker.archive.maintenance.expiry import ExpiryResult, expire_topic, expired_files
     from kbroker.archive.maintenance.upkeep import clean_up
 

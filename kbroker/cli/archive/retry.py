@@ -30,7 +30,7 @@ def retry(
     Example: kbroker archive retry /data/archive --topic orders --value avro --schema orders.avsc
     """
     from kbroker.archive.catalogs import open_archive
-    from kbroker.archive.dead_letters import dead_letter_topics
+    from kbroker.archive.decoding.dead_letters import dead_letter_topics
     from kbroker.archive.decoding.retry import retry_dead_letters
     from kbroker.archive.errors import ArchiveError
 

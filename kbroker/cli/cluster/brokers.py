@@ -47,9 +47,8 @@ from kbroker.cli.common.partitions import (
     reassignments_if_known,
 )
 from kbroker.cli.common.values import INT32, count_text, format_size
-from kbroker.client.admin import chunks
+from kbroker.client.admin import LogDirs, chunks
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.log_dirs import LogDirs
 from kbroker.client.requests import Partition
 from kbroker.metadata.reassignments.placement.balance import balance as balanced
 from kbroker.metadata.reassignments.placement.drain import drain as drained

@@ -18,9 +18,8 @@ from kbroker.cli.common.partitions import (
     reassignments,
 )
 from kbroker.cli.common.values import count_text, format_duration
-from kbroker.client.admin import MetadataTopic, describe_cluster, describe_topics
+from kbroker.client.admin import LogDirs, MetadataTopic, describe_cluster, describe_log_dirs, describe_topics
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.log_dirs import LogDirs, describe_log_dirs
 from kbroker.client.offsets import EARLIEST, LATEST, offsets_at_brokers
 from kbroker.client.requests import Partition
 from kbroker.common import format_address

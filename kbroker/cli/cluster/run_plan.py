@@ -35,9 +35,8 @@ from kbroker.cli.common.output import ProgressBar, confirm, print_json, print_no
 from kbroker.cli.common.stop_signals import Interrupts
 from kbroker.cli.common.values import count_text, format_size
 from kbroker.cli.configs.requests import Resource, alter_configs
-from kbroker.client.admin import ConfigChanges, describe_cluster
+from kbroker.client.admin import ConfigChanges, describe_cluster, describe_log_dirs
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.log_dirs import describe_log_dirs
 from kbroker.client.requests import Partition
 from kbroker.metadata.reassignments.placement.cluster_layout import ClusterLayout
 from kbroker.metadata.reassignments.placement.drain import change_replication_factor

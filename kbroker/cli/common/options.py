@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -15,8 +15,6 @@ from kbroker.cli.common.values import INT32, parse_rate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from kbroker.pipeline.storage.storage import Storage
 
 
 def option(
@@ -221,19 +219,6 @@ def spark_session_for(name: str, options: SparkOptions, *, prints: bool = False)
             name, master=options.master, jars=options.jars, conf=settings, note=print_note, prints=prints
         ) as session:
             yield session
-
-
-@contextmanager
-def open_storages(directories: Sequence[str], options: SparkOptions) -> "Iterator[Callable[[str], Storage]]":
-    """Return a function that opens storages. Starts a Spark session only if a directory is not local."""
-    from kbroker.pipeline.storage import is_local, open_storage
-
-    if all(map(is_local, directories)):
-        with pipeline_errors():
-            yield open_storage
-    else:
-        with spark_session_for("kbroker archive", options) as session:
-            yield lambda directory: open_storage(directory, session)
 
 
 @contextmanager

@@ -7,9 +7,8 @@ from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, option
 from kbroker.cli.common.output import Cell, print_rows, watchable
 from kbroker.cli.common.values import format_size, format_timestamp, if_known
-from kbroker.client.admin import MetadataTopic, describe_topics, topic_configs
+from kbroker.client.admin import MetadataTopic, describe_log_dirs, describe_topics, topic_configs
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.log_dirs import describe_log_dirs
 from kbroker.client.offsets import (
     EARLIEST,
     LATEST,

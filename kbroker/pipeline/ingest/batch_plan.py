@@ -25,7 +25,7 @@ class BatchRange(NamedTuple):
     end: int
 
 
-class LogOffsets(NamedTuple):
+class LogBounds(NamedTuple):
     """Where the logs of partitions start and end."""
 
     starts: Mapping[TopicPartition, int]
@@ -41,7 +41,7 @@ def resume_offsets(states: Mapping[str, TopicState]) -> dict[TopicPartition, int
     }
 
 
-def plan_batch(resume: Mapping[TopicPartition, int], logs: LogOffsets, max_records: int | None) -> list[BatchRange]:
+def plan_batch(resume: Mapping[TopicPartition, int], logs: LogBounds, max_records: int | None) -> list[BatchRange]:
     """Return the offsets that the next batch adds, at most about `max_records` and at least one for each partition.
 
     A partition that the archive does not know is new in its topic and is read from its beginning.
@@ -60,7 +60,7 @@ def plan_batch(resume: Mapping[TopicPartition, int], logs: LogOffsets, max_recor
     ]
 
 
-def missing_offsets(resume: Mapping[TopicPartition, int], logs: LogOffsets) -> dict[str, int]:
+def missing_offsets(resume: Mapping[TopicPartition, int], logs: LogBounds) -> dict[str, int]:
     """Return how many offsets of each topic the logs have and the archive does not."""
     result: dict[str, int] = {}
     for tp, end in logs.ends.items():

@@ -15,7 +15,7 @@ from kbroker.pipeline.cluster_admin import ClusterAdmin, all_partitions
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.ingest.batch_plan import (
     BatchRange,
-    LogOffsets,
+    LogBounds,
     RateLimit,
     TopicsChangedError,
     WrittenOffsets,
@@ -50,7 +50,7 @@ class _Logs(NamedTuple):
     """The topics of a batch and their logs, read after the records."""
 
     topics: Mapping[str, TopicInfo]
-    offsets: LogOffsets
+    offsets: LogBounds
     epochs: Mapping[TopicPartition, Sequence[LeaderEpoch]]  # those that the archive does not have
 
 
@@ -161,13 +161,13 @@ class Batches:
             return self._cluster.call(lambda cluster: cluster.offsets_for_time(partitions, start.time_ms))
         return {}
 
-    def _read_offsets(self, partitions: Sequence[TopicPartition], resume: Mapping[TopicPartition, int]) -> LogOffsets:
+    def _read_offsets(self, partitions: Sequence[TopicPartition], resume: Mapping[TopicPartition, int]) -> LogBounds:
         """Return the offsets of the logs; with `once`, none that are above the ends at the beginning of the run."""
         known = {tp: resume[tp] for tp in partitions if tp in resume}
 
-        def request(cluster: ClusterAdmin) -> LogOffsets:
+        def request(cluster: ClusterAdmin) -> LogBounds:
             starts = cluster.beginning_offsets(partitions)
-            return LogOffsets(starts, cluster.end_offsets(partitions, self._committed_only))
+            return LogBounds(starts, cluster.end_offsets(partitions, self._committed_only))
 
         logs = self._cluster.call_until_valid(request, lambda logs: require_untruncated_logs(known, logs.ends))
         if not self._options.once:
@@ -178,7 +178,7 @@ class Batches:
         return logs._replace(ends={tp: min(end, last[tp]) for tp, end in logs.ends.items() if tp in last})
 
     def _require_same_logs(
-        self, states: Mapping[str, TopicState], resume: Mapping[TopicPartition, int], logs: LogOffsets
+        self, states: Mapping[str, TopicState], resume: Mapping[TopicPartition, int], logs: LogBounds
     ) -> None:
         """Raise PipelineError if a log has diverged from its archive. Each is checked once, and after failures."""
         unchecked = [tp for tp in logs.ends if tp not in self._checked_logs]
@@ -300,7 +300,7 @@ class Batches:
                 deleted = ", ".join(sorted(set(names) - set(topics)))
                 raise TopicsChangedError(f"topics were deleted while they were archived: {deleted}")
             ends = cluster.end_offsets(partitions, self._committed_only)
-            offsets = LogOffsets(cluster.beginning_offsets(partitions), ends)
+            offsets = LogBounds(cluster.beginning_offsets(partitions), ends)
             return _Logs(topics, offsets, read_new_epochs(cluster, ranges, known))
 
         read_ends = {each.tp: each.end for each in ranges}

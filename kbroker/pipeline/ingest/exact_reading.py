@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kbroker.archive.dead_letters import make_dead_rows
+from kbroker.archive.decoding.dead_letters import make_dead_rows
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import ConsumedRecord, PartitionConsumer
 from kbroker.client.offsets import READ_COMMITTED, READ_UNCOMMITTED

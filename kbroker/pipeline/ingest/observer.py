@@ -15,7 +15,7 @@ from kbroker.pipeline.ingest.batch_plan import has_same_id
 from kbroker.pipeline.ingest.topic_tables import TableCommit, TopicTables
 
 
-class Observation(NamedTuple):
+class TopicObservation(NamedTuple):
     """A topic as the broker described it, and its groups, at a time."""
 
     info: TopicInfo
@@ -23,7 +23,7 @@ class Observation(NamedTuple):
     time_ms: int
 
 
-def with_observation(state: TopicState, observed: Observation | None) -> TopicState:
+def with_observation(state: TopicState, observed: TopicObservation | None) -> TopicState:
     """Return the state with what was observed, or the same one if nothing has changed.
 
     A topic that was deleted and created again is another one, which the archive does not have.
@@ -46,13 +46,13 @@ class TopicObserver:
         self._interval_s = interval_s
         self._clock = clock
         self._next_s = clock() + interval_s
-        self._pending: dict[str, Observation] = {}
+        self._pending: dict[str, TopicObservation] = {}
 
     @property
     def is_due(self) -> bool:
         return self._clock() >= self._next_s
 
-    def take(self, topic: str) -> Observation | None:
+    def take(self, topic: str) -> TopicObservation | None:
         """Return what the next commit of a topic includes."""
         return self._pending.pop(topic, None)
 
@@ -72,7 +72,7 @@ class TopicObserver:
         time_ms = time.time_ns() // 1_000_000
         for topic, info in topics.items():
             of_topic = {group: offsets[topic] for group, offsets in groups.items() if topic in offsets}
-            self._pending[topic] = Observation(info, of_topic, time_ms)
+            self._pending[topic] = TopicObservation(info, of_topic, time_ms)
         if is_last:
             self._commit()
 
@@ -81,7 +81,7 @@ class TopicObserver:
         self._tables.commit("observe", [TableCommit(topic, _build(each)) for topic, each in pending.items()])
 
 
-def _build(observed: Observation) -> Callable[[TopicState], TopicState | None]:
+def _build(observed: TopicObservation) -> Callable[[TopicState], TopicState | None]:
     def build(state: TopicState) -> TopicState | None:
         changed = with_observation(state, observed)
         return None if changed is state else changed

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from kbroker.archive.archive import Archive, ArchiveTable, ConflictError
 from kbroker.archive.data_files import DataFile
-from kbroker.archive.dead_letters import create_dead_letters, with_dead_letters
+from kbroker.archive.decoding.dead_letters import create_dead_letters, with_dead_letters
 from kbroker.archive.decoding.decoder import MissingSchema
 from kbroker.archive.decoding.settings import DecodeSettings
 from kbroker.archive.decoding.topic_decoding import TopicDecoding

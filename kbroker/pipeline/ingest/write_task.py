@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kbroker.archive.data_files import DataFile, FileWriter, WriteTarget
-from kbroker.archive.dead_letters import only_new
+from kbroker.archive.decoding.dead_letters import only_new
 from kbroker.archive.decoding.decoder import Decoder, DecodeTask, MissingSchema
 from kbroker.pipeline.ingest.exact_reading import is_inexact
 

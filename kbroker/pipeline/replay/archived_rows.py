@@ -36,7 +36,7 @@ BATCH_ROWS, BATCH_BYTES = 10_000, 4 << 20
 _SIZE_THREADS = 8
 
 
-class ArchivedTopic(NamedTuple):
+class ReplayedTopic(NamedTuple):
     """The table of a topic when a replay read it."""
 
     state: TopicState
@@ -50,7 +50,7 @@ class ArchivedTopic(NamedTuple):
         return sum(max(0, end - start) for start, end in bounds)
 
 
-def read_topics(archive: Archive, topics: Sequence[str]) -> dict[str, ArchivedTopic]:
+def read_topics(archive: Archive, topics: Sequence[str]) -> dict[str, ReplayedTopic]:
     """Return the newest state of these topics.
 
     Raises ArchiveError if the archive does not have one, or has it without the bytes of keys and values.
@@ -66,7 +66,7 @@ def read_topics(archive: Archive, topics: Sequence[str]) -> dict[str, ArchivedTo
             )
         target = table.write_target()
         require_raw(table.iceberg.properties, table.location)
-        result[table.topic] = ArchivedTopic(table.state, table.files(), target.io_properties, table.foreign_change())
+        result[table.topic] = ReplayedTopic(table.state, table.files(), target.io_properties, table.foreign_change())
     return result
 
 
@@ -81,7 +81,7 @@ def plan_storage(archive: Archive) -> Storage:
     return open_storage(parent, dict(tables[0].iceberg.io.properties))
 
 
-def require_files(topics: Mapping[str, ArchivedTopic], files: Mapping[str, Sequence[DataFile]]) -> None:
+def require_files(topics: Mapping[str, ReplayedTopic], files: Mapping[str, Sequence[DataFile]]) -> None:
     """Raise PipelineError for a file that is missing or does not have its committed size."""
     from pyiceberg.io import load_file_io
 
@@ -102,7 +102,7 @@ def require_files(topics: Mapping[str, ArchivedTopic], files: Mapping[str, Seque
 
 def rows_frame(
     spark: "SparkSession",
-    topics: Mapping[str, ArchivedTopic],
+    topics: Mapping[str, ReplayedTopic],
     files: Mapping[str, Sequence[DataFile]],
     columns: Sequence[str] = tuple(ROWS_SCHEMA),
 ) -> "DataFrame":

@@ -18,7 +18,7 @@ from kbroker.client.requests import BrokerError
 from kbroker.common import TopicPartition
 from kbroker.pipeline.cluster_admin import as_pipeline_errors
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay.archived_rows import ArchivedTopic, read_topics
+from kbroker.pipeline.replay.archived_rows import ReplayedTopic, read_topics
 from kbroker.pipeline.replay.group_offsets import CommittedOffset, GroupPosition, require_no_members, select_committed
 from kbroker.pipeline.replay.plan import ReplayRequest
 from kbroker.pipeline.replay.producer import TargetStart
@@ -146,7 +146,7 @@ def require_empty(starts: Mapping[TopicPartition, TargetStart]) -> None:
 
 
 def _source_partitions(
-    archived: Mapping[str, ArchivedTopic], selection: Selection, end_offsets: EndOffsets
+    archived: Mapping[str, ReplayedTopic], selection: Selection, end_offsets: EndOffsets
 ) -> list[TopicPartition]:
     """Return the partitions that can have selected records, according to the metadata of files."""
     files = matching_files(archived, selection, end_offsets)

@@ -13,7 +13,7 @@ from kbroker.client.security import current_security
 from kbroker.common import TopicPartition
 from kbroker.pipeline.cluster_admin import ClusterAdmin, as_pipeline_errors, cluster_client
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay.archived_rows import ArchivedTopic, read_topics
+from kbroker.pipeline.replay.archived_rows import ReplayedTopic, read_topics
 from kbroker.pipeline.replay.batch_encoder import BATCH_OVERHEAD, ProducerSettings, parse_codec
 from kbroker.pipeline.replay.group_offsets import offsets_to_commit, require_no_members
 from kbroker.pipeline.replay.plan import (
@@ -176,11 +176,11 @@ def execute_plan(
     return ReplaySummary(plan, plan.rows - sum(sent_before.values()), time.monotonic() - began_at, restored)
 
 
-def _missing_offsets(topics: Mapping[str, ArchivedTopic], limits: EndOffsets) -> dict[str, int]:
+def _missing_offsets(topics: Mapping[str, ReplayedTopic], limits: EndOffsets) -> dict[str, int]:
     return {name: archived.missing_below(limits.get(name, {})) for name, archived in topics.items()}
 
 
-def _require_same_source(context: ReplayContext, plan: ReplayPlan, topics: Mapping[str, ArchivedTopic]) -> None:
+def _require_same_source(context: ReplayContext, plan: ReplayPlan, topics: Mapping[str, ReplayedTopic]) -> None:
     """Raise PipelineError unless the archive is that of the plan, and still has all its records."""
     if plan.archive != context.archive.settings.id:
         raise PipelineError(f"replay {plan.id} belongs to another archive")

@@ -14,7 +14,7 @@ from kbroker.archive.data_files import DataFile
 from kbroker.archive.offset_ranges import OffsetRange, intersect_ranges
 from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.replay.archived_rows import ROWS_SCHEMA, ArchivedTopic, require_files, rows_frame
+from kbroker.pipeline.replay.archived_rows import ROWS_SCHEMA, ReplayedTopic, require_files, rows_frame
 from kbroker.pipeline.replay.group_offsets import CommittedOffset, GroupPosition, with_uncommitted_sources
 from kbroker.pipeline.replay.routing import Routing
 from kbroker.pipeline.spark import functions as f
@@ -73,7 +73,7 @@ def check_regex(spark: "SparkSession", regex: str) -> None:
         raise PipelineError(f"{regex!r} is not a Java regular expression") from None
 
 
-def archived_ends(topics: Mapping[str, ArchivedTopic]) -> dict[str, dict[int, int]]:
+def archived_ends(topics: Mapping[str, ReplayedTopic]) -> dict[str, dict[int, int]]:
     """Return the end offset of each archived partition of these topics."""
     return {
         topic: {partition: ranges[-1].end for partition, ranges in sorted(archived.state.covered.items()) if ranges}
@@ -82,7 +82,7 @@ def archived_ends(topics: Mapping[str, ArchivedTopic]) -> dict[str, dict[int, in
 
 
 def matching_files(
-    topics: Mapping[str, ArchivedTopic], selection: Selection, end_offsets: EndOffsets
+    topics: Mapping[str, ReplayedTopic], selection: Selection, end_offsets: EndOffsets
 ) -> dict[str, list[DataFile]]:
     """Return the files of each topic that can contain selected records, according to their metadata."""
     return {
@@ -183,7 +183,7 @@ class SelectedRecords:
     """The records of an archive that a replay sends."""
 
     spark: "SparkSession"
-    topics: Mapping[str, ArchivedTopic]
+    topics: Mapping[str, ReplayedTopic]
     selection: Selection
     end_offsets: EndOffsets
     routing: Routing

@@ -73,15 +73,12 @@ class ArchiveBounds(NamedTuple):
 
 
 class Unarchived(NamedTuple):
-    """The first offset that is not archived, and the timestamp of its batch; -1 if there is no such record."""
+    """The first offset that is not archived, the committed records from there on, and the timestamp of the first.
+
+    `timestamp`: the largest of its batch; -1 if there is no such record.
+    """
 
     offset: int
-    timestamp: int
-
-
-class ArchiveLag(NamedTuple):
-    """`records`: the committed ones that are not archived; `timestamp`: that of the first, -1 if there is none."""
-
     records: int
     timestamp: int
 
@@ -112,7 +109,7 @@ class HistoryManager:
         self.client = HistoryClient(environment)
         self.cache = HistoryCache(MAX_CACHE_BYTES, EXPIRY_MS)
         self.bytes_out = 0
-        self.lags: dict[Partition, ArchiveLag] = {}
+        self.lags: dict[Partition, Unarchived] = {}
         self._is_measuring = False
         self._environment = environment
         self._clock: Clock = environment.clock
@@ -131,7 +128,8 @@ class HistoryManager:
     async def bounds(self, partition: Partition, max_age_ms: int, *, read_committed: bool = False) -> tuple[int, int]:
         """Return the first offset of a partition that its archive has, and the next one that it will archive.
 
-        Raises HistoryCallError, also if the archive is another topic's, or has records that `read_committed` must not see.
+        Raises HistoryCallError, also if the archive is another topic's, or has records that `read_committed` must not
+        see.
         """
         archived = archive_of(partition)
         if archived is None:
@@ -201,12 +199,13 @@ class HistoryManager:
         task.add_done_callback(self._tasks.discard)
 
     async def first_unarchived(self, partition: Partition) -> Unarchived:
-        """Return the first committed record that is not archived. Raises HistoryCallError."""
+        """Return what is committed and not archived yet. Raises HistoryCallError, KafkaError."""
         _, end = await self.bounds(partition, BOUNDS_AGE_MS)
-        if end >= partition.high_watermark:
-            return Unarchived(end, -1)
+        records = partition.high_watermark - end
+        if records <= 0:
+            return Unarchived(end, 0, -1)
         offset = max(end, partition.log.log_start_offset)
-        return Unarchived(end, await self._environment.offload(timestamp_at, partition.log, offset, True))
+        return Unarchived(end, records, await self._environment.offload(timestamp_at, partition.log, offset, True))
 
     def measure_lags(self, partitions: Sequence[Partition]) -> None:
         """Measure in the background how far the archives of these partitions lag behind."""
@@ -220,15 +219,17 @@ class HistoryManager:
         lags = {}
         for partition in partitions:
             try:
-                offset, timestamp = await self.first_unarchived(partition)
-                lags[partition] = ArchiveLag(max(0, partition.high_watermark - offset), timestamp)
+                lags[partition] = await self.first_unarchived(partition)
             except (HistoryCallError, KafkaError):
                 # The metrics say how many are unknown.
                 continue
         self.lags, self._is_measuring = lags, False
 
     async def find_offset(self, partition: Partition, timestamp: int, read_committed: bool) -> FoundOffset | None:
-        """Return the first archived record below the log that is not older; None without one. Raises HistoryCallError."""
+        """Return the first archived record below the log that is not older; None without one.
+
+        Raises HistoryCallError.
+        """
         await self.bounds(partition, BOUNDS_AGE_MS, read_committed=read_committed)
         archived = archive_of(partition)
         assert archived is not None

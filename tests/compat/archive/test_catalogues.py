@@ -1,7 +1,6 @@
 """Archives in an object store: what writers, readers and other engines see, and stores that fail."""
 
 import json
-import logging
 import socket
 import subprocess
 import sys
@@ -11,11 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import boto3
 import duckdb
 import polars as pl
 import pytest
-from moto.server import ThreadedMotoServer
 from pyiceberg.table import StaticTable
 from pyiceberg.utils.config import Config
 
@@ -25,28 +22,17 @@ from kbroker.archive.data_files import write_rows
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.offset_ranges import OffsetRange
 from tests.compat.archive.rest_catalogue import TOKEN, rest_catalogue
+from tests.compat.archive.s3_server import BUCKET, CREDENTIALS, s3_server
 from tests.unit.support.archive_tables import append_rows, make_rows
 
 pytestmark = [pytest.mark.feature("archive catalogues"), pytest.mark.client("cli")]
-
-BUCKET = "archives"
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "my-secret", "AWS_REGION": "us-east-1"}
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """The URL of an S3 server with an empty bucket."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    url = f"http://{host}:{port}"
-    client = boto3.client(
-        "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="me", aws_secret_access_key="my-secret"
-    )
-    client.create_bucket(Bucket=BUCKET)
-    yield url
-    moto.stop()
+    with s3_server() as url:
+        yield url
 
 
 @pytest.fixture
@@ -102,6 +88,7 @@ import sys
 from kbroker.archive.archive import ConflictError
 from kbroker.archive.catalogs import open_archive
 from tests.compat.archive.rest_catalogue import TOKEN, rest_catalogue
+from tests.compat.archive.s3_server import BUCKET, CREDENTIALS, s3_server
 from tests.unit.support.archive_tables import append_rows
 
 location, count = sys.argv[1], int(sys.argv[2])

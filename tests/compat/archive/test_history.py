@@ -1,8 +1,11 @@
 """Consumers read offsets that retention has deleted from the archive of the topic, and go on in the log."""
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,11 +14,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kbroker.client.admin import TOPIC, TypedResource, alter_configs
+from kbroker.cli.topics.archive_lag import late_archives
+from kbroker.client.admin import TOPIC, TypedResource, alter_configs, describe_topics
 from kbroker.replica.partition import Partition
 from kbroker.testing import Broker, Cluster
 from kbroker.testing.kafka import Kafka
 from tests.compat.archive.archived import archive_topic
+from tests.compat.kafka_tools.jvm import Jvm
+from tests.compat.kafka_tools.test_java_clients import JavaClients
 
 pytestmark = pytest.mark.feature("history in an archive")
 
@@ -203,6 +209,40 @@ def test_another_leader_in_the_middle(tmp_path: Path, reader: Reader) -> None:
         check_rows(reader(kafka.bootstrap, archived.topic, 0, 0, len(expected), kill_leader), expected)
 
 
+@pytest.mark.client("kafka_tools")
+def test_java_positions_are_valid_for_another_leader(tmp_path: Path, jvm: Jvm) -> None:
+    """A Java consumer compares its position below the log with the leader epochs of the next leader (KIP-320)."""
+    with Cluster(3) as kafka:
+        archived = make_archived(kafka, tmp_path, "java")
+        expected = archived.rows(0, 0)
+        java = JavaClients(jvm, kafka.bootstrap)
+        consumer = java.consumer(auto_offset_reset="none", enable_auto_commit="false")
+        partition = java.partition(archived.topic, 0)
+        consumer.assign(java.listed(partition))
+        consumer.seek(partition, 0)
+        found: list[Row] = []
+        deadline, moves = time.monotonic() + DEADLINE_S, 0
+        while len(found) < len(expected) and time.monotonic() < deadline:
+            found += [
+                Row(r.partition(), r.offset(), r.timestamp(), r.key(), r.value(), headers_of(r))
+                for r in java.poll(consumer, 200)
+            ]
+            if len(found) > (moves + 1) * 800 and moves < 2:
+                # In the middle of the history, below the log.
+                moves += 1
+                leader = kafka.leader(archived.topic, 0)
+                kafka.kill(leader)
+                wait_until(lambda former=leader: kafka.leader(archived.topic, 0) != former)  # type: ignore[misc]
+                kafka.start(leader)
+        java.close()
+        assert moves == 2
+        check_rows(found, expected)
+
+
+def headers_of(record: Any) -> tuple[tuple[str, bytes | None], ...]:
+    return tuple((header.key(), header.value()) for header in record.headers().toArray())
+
+
 @pytest.mark.client("confluent_kafka")
 def test_a_new_group_begins_with_the_archive(archived: Archived) -> None:
     """With auto.offset.reset=earliest; and a time before the log is found in the archive."""
@@ -314,3 +354,21 @@ def test_a_slow_archive_delays_nobody_else(tmp_path: Path) -> None:
         for client in (waiting, bystander, producer):
             client.close()
         assert during_ms < 2 * before_ms + 5
+
+
+@pytest.mark.client("cli")
+def test_archives_that_lag_behind(archived: Archived) -> None:
+    """`topics describe` says what is not archived yet, and `doctor` which archives cannot be read."""
+    command = [sys.executable, "-m", "kbroker", "topics", "describe", archived.topic, "--bootstrap"]
+    shown = subprocess.run([*command, archived.kafka.bootstrap, "--json"], capture_output=True, text=True, check=True)
+    (topic,) = json.loads(shown.stdout)
+    for partition in topic["partitions"]:
+        lag = partition["archive"]
+        assert (lag["offset"], lag["records"]) == (RECORDS, NEW)
+        assert 0 < lag["seconds"] < 1000
+        assert (partition["earliest_offset"], partition["latest_offset"]) == (0, RECORDS + NEW)
+    absent = archived.kafka.topic(partitions=2, config={"kbroker.archive.table": "/nowhere"})
+    with archived.kafka.client() as cluster:
+        topics = describe_topics(cluster, [archived.topic, absent])
+        (sentence,) = late_archives(cluster, topics)
+    assert sentence == f"2 partitions of topic {absent} cannot be read in its archive /nowhere"

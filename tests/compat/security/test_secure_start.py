@@ -183,7 +183,8 @@ def test_brokers_of_one_command(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.client("spark")
 def test_spark_and_the_pipeline_show_no_secret(secured: SecuredBroker, spark: Any, tmp_path: Path) -> None:
-    from kbroker.pipeline.archive.archive import Archive
+    from kbroker.archive.catalogs import open_archive
+    from kbroker.archive.storage import open_storage
     from kbroker.pipeline.cluster_admin import cluster_client
     from kbroker.pipeline.replay.plan import ReplayRequest
     from kbroker.pipeline.replay.preparation import ReplayContext, prepare_replay
@@ -191,7 +192,6 @@ def test_spark_and_the_pipeline_show_no_secret(secured: SecuredBroker, spark: An
     from kbroker.pipeline.replay.run import create_plan, execute_plan
     from kbroker.pipeline.replay.selection import Selection
     from kbroker.pipeline.replay.sending import SpeedLimit
-    from kbroker.pipeline.storage import open_storage
     from tests.compat.spark.pipeline.archiver import Archiver
 
     topic, target = unique("archived"), unique("replayed")
@@ -201,9 +201,10 @@ def test_spark_and_the_pipeline_show_no_secret(secured: SecuredBroker, spark: An
     try:
         archiver = Archiver(spark, secured.bootstrap, tmp_path / "archive")
         archiver.once(topic)
-        assert len(archiver.files()) == 1
-        archive, cluster = Archive.open(open_storage(str(tmp_path / "archive"))), cluster_client(secured.bootstrap)
-        context = ReplayContext(spark, archive, cluster, secured.bootstrap, lambda _: None, patience_s=20)
+        assert len(archiver.files(topic)) == 1
+        archive, cluster = open_archive(str(tmp_path / "archive")), cluster_client(secured.bootstrap)
+        storage = open_storage(str(tmp_path / "archive"))
+        context = ReplayContext(spark, archive, storage, cluster, secured.bootstrap, lambda _: None, patience_s=20)
         request = ReplayRequest(Selection((topic,)), target_names([topic], target, None))
         execute_plan(context, create_plan(context, prepare_replay(context, request, {})), SpeedLimit())
     finally:

@@ -26,6 +26,7 @@ from protocol.messages.k08_offset_commits import (
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.records.batch import build_batch
 from tests.unit.support.client import Client, batch
+from tests.unit.support.history import archived_topic
 from tests.unit.support.http_client import LISTENER, get, open_connection
 from tests.unit.support.share_consumer import ALONE, ShareConsumer, alter_group, initialize
 from tests.unit.support.simulated_broker import Machine, broker_test
@@ -210,6 +211,8 @@ async def test_the_page_has_exactly_the_documented_families(m: Machine) -> None:
     await client.create_topic("later", kbroker_delay_enable=True)
     await client.produce("later", delayed(m, 600_000))
     await client.create_topic("once", kbroker_dedup_window_ms=60_000)
+    await archived_topic(m, 2, kept=1, name="archived")
+    await get(m)
     (await m.client()).transport.write(b"\xff\xff\xff\xff")
     log = m.partition("t").log
     log.health.full, log.health.offline = True, "broken"
@@ -335,3 +338,23 @@ async def test_traffic_between_brokers(m: Machine) -> None:
     assert metrics["kbroker_peer_requests_without_response_total"][()] == 4
     # A client has sent one of them.
     assert metrics["kafka_server_brokertopicmetrics_totalfetchrequests_total"][()] == 1
+
+
+@broker_test(**ALONE, **LISTENER)
+async def test_archives(m: Machine) -> None:
+    """How far they lag behind is measured between two scrapes, and what consumers read from them is counted."""
+    client = await archived_topic(m)
+    await client.produce("t", batch(b"new", at_ms=m.now_ms))
+    await client.fetch_partition("t", 0, max_wait_ms=1000)
+    await client.create_topic("other", kbroker_archive_table="/other")
+    assert (await scrape(m))["kbroker_archive_unknown_partitions"][()] == 2
+    await asyncio.sleep(10)
+    metrics = await scrape(m)
+    assert metrics["kbroker_archive_unknown_partitions"][()] == 1
+    labelled = ("partition", "0"), ("topic", "t")
+    assert metrics["kbroker_archive_lag_records"][labelled] == 1
+    assert 10 <= metrics["kbroker_archive_lag_seconds"][labelled] < 12
+    assert metrics["kbroker_history_bytes_total"][()] > 1000
+    assert metrics["kbroker_history_cache_bytes"][()] > 1000
+    assert metrics["kbroker_history_process_starts_total"][()] == 1
+    assert metrics["kbroker_history_failures_total"][("kind", "absent"),] == 1

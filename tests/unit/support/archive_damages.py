@@ -206,17 +206,21 @@ def shrink_coverage(at: Target) -> Kinds:
 
 
 def append_by_another_writer(at: Target) -> Kinds:
-    """Append a row that is there already, and one that no commit covers, with pyiceberg."""
-    first = at.file.first
-    columns = at.table.iceberg.schema().as_arrow()
-    for offset in (first, 9000):
-        rows = make_rows(at.file.partition, offset, 1, at.file.from_ms)
-        at.table.iceberg.append(pa.Table.from_batches([rows]).cast(columns))
+    """Append a row that is there already, and one that no commit covers, as other programs commit."""
+    rows = [make_rows(at.file.partition, offset, 1, at.file.from_ms) for offset in (at.file.first, 9000)]
+    files = write_rows(at.table.write_target(), rows)
+    with at.table.iceberg.transaction() as transaction, transaction.update_snapshot().fast_append() as producer:
+        for number, file in enumerate(files):
+            path = path_of(file.path)
+            file.entry.file_path = file.path.replace(path.name, f"0000{number}-0-other.parquet")
+            path.rename(path_of(file.entry.file_path))
+            producer.append_data_file(file.entry)
     return {"foreign change", "doubled", "uncovered"}
 
 
 def delete_by_another_writer(at: Target) -> Kinds:
-    at.table.iceberg.delete(f"partition = {at.file.partition} and offset = {at.file.first}")
+    with at.table.iceberg.transaction() as transaction, transaction.update_snapshot().overwrite() as producer:
+        producer.delete_data_file(at.file.entry)
     return {"foreign change"}
 
 

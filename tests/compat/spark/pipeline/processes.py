@@ -22,7 +22,7 @@ class Command:
     """One kbroker command, which can be started repeatedly. Its output goes to a file per start."""
 
     def __init__(self, directory: Path, *arguments: str | Path) -> None:
-        self._arguments = [str(argument) for argument in arguments]
+        self.arguments = [str(argument) for argument in arguments]
         self._directory = directory
         self._starts = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -30,7 +30,7 @@ class Command:
     def start(self) -> None:
         self._starts += 1
         self._directory.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "kbroker", *self._arguments]
+        command = [sys.executable, "-m", "kbroker", *self.arguments]
         environment = {**os.environ, "KBROKER_SPARK_JARS": str(JARS), "SPARK_LOCAL_IP": "127.0.0.1"}
         with self._file("stdout").open("wb") as stdout, self._file("stderr").open("wb") as stderr:
             self._process = subprocess.Popen(
@@ -62,7 +62,7 @@ class Command:
         """Return True while it runs; fail if it has exited by itself."""
         assert self._process is not None, "not started"
         status = self.exit_status()
-        assert status is None, f"{self._arguments[:2]} exited with {status}:\n{self.errors[-4000:]}"
+        assert status is None, f"{self.arguments[:2]} exited with {status}:\n{self.errors[-4000:]}"
         return True
 
     def wait(self, timeout: float) -> int:
@@ -103,7 +103,7 @@ class Command:
             self.kill()
             return
         os.kill(jvm, signal.SIGKILL)
-        assert self.wait(timeout) != 0, f"{self._arguments[:2]} reports success without its JVM:\n{self.errors}"
+        assert self.wait(timeout) != 0, f"{self.arguments[:2]} reports success without its JVM:\n{self.errors}"
 
     def _file(self, stream: str) -> Path:
         return self._directory / f"{stream}-{self._starts}"

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.archive.archive import ArchiveTable
 from kbroker.archive.catalogs import open_archive
-from kbroker.archive.dead_letters import find_dead_letters
+from kbroker.archive.decoding.dead_letters import find_dead_letters
 from kbroker.archive.decoding.retry import RetrySummary, retry_dead_letters
 from kbroker.archive.decoding.settings import DecodeSettings, Decoding
 from tests.compat.spark.pipeline.archiver import Archiver

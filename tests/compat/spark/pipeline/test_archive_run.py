@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker.archive.archive import ArchiveTable
 from kbroker.archive.catalogs import open_archive
-from kbroker.archive.dead_letters import find_dead_letters
+from kbroker.archive.decoding.dead_letters import find_dead_letters
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.offset_ranges import OffsetRange
 from kbroker.archive.topic_state import Gap, LeaderEpoch
@@ -309,7 +309,9 @@ def test_timestamps_that_tables_cannot_hold_are_dead_letters(archiver, topics):
         for file in archiver.files(name):
             rows = pq.read_table(file.path.removeprefix("file://"))
             micros = rows["timestamp"].cast("int64").to_pylist()
-            archived |= {int(value): time // 1000 for value, time in zip(rows["value"].to_pylist(), micros, strict=True)}
+            archived |= {
+                int(value): time // 1000 for value, time in zip(rows["value"].to_pylist(), micros, strict=True)
+            }
         assert archived == {n: ms for n, ms in timestamps.items() if n not in poison}
         dead = find_dead_letters(open_archive(str(archiver.directory)), name).iceberg.scan().to_arrow().to_pylist()
         assert {int(row["value"]): row["reason"] for row in dead} == {

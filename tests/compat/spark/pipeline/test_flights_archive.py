@@ -93,7 +93,7 @@ def archive_with_kills(broker, archive, directory):
     archiver = Command(directory, *run)
     try:
         archiver.start()
-        eventually(lambda: archiver.running() and is_writing(archive), "files of the first batch", TIMEOUT_S)
+        wait_for_files(archiver, archive)
         archiver.kill(with_jvm=False)
 
         archiver.start()
@@ -102,7 +102,7 @@ def archive_with_kills(broker, archive, directory):
         broker.restart()
         before = count_commits(archive)
         eventually(lambda: archiver.running() and count_commits(archive) > before + 1, "two commits", TIMEOUT_S)
-        eventually(lambda: archiver.running() and is_writing(archive), "files of a batch", TIMEOUT_S)
+        wait_for_files(archiver, archive)
         archiver.kill()
         broker.restart()
     finally:
@@ -126,10 +126,19 @@ def run_command(directory, *arguments):
         command.kill()
 
 
-def is_writing(archive):
-    """Return whether there are files that are not committed yet."""
-    written = len(list(archive.glob("topics/*/data/**/*.parquet")))
-    return written > 0 and written > sum(len(table.files()) for table in open_archive(str(archive)).tables())
+def uncommitted_files(archive):
+    """Return the data files that no table has: those of a batch that is being written, and of killed ones."""
+    written = {path.name for path in archive.glob("topics/*/data/**/*.parquet")}
+    if not written:
+        return written
+    tables = open_archive(str(archive)).tables()
+    return written - {file.path.rpartition("/")[2] for table in tables for file in table.files()}
+
+
+def wait_for_files(archiver, archive):
+    """Wait until a batch is being written."""
+    before = uncommitted_files(archive)
+    eventually(lambda: archiver.running() and uncommitted_files(archive) - before, "files of a batch", TIMEOUT_S)
 
 
 def count_commits(archive):

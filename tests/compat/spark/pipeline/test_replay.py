@@ -10,18 +10,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, TopicMetadata
 
+from kbroker.archive.archive import Archive
+from kbroker.archive.catalogs import create_archive
+from kbroker.archive.data_files import write_rows
+from kbroker.archive.offset_ranges import OffsetRange
+from kbroker.archive.topic_state import Gap, TopicInfo
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.archive import Archive
-from kbroker.pipeline.archive.manifest import CoveredRange, ManifestCommit, TopicInfo
-from kbroker.pipeline.archive.staging import data_file_writer
 from kbroker.pipeline.cluster_admin import cluster_client
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import run, sending
+from kbroker.pipeline.replay.archived_rows import plan_storage
 from kbroker.pipeline.replay.group_offsets import ALL_GROUPS, CommittedOffset, GroupPosition
 from kbroker.pipeline.replay.plan import ReplayRequest, list_plans, load_plan
 from kbroker.pipeline.replay.preparation import ReplayContext, prepare_replay
@@ -29,8 +33,7 @@ from kbroker.pipeline.replay.routing import murmur2, target_names
 from kbroker.pipeline.replay.run import create_plan, execute_plan
 from kbroker.pipeline.replay.selection import Selection
 from kbroker.pipeline.replay.sending import Pacing, SpeedLimit
-from kbroker.pipeline.storage.local import LocalStorage
-from tests.compat.spark.helpers import Topics, load
+from tests.compat.spark.helpers import Topics
 from tests.compat.spark.pipeline.processes import Command, quick_jvm
 from tests.compat.support import DEADLINE_S, eventually, unique
 
@@ -64,29 +67,45 @@ def random_records(count: int, partitions: int, begin_ms: int, seed: int = 7) ->
 
 
 def archive_topics(
-    spark: Any, directory: Path, bootstrap: str, partitions: Mapping[str, int], **commit_fields: Any
+    topics: Topics,
+    directory: Path,
+    partitions: Mapping[str, int],
+    configs: Mapping[str, str] | None = None,
+    groups: Mapping[str, Mapping[int, int]] | None = None,
 ) -> Archive:
-    """Archive the current records of some topics, given with their partition counts, in one commit."""
-    archive = Archive.open_or_create(LocalStorage(str(directory)), {})
-    rows = load(spark.read, bootstrap, ",".join(partitions), includeHeaders="true")
-    ends = {
-        (r.topic, r.partition): r.end
-        for r in rows.groupBy("topic", "partition")
-        .agg({"offset": "max"})
-        .withColumnRenamed("max(offset)", "end")
-        .collect()
-    }
-    covered = tuple(CoveredRange(topic, partition, 0, end + 1) for (topic, partition), end in sorted(ends.items()))
-    configs = commit_fields.pop("configs", {})
-    topics = {name: TopicInfo("", count, configs) for name, count in partitions.items()}
-    with data_file_writer(spark, archive) as writer:
-        added = writer.write(rows)
-        writer.publish()
-        commit = ManifestCommit(
-            "append", time.time_ns() // 1_000_000, add=added, covered=covered, topics=topics, **commit_fields
-        )
-        archive.commit(lambda state: commit)
+    """Archive the current records of some topics, given with their partition counts, in two commits each."""
+    archive = create_archive(str(directory), {})
+    for name, count in partitions.items():
+        messages = topics.read(name)
+        table = archive.create_table(name)
+        state = replace(table.state, topic=TopicInfo("", count, configs or {}), groups=groups or {})
+        middle = len(messages) // 2
+        for part in (messages[:middle], messages[middle:]):
+            covered = [
+                (number, OffsetRange(min(offsets), max(offsets) + 1))
+                for number in range(count)
+                if (offsets := [m.offset() for m in part if m.partition() == number])
+            ]
+            state = state.with_covered(covered)
+            state = table.commit("append", state, write_rows(table.write_target(), [as_rows(part)]))
     return archive
+
+
+def as_rows(messages: Sequence[Any]) -> pa.RecordBatch:
+    """Return messages as rows of a table."""
+    headers = [[{"key": name, "value": value} for name, value in m.headers() or []] for m in messages]
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    return pa.record_batch(
+        {
+            "partition": pa.array([m.partition() for m in messages], pa.int32()),
+            "offset": pa.array([m.offset() for m in messages], pa.int64()),
+            "timestamp": pa.array([1000 * m.timestamp()[1] for m in messages], pa.timestamp("us", "UTC")),
+            "timestampType": pa.array([0] * len(messages), pa.int32()),
+            "key": pa.array([m.key() for m in messages], pa.binary()),
+            "value": pa.array([m.value() for m in messages], pa.binary()),
+            "headers": pa.array([each or None for each in headers], pa.list_(header)),
+        }
+    )
 
 
 def content(message: Any) -> tuple[Any, ...]:
@@ -96,7 +115,8 @@ def content(message: Any) -> tuple[Any, ...]:
 
 
 def context_for(spark: Any, archive: Archive, bootstrap: str) -> ReplayContext:
-    return ReplayContext(spark, archive, cluster_client(bootstrap), bootstrap, lambda _: None, patience_s=20)
+    storage = plan_storage(archive)
+    return ReplayContext(spark, archive, storage, cluster_client(bootstrap), bootstrap, lambda _: None, patience_s=20)
 
 
 def request_for(topics: Sequence[str], to: str | None = None, **options: Any) -> ReplayRequest:
@@ -113,9 +133,7 @@ def test_a_topic_is_replayed_record_by_record(spark, topics: Topics, bootstrap, 
     source = topics.create(3)
     topics.fill(source, random_records(3000, 3, begin_ms))
     original = topics.read(source)
-    archive = archive_topics(
-        spark, tmp_path / "archive", bootstrap, {source: 3}, configs={"max.message.bytes": "600000"}
-    )
+    archive = archive_topics(topics, tmp_path / "archive", {source: 3}, {"max.message.bytes": "600000"})
     # into a topic of the same name, after the original is deleted: it is created like it
     topics._admin.delete_topics([source])[source].result(DEADLINE_S)
     eventually(lambda: source not in topics._admin.list_topics(timeout=DEADLINE_S).topics, "the topic is deleted")
@@ -146,12 +164,18 @@ def test_a_topic_is_replayed_record_by_record(spark, topics: Topics, bootstrap, 
 def test_two_simultaneous_commands_are_one_replay(spark, topics: Topics, bootstrap, tmp_path, monkeypatch):
     source, target = topics.create(), topics.create()
     topics.fill(source, random_records(300, 1, time.time_ns() // 1_000_000 - HOUR_MS))
-    context = context_for(spark, archive_topics(spark, tmp_path / "archive", bootstrap, {source: 1}), bootstrap)
+    context = context_for(spark, archive_topics(topics, tmp_path / "archive", {source: 1}), bootstrap)
     prepared = [prepare_replay(context, request_for([source], target), {}) for _ in range(3)]
     first = create_plan(context, prepared[0])
     with monkeypatch.context() as patch:  # the second one looked for plans before the first one stored its own
         patch.setattr(run, "find_unfinished", lambda *_: None)
         assert create_plan(context, prepared[1]) == first
+    # a record that is erased meanwhile would move all records after it
+    table = context.archive.table(source)
+    table.commit("erase", replace(table.state, gaps=(Gap(0, 7, 8, "erased"),)))
+    with pytest.raises(PipelineError, match=f"records of topic {source} were deleted from the archive since it was"):
+        execute_plan(context, first, SpeedLimit())
+    table.commit("repair", replace(table.state, gaps=()))
     execute_plan(context, first, SpeedLimit())
     with pytest.raises(PipelineError, match=f"topic {target} is not empty"):
         create_plan(context, prepared[2])
@@ -163,7 +187,7 @@ def test_selections(spark, topics: Topics, bootstrap, tmp_path):
     source = topics.create(2)
     topics.fill(source, random_records(1000, 2, begin_ms, seed=3))
     original = topics.read(source)
-    archive = archive_topics(spark, tmp_path / "archive", bootstrap, {source: 2})
+    archive = archive_topics(topics, tmp_path / "archive", {source: 2})
     context = context_for(spark, archive, bootstrap)
     middle = begin_ms + 5000
     cases: list[tuple[dict[str, Any], Callable[[Any], bool]]] = [
@@ -219,10 +243,10 @@ def test_kills_of_the_command_and_the_broker_lose_and_duplicate_nothing(broker, 
     topics.fill(
         source, [{"partition": n % 3, "value": b"%d" % n, "timestamp": YEAR_2014_MS + n} for n in range(KILLED_RECORDS)]
     )
-    archive = archive_topics(spark, tmp_path / "archive", broker.bootstrap, {source: 3})
+    archive = archive_topics(topics, tmp_path / "archive", {source: 3})
     # At this rate it takes 20 s: a busy machine may see only seconds later that enough records have arrived.
     command = Command(
-        tmp_path / "replay", "replay", archive.storage.root, source, "--to", target, "--rate", "1000",
+        tmp_path / "replay", "replay", archive.location, source, "--to", target, "--rate", "1000",
         "--config", "retention.ms=-1", "--bootstrap", broker.bootstrap, "--master", "local[2]", "--conf", quick_jvm(),
     )  # fmt: skip
     dice = random.Random(1)
@@ -230,7 +254,7 @@ def test_kills_of_the_command_and_the_broker_lose_and_duplicate_nothing(broker, 
     for process in kills:
         kill_after(process, broker, command, lambda: count_records(topics, target), dice.randrange(1000, 3000))
     command.kill()
-    (plan,) = [plan for plan in list_plans(archive.storage) if plan.done_ms is None]
+    (plan,) = [plan for plan in list_plans(plan_storage(archive)) if plan.done_ms is None]
     before = count_records(topics, target)
     assert 0 < before < KILLED_RECORDS
     # This process sends the remaining records, and the broker is killed once more.
@@ -287,8 +311,7 @@ def test_groups_continue_at_their_archived_offsets(spark, topics: Topics, bootst
     topics.fill(source, random_records(400, 2, begin_ms))
     original = topics.read(source)
     group = unique("group")
-    offsets = {group: {source: {0: 50, 1: 10_000}}}
-    archive = archive_topics(spark, tmp_path / "archive", bootstrap, {source: 2}, groups=offsets)
+    archive = archive_topics(topics, tmp_path / "archive", {source: 2}, groups={group: {0: 50, 1: 10_000}})
     context = context_for(spark, archive, bootstrap)
     target = topics.create(2, name=unique("target"))
     topics.fill(target, [{"value": b"before", "partition": 0}] * 3)
@@ -340,7 +363,7 @@ def test_speed_and_rate(spark, topics: Topics, bootstrap, tmp_path, monkeypatch)
     begin_ms = time.time_ns() // 1_000_000 - HOUR_MS
     source = topics.create(3)
     topics.fill(source, [{"partition": n % 3, "value": b"%d" % n, "timestamp": begin_ms + n * 20} for n in range(300)])
-    archive = archive_topics(spark, tmp_path / "archive", bootstrap, {source: 3})
+    archive = archive_topics(topics, tmp_path / "archive", {source: 3})
     context = context_for(spark, archive, bootstrap)
     pacings: list[Pacing] = []
 
@@ -379,7 +402,7 @@ def arrival_times(context: ReplayContext, topics: Topics, source: str, limit: Sp
 def test_the_command(spark, topics: Topics, bootstrap, tmp_path):
     source = topics.create(1)
     topics.fill(source, [{"value": b"%d" % n, "timestamp": YEAR_2014_MS + n} for n in range(50)])
-    archive = archive_topics(spark, tmp_path / "archive", bootstrap, {source: 1})
+    archive = archive_topics(topics, tmp_path / "archive", {source: 1})
     # a new topic would have the broker's default retention
     (warning,) = prepare_replay(context_for(spark, archive, bootstrap), request_for([source], "never"), {}).warnings
     assert warning.startswith("topic never deletes records that are older than retention.ms=")
@@ -388,7 +411,7 @@ def test_the_command(spark, topics: Topics, bootstrap, tmp_path):
 
     from kbroker.cli.app import app
 
-    command = ["replay", archive.storage.root, source, "--to", target, "-b", bootstrap, "--json"]
+    command = ["replay", archive.location, source, "--to", target, "-b", bootstrap, "--json"]
     runner = CliRunner()
     dry_run = json.loads(runner.invoke(app, [*command, "--dry-run"]).stdout)
     assert (dry_run["records"], dry_run["targets"][0]["topic"]) == (50, target)
@@ -396,7 +419,7 @@ def test_the_command(spark, topics: Topics, bootstrap, tmp_path):
     summary = json.loads(runner.invoke(app, command).stdout)
     assert (summary["records"], summary["sent"]) == (50, 50)
     assert [m.value() for m in topics.read(target)] == [b"%d" % n for n in range(50)]
-    resume = ["replay", archive.storage.root, "--resume", summary["replay"], "-b", bootstrap, "--json"]
+    resume = ["replay", archive.location, "--resume", summary["replay"], "-b", bootstrap, "--json"]
     resumed = json.loads(runner.invoke(app, resume).stdout)
     assert (resumed["records"], resumed["sent"]) == (50, 0)
-    assert load_plan(archive.storage, summary["replay"]).done_ms is not None
+    assert load_plan(plan_storage(archive), summary["replay"]).done_ms is not None

@@ -12,7 +12,7 @@ import pytest
 from kbroker.archive.archive import Archive, ArchiveTable, ConflictError
 from kbroker.archive.catalogs import create_archive, open_archive
 from kbroker.archive.data_files import write_rows
-from kbroker.archive.dead_letters import (
+from kbroker.archive.decoding.dead_letters import (
     create_dead_letters,
     dead_letter_topics,
     find_dead_letters,

@@ -1,5 +1,6 @@
 """Compaction: the same rows in fewer files, with concurrent writers, damage and later schemas."""
 
+import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -7,13 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kbroker.archive.archive import Archive, ArchiveTable
+from kbroker.archive.archive import Archive, ArchiveTable, ConflictError
 from kbroker.archive.catalogs import create_archive, open_archive
 from kbroker.archive.data_files import write_rows
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.maintenance import rewriting
-from kbroker.archive.maintenance.compaction import CompactionResult, compact_topic
+from kbroker.archive.maintenance.compaction import MergeResult, compact_topic
 from kbroker.archive.maintenance.compaction_plan import plan_merges
+from kbroker.archive.maintenance.snapshots import stored_files
+from kbroker.archive.maintenance.upkeep import clean_up
 from kbroker.archive.offset_ranges import OffsetRange
 from tests.unit.support.archive_tables import DAY_MS, append_rows, make_rows
 
@@ -30,8 +33,8 @@ def rows_of(table: ArchiveTable) -> list[dict[str, Any]]:
     return result
 
 
-def compact(table: ArchiveTable) -> CompactionResult:
-    result = CompactionResult()
+def compact(table: ArchiveTable) -> MergeResult:
+    result = MergeResult()
     compact_topic(table, plan_merges(table.files()), result)
     return result
 
@@ -83,7 +86,7 @@ def test_other_writers_may_commit_meanwhile(archive: Archive) -> None:
     bins = plan_merges(table.files())
     other.refresh()
     append_rows(other, 0, 4, 1)
-    result = CompactionResult()
+    result = MergeResult()
     compact_topic(table, bins, result)
     assert (result.merged, len(table.files())) == (4, 2)
     other.refresh()
@@ -137,3 +140,54 @@ def test_tables_that_another_program_has_changed_are_refused(archive: Archive) -
     table.refresh()
     with pytest.raises(ArchiveError, match=r"another program has changed the table: snapshot \d+ \(append\)"):
         compact(table)
+
+
+def test_a_compaction_that_is_killed_leaves_orphans(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its commit nothing has changed."""
+    table = archive.create_table("t")
+    for number in range(3):
+        append_rows(table, 0, number, 1)
+    files = {file.path for file in table.files()}
+
+    def kill(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "commit", kill)
+        with pytest.raises(KeyboardInterrupt):
+            compact(table)
+    table.refresh()
+    assert {file.path for file in table.files()} == files
+    assert len([file for file in stored_files(table) if file.path.endswith(".parquet")]) == 4
+    assert compact(table).written == 1
+
+
+def test_a_run_commits_while_its_archive_is_compacted(archive: Archive) -> None:
+    """Every record is there once, in each state that a reader sees."""
+    table, other, reader = archive.create_table("t"), archive.table("t"), archive.table("t")
+    commits, failures = 25, []
+
+    def run() -> None:
+        try:
+            for number in range(commits):
+                while True:
+                    try:
+                        append_rows(table, 0, number, 1)
+                        break
+                    except ConflictError:
+                        table.refresh()
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while thread.is_alive():
+        other.refresh()
+        compact(other)
+        clean_up(other, other.state.time_ms)
+        ends = reader.refresh().resume_offsets()
+        offsets = sorted(reader.iceberg.scan().to_arrow()["offset"].to_pylist())
+        assert offsets == list(range(ends.get(0, 0)))
+    thread.join()
+    assert failures == []
+    assert [row["offset"] for row in rows_of(table)] == list(range(commits))

@@ -8,7 +8,7 @@ import pytest
 from kbroker.archive.archive import Archive, ArchiveTable
 from kbroker.archive.catalogs import create_archive
 from kbroker.archive.data_files import write_rows
-from kbroker.archive.maintenance.compaction import CompactionResult, compact_topic
+from kbroker.archive.maintenance.compaction import MergeResult, compact_topic
 from kbroker.archive.maintenance.compaction_plan import plan_merges
 from kbroker.archive.maintenance.erasure import ErasureResult, erase_keys
 from kbroker.archive.maintenance.upkeep import clean_up
@@ -68,7 +68,7 @@ def test_files_that_others_replace_or_add_are_searched(archive: Archive, monkeyp
     append_keys(table, 0, [SECRET, b"a"])
     append_keys(table, 2, [b"b", SECRET])
     others = [
-        lambda: compact_topic(other, plan_merges(other.files()), CompactionResult()),
+        lambda: compact_topic(other, plan_merges(other.files()), MergeResult()),
         lambda: append_keys(other, 4, [SECRET]),
     ]
     commit = table.commit

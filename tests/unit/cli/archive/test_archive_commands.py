@@ -90,6 +90,7 @@ def test_one_topic_as_json(tmp_path: Path, fill_archive: FillArchive, capsys: py
     assert topic["gaps"] == [{"topic": "u", "partition": 0, "start": 0, "end": 5, "reason": "retention"}]
     assert [(file["partition"], file["first"], file["last"]) for file in description["files"]] == [(0, 5, 7), (1, 5, 7)]
     assert (topic["group_count"], description["groups"]) == (1, None)
+    assert Path(topic["metadata"].removeprefix("file://")).parent == tmp_path / "topics/u/metadata"
 
 
 def test_a_plot(tmp_path: Path, fill_archive: FillArchive, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,8 +18,7 @@ from kbroker.cli.cluster.cluster_state import (
     retired_replicas,
 )
 from kbroker.cli.common.partitions import PartitionHealth, ReplicaChanges, partition_health
-from kbroker.client.admin import MetadataTopic
-from kbroker.client.log_dirs import LogDirs, log_dirs
+from kbroker.client.admin import LogDirs, MetadataTopic, log_dirs
 from kbroker.client.offsets import EARLIEST, LATEST
 from kbroker.client.requests import Partition
 from kbroker.metadata.reassignments.healing_states import HealingState

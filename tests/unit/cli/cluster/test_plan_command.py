@@ -13,8 +13,8 @@ from kbroker.cli.cluster import run_plan
 from kbroker.cli.cluster.plan_report import copied_text, limits_text, state_text
 from kbroker.cli.cluster.plan_requests import CopiedBytes, MoveDescription, PlanDescription, copied_bytes, copy_rate
 from kbroker.cli.common.partitions import ReplicaChanges
+from kbroker.client.admin import LogDirs
 from kbroker.client.connection import BrokerUnreachable
-from kbroker.client.log_dirs import LogDirs
 from kbroker.metadata.reassignments.placement.cluster_layout import ClusterBroker
 from protocol.errors import ErrorCode
 from protocol.messages.k10000_reassignment_plans import CancelReassignmentPlanResponse

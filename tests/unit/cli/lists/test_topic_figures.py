@@ -6,8 +6,7 @@ import pytest
 
 from kbroker.cli.topics import list_topics
 from kbroker.cli.topics.list_topics import topic_figures
-from kbroker.client.admin import MetadataTopic
-from kbroker.client.log_dirs import LogDirs
+from kbroker.client.admin import LogDirs, MetadataTopic
 from kbroker.client.offsets import EARLIEST
 from protocol.messages.k02_list_offsets import ListOffsetsPartitionResponse
 from protocol.messages.k03_metadata import MetadataResponsePartition

@@ -8,7 +8,7 @@ from kbroker.common import TopicPartition
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.ingest.batch_plan import (
     BatchRange,
-    LogOffsets,
+    LogBounds,
     RateLimit,
     WrittenOffsets,
     gaps_of,
@@ -27,8 +27,8 @@ from kbroker.pipeline.ingest.batch_plan import (
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
 
-def logs(*offsets: tuple[TopicPartition, int, int]) -> LogOffsets:
-    return LogOffsets({tp: start for tp, start, _ in offsets}, {tp: end for tp, _, end in offsets})
+def logs(*offsets: tuple[TopicPartition, int, int]) -> LogBounds:
+    return LogBounds({tp: start for tp, start, _ in offsets}, {tp: end for tp, _, end in offsets})
 
 
 def test_an_archive_continues_after_covered_offsets_and_gaps() -> None:

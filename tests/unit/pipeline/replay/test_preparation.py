@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from kbroker.archive.topic_state import TopicInfo
 from kbroker.common import TopicPartition
-from kbroker.pipeline.archive.manifest import ArchiveState, TopicInfo
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.replay import preparation
 from kbroker.pipeline.replay.preparation import (
@@ -28,7 +28,7 @@ from protocol.messages.k32_describe_configs import (
 
 HOUR_MS = 3_600_000
 WEEK_MS = 7 * 24 * HOUR_MS
-STATE = ArchiveState(topics={"a": TopicInfo("", 3, {"message.timestamp.type": "LogAppendTime", "segment.bytes": "9"})})
+ARCHIVED = {"a": TopicInfo("", 3, {"message.timestamp.type": "LogAppendTime", "segment.bytes": "9"})}
 
 
 class FakeBroker:
@@ -53,8 +53,8 @@ class FakeBroker:
 def check(broker: Any, configs: Mapping[str, str], age_ms: int) -> list[str]:
     """Return the warnings for records of this age in a topic that is created like the archived one."""
     now_ms = preparation.time.time_ns() // 1_000_000
-    new = {"x": new_topic(STATE, ["a"], 1, configs)}
-    totals = {TopicPartition("x", 0): RecordTotals(1, 1, now_ms - age_ms, now_ms - age_ms)}
+    new = {"x": new_topic(ARCHIVED, ["a"], 1, configs)}
+    totals = {TopicPartition("x", 0): RecordTotals(1, now_ms - age_ms, now_ms - age_ms)}
     return preparation._check_topic_configs(preparation._effective_configs(broker, new), totals)
 
 
@@ -77,10 +77,10 @@ def test_retention_that_would_delete_old_records():
 
 def test_a_new_topic_has_the_archived_partitions_and_configs():
     configs = {"message.timestamp.type": "LogAppendTime", "retention.ms": "5"}
-    state = ArchiveState(topics={"t": TopicInfo("", 4, configs), "u": TopicInfo("", 6, {"segment.ms": "9"})})
-    created = new_topic(state, ["t"], 2, {"retention.ms": "-1"})
+    archived = {"t": TopicInfo("", 4, configs), "u": TopicInfo("", 6, {"segment.ms": "9"})}
+    created = new_topic(archived, ["t"], 2, {"retention.ms": "-1"})
     assert created == ReplayTarget(4, {"message.timestamp.type": "CreateTime", "retention.ms": "-1"})
-    assert new_topic(state, ["t", "u"], 9, {}) == ReplayTarget(9, {"message.timestamp.type": "CreateTime"})
+    assert new_topic(archived, ["t", "u"], 9, {}) == ReplayTarget(9, {"message.timestamp.type": "CreateTime"})
 
 
 def test_batches_fit_every_topic():
@@ -90,9 +90,9 @@ def test_batches_fit_every_topic():
 
 def test_a_topic_is_created_with_create_time_whatever_the_brokers_default():
     for sources in (["a"], ["a", "b"], []):
-        assert new_topic(STATE, sources, 1, {}).configs["message.timestamp.type"] == "CreateTime"
+        assert new_topic(ARCHIVED, sources, 1, {}).configs["message.timestamp.type"] == "CreateTime"
     expected = ReplayTarget(3, {"message.timestamp.type": "CreateTime", "segment.bytes": "9", "x": "y"})
-    assert new_topic(STATE, ["a"], 1, {"x": "y"}) == expected
+    assert new_topic(ARCHIVED, ["a"], 1, {"x": "y"}) == expected
     assert check(FakeBroker({"log.message.timestamp.type": "LogAppendTime"}), {}, 0) == []
     with pytest.raises(PipelineError, match="topic x replaces timestamps by the time of the append"):
         check(FakeBroker({}), {"message.timestamp.type": "LogAppendTime"}, 0)

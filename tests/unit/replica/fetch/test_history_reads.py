@@ -1,7 +1,13 @@
 """Fetches below the log start offset, served from the archive of the topic."""
 
 import asyncio
+from types import SimpleNamespace
 
+import pytest
+
+from kbroker.common import KafkaError
+from kbroker.replica.fetch.fetch_session import FetchPartition, FetchSession
+from kbroker.replica.fetch.partition_reads import check_fetch
 from kbroker.simulation.runtime.history_service import SimArchivedTopic
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
@@ -194,6 +200,23 @@ async def test_retention_keeps_what_is_not_archived(m: Machine) -> None:
     assert partition.log.log_start_offset > 18
     assert await read(client) == values(range(20))
     assert (await client.delete_records("t", 20))[0] == ErrorCode.POLICY_VIOLATION
+
+
+@broker_test
+async def test_followers_do_not_get_history(m: Machine) -> None:
+    """Their logs must have what the leader's has: they begin anew at its start."""
+    client = await archived_topic(m)
+    partition = m.partition("t")
+    former, partition.state.followers = partition.state.followers, {7: SimpleNamespace(broker_epoch=0)}  # type: ignore[assignment, dict-item]
+    session = FetchSession(0, False, 0)
+    session.replica_id = 7
+    fetched = FetchPartition(session, "t", (0, partition.leader_epoch, 3, -1, 1 << 20, 0))
+    request = SimpleNamespace(replica_id=7, replica_epoch=1, rack_id=None)
+    with pytest.raises(KafkaError) as raised:
+        check_fetch(partition, fetched, request)  # type: ignore[arg-type]
+    assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    partition.state.followers = former
+    assert await read(client, offset=3) == values(range(3, 20))
 
 
 @broker_test(connections_max_idle_ms=-1)

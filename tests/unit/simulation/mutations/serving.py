@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.api import k02_list_offsets
 from kbroker.authorization.acl import PermissionType
 from kbroker.authorization.authorizer import Authorizer
 from kbroker.authorization.rule_set import RuleSet
@@ -16,6 +17,8 @@ from kbroker.metadata.replication import broker_changes
 from kbroker.quotas.client_quotas import ClientQuotaManager
 from kbroker.replica.fetch import fetch_manager, partition_reads
 from kbroker.replica.fetch.fetch_manager import FetchManager
+from kbroker.replica.history.history_cache import HistoryCache, HistoryRange
+from kbroker.replica.history.history_manager import HistoryManager
 from kbroker.replica.partition import Partition
 from kbroker.runtime.delayed_response import Purgatory
 from kbroker.server.connection import Connection
@@ -238,3 +241,39 @@ def quotas_are_those_of_another_user(real: Any, quotas: Any, user: str, *rest: A
 @replaces(SocketServer, "close_revoked")
 def connections_of_former_passwords_stay(_: Any, server: Any) -> None:
     """A changed or deleted password ends no connection."""
+
+
+# History from archives.
+
+READS = only(producers=2, readers=2, members=0, deleters=0)
+
+
+@mutation("history", ["lost write", "skipped records"], READS)
+@replaces(HistoryRange, "has_records_from")
+def records_at_the_border_are_skipped(real: Any, found: Any, offset: int) -> bool:
+    """What is left of the archive before the log is skipped if it is one batch."""
+    return bool(real(found, offset)) and len(found.batches) > 1
+
+
+@mutation("history", ["lost write", "skipped records"], READS)
+@replaces(HistoryManager, "known_bounds")
+def retention_does_not_wait(real: Any, history: Any, partition: Any) -> tuple[int, int]:
+    """Retention deletes what is not archived yet."""
+    return 0, partition.high_watermark
+
+
+@mutation("history", ["lost write"], READS)
+@replaces(k02_list_offsets, "_look_up_in_archive")
+async def the_archive_is_not_looked_up(real: Any, *arguments: Any) -> None:
+    """The earliest offset is that of the log."""
+
+
+@mutation("history", ["inconsistent offsets", "unsent value"], READS)
+@replaces(HistoryCache, "find")
+def ranges_of_partitions_are_mixed_up(real: Any, cache: Any, key: Any, *arguments: Any) -> Any:
+    """A fetch gets the records of another partition."""
+    for other in list(cache._starts):
+        found = real(cache, other, *arguments)
+        if found is not None:
+            return found
+    return None

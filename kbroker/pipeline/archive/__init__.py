@@ -1,1 +1,0 @@
-"""Topics as Parquet files, and the manifest that lists the files."""

@@ -5,7 +5,7 @@ from collections import defaultdict
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
 from kbroker.archive.archive import Archive
-from kbroker.archive.dead_letters import dead_letter_archive
+from kbroker.archive.decoding.dead_letters import dead_letter_archive
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.offset_ranges import OffsetRange, merge_ranges, ranges_of
 from kbroker.archive.verification.table_files import error_text

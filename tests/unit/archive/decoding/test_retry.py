@@ -25,7 +25,7 @@ from kbroker.archive.decoding.retry import RetrySummary, retry_dead_letters
 from kbroker.archive.decoding.settings import DecodeSettings, Decoding, SchemaText
 from kbroker.archive.decoding.topic_decoding import TopicDecoding
 from kbroker.archive.errors import ArchiveError
-from kbroker.archive.maintenance.compaction import CompactionResult, compact_topic
+from kbroker.archive.maintenance.compaction import MergeResult, compact_topic
 from kbroker.archive.maintenance.compaction_plan import plan_merges
 from kbroker.archive.offset_ranges import OffsetRange
 from kbroker.archive.topic_state import Gap
@@ -182,6 +182,6 @@ def test_files_of_older_schemas_can_be_merged(tmp_path: Path) -> None:
     expected = _values(archive)
     assert expected == {0: {"a": {"x": 1, "y": None}, "b": None}, 1: {"a": {"x": None, "y": [2]}, "b": 3}}
     table = archive.table("t")
-    compact_topic(table, plan_merges(table.files()), CompactionResult())
+    compact_topic(table, plan_merges(table.files()), MergeResult())
     assert len(archive.table("t").files()) == 1
     assert _values(archive) == expected

@@ -14,7 +14,7 @@ from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceErr
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType, TimestamptzType
 
-from kbroker.archive.archive import Archive, ArchiveTable
+from kbroker.archive.archive import Archive, ArchiveTable, as_archive_errors
 from kbroker.archive.data_files import DataFile
 from kbroker.archive.offset_ranges import OffsetRange
 from kbroker.archive.rows import SCHEMA
@@ -45,10 +45,12 @@ def dead_letter_archive(archive: Archive) -> Archive:
 
 def dead_letter_topics(archive: Archive) -> list[str]:
     """Return the topics that have a table of dead letters."""
-    try:
-        return dead_letter_archive(archive).topics()
-    except NoSuchNamespaceError:
-        return []
+    with as_archive_errors(archive.location):
+        try:
+            tables = archive.catalog.list_tables(dead_letter_archive(archive).namespace)
+        except NoSuchNamespaceError:
+            return []
+        return sorted(identifier[-1] for identifier in tables)
 
 
 def find_dead_letters(archive: Archive, topic: str) -> ArchiveTable | None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from kbroker.archive.archive import ArchiveTable
+from kbroker.archive.archive import ArchiveTable, ConflictError
 from kbroker.archive.decoding.codecs import compile_schema
 from kbroker.archive.decoding.column_types import COLUMNS, table_types, widen
 from kbroker.archive.decoding.decoder import DecodeTask, MissingSchema, with_message
@@ -29,6 +29,7 @@ from kbroker.archive.errors import ArchiveError
 # If a run has found more ids than this without a schema, then values begin with other bytes than ids, and no further
 # ones are looked up: each costs a request.
 MAX_ABSENT = 1000
+ATTEMPTS = 20  # to change a table to which other processes commit
 
 
 class TopicDecoding:
@@ -112,6 +113,17 @@ class TopicDecoding:
         self._schemas.setdefault(source, {})[number] = schema
 
     def _update_table(self) -> None:
+        """Change the columns of the table for the schemas, and store both with the settings."""
+        for attempt in range(ATTEMPTS):
+            try:
+                self._table.evolve(self._columns(), encode_decoding(self.settings, self._schemas))
+                return
+            except ConflictError:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                self._table.refresh()
+
+    def _columns(self) -> pa.Schema:
         types = table_types(self._table.iceberg.schema())
         for source, decoding in self.settings.decodings.items():
             for number, schema in sorted(self._schemas.get(source, {}).items()):
@@ -124,5 +136,4 @@ class TopicDecoding:
                         raise ArchiveError(
                             f"{self._table.topic}: the schema of the {source} cannot be used: {error}"
                         ) from None
-        columns = pa.schema([(COLUMNS[source], kind) for source, kind in types.items()])
-        self._table.evolve(columns, encode_decoding(self.settings, self._schemas))
+        return pa.schema([(COLUMNS[source], kind) for source, kind in types.items()])

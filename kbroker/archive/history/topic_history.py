@@ -165,6 +165,7 @@ class TopicHistory:
                 self._table = open_archive(self.archive).table(self.topic)
             else:
                 self._table.refresh()
+            require_raw(self._table.iceberg.properties, self._table.location)
             snapshot = self._table.iceberg.current_snapshot()
             snapshot_id = None if snapshot is None else snapshot.snapshot_id
             if before is not None and before.snapshot_id == snapshot_id:

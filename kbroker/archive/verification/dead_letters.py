@@ -5,20 +5,17 @@ from collections import defaultdict
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
 from kbroker.archive.archive import Archive
-from kbroker.archive.catalogs import TOPICS
+from kbroker.archive.decoding.dead_letters import dead_letter_archive
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.offset_ranges import OffsetRange, merge_ranges, ranges_of
 from kbroker.archive.verification.table_files import error_text
-
-_NAMESPACE = "dead_letters"
 
 
 class DeadLetters:
     """The dead letters of a topic. They are read at first need."""
 
     def __init__(self, archive: Archive, topic: str) -> None:
-        prefix = "" if archive.namespace == TOPICS else f"{archive.namespace}_"
-        self._identifier = (f"{prefix}{_NAMESPACE}", topic)
+        self._identifier = (dead_letter_archive(archive).namespace, topic)
         self._catalog = archive.catalog
         self._offsets: dict[int, tuple[OffsetRange, ...]] | None = None
 

@@ -25,6 +25,8 @@ from kbroker.archive.decoding.retry import RetrySummary, retry_dead_letters
 from kbroker.archive.decoding.settings import DecodeSettings, Decoding, SchemaText
 from kbroker.archive.decoding.topic_decoding import TopicDecoding
 from kbroker.archive.errors import ArchiveError
+from kbroker.archive.maintenance.compaction import MergeResult, compact_topic
+from kbroker.archive.maintenance.compaction_plan import plan_merges
 from kbroker.archive.offset_ranges import OffsetRange
 from kbroker.archive.topic_state import Gap
 from tests.unit.support.archive_tables import make_rows
@@ -169,3 +171,17 @@ def test_other_dead_letters_are_kept(tmp_path: Path) -> None:
     assert not conflicts
     assert _dead(archive) == {9: "its timestamp is invalid"}
     assert _values(archive)[1] == {"a": None, "b": 2}
+
+
+def test_files_of_older_schemas_can_be_merged(tmp_path: Path) -> None:
+    """Fields that they do not have are null in the merged file."""
+    archive = create_archive(str(tmp_path), {})
+    _append(archive, [b'{"a": {"x": 1}}'], settings=JSON)
+    _append(archive, [b'{"a": {"y": [2]}, "b": 3}'], first=1)
+    assert retry_dead_letters(archive, "t", 2000, infer=True) == RetrySummary(1, 0)
+    expected = _values(archive)
+    assert expected == {0: {"a": {"x": 1, "y": None}, "b": None}, 1: {"a": {"x": None, "y": [2]}, "b": 3}}
+    table = archive.table("t")
+    compact_topic(table, plan_merges(table.files()), MergeResult())
+    assert len(archive.table("t").files()) == 1
+    assert _values(archive) == expected

@@ -251,6 +251,20 @@ def test_without_raw_bytes(tmp_path: Path) -> None:
         require_raw(table.iceberg.metadata.properties, table.location)
 
 
+def test_a_commit_of_another_process_between(tmp_path: Path) -> None:
+    """The columns are changed after it."""
+    archive = create_archive(str(tmp_path), {})
+    table, other = archive.create_table("t"), archive.table("t")
+    append_rows(other, count=2)
+    decoding = TopicDecoding(table, DecodeSettings(value=Decoding("json")))
+    other.refresh()
+    append_rows(other, first=2, count=2)
+    decoded = _decode(decoding, _rows([b"7"], first=4))
+    table.refresh()
+    _append(table, decoded.rows)
+    assert _column(archive) == [None, None, None, None, 7]
+
+
 def test_changed_settings(tmp_path: Path) -> None:
     """A schema file can be replaced by a wider one, but not by one that does not fit."""
     archive = create_archive(str(tmp_path), {})

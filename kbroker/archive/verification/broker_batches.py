@@ -1,6 +1,6 @@
 """Reads the record batches of partitions from a broker, while the batches before them are compared."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from kbroker.client.cluster import ClusterClient
@@ -9,6 +9,7 @@ from kbroker.client.offsets import EARLIEST, READ_COMMITTED, READ_UNCOMMITTED, l
 from kbroker.client.requests import BrokerError, check, partition_text
 from kbroker.client.retries import Retries
 from kbroker.common import TopicPartition
+from protocol.apis import ApiKey
 from protocol.errors import ErrorCode, MalformedError, known_error
 from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from protocol.records.batch import (
@@ -26,6 +27,8 @@ from protocol.records.control import ABORT, parse_control_type
 FETCH_BYTES = 8 << 20
 WAIT_MS = 500
 RETRY_FOR_S = 30.0
+# The timestamp of the start of the local log, and the first version of ListOffsets that has it (KIP-405).
+_EARLIEST_LOCAL, _FIRST_WITH_LOCAL = -4, 8
 
 
 class Batch(NamedTuple):
@@ -52,6 +55,12 @@ class FetchedBatches(NamedTuple):
     batches: list[Batch]
 
 
+def log_start_offsets(cluster: ClusterClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the log start offsets. A broker may serve older offsets from an archive, perhaps from this one."""
+    has_local = cluster.version(ApiKey.LIST_OFFSETS) >= _FIRST_WITH_LOCAL
+    return list_offsets(cluster, dict.fromkeys(partitions, _EARLIEST_LOCAL if has_local else EARLIEST))
+
+
 def fetch_batches(
     cluster: ClusterClient, tp: TopicPartition, start: int, end: int, *, committed_only: bool
 ) -> Iterator[FetchedBatches]:
@@ -71,7 +80,7 @@ def fetch_batches(
                 is_pending = False
                 data = _partition_of(leader.receive(FetchResponse), tp)
                 if known_error(data.error_code) == ErrorCode.OFFSET_OUT_OF_RANGE:
-                    log_start = list_offsets(cluster, {tp: EARLIEST})[tp]
+                    log_start = log_start_offsets(cluster, [tp])[tp]
                     if log_start <= start:
                         raise BrokerError(data.error_code, partition_text(tp))
                     yield FetchedBatches(start, min(log_start, end), [])

@@ -18,7 +18,7 @@ from kbroker.archive.data_files import DataFile
 from kbroker.archive.offset_ranges import OffsetRange, intersect_ranges, merge_ranges, subtract_ranges
 from kbroker.archive.record_encoding import encode_records, repeat
 from kbroker.archive.topic_state import TopicState
-from kbroker.archive.verification.broker_batches import Batch, FetchedBatches, fetch_batches
+from kbroker.archive.verification.broker_batches import Batch, FetchedBatches, fetch_batches, log_start_offsets
 from kbroker.archive.verification.file_checks import RowGroup
 from kbroker.archive.verification.findings import (
     Finding,
@@ -30,7 +30,7 @@ from kbroker.archive.verification.findings import (
 from kbroker.archive.verification.partition_rows import MAX_REPORTED, PartitionRows, note_omitted, offsets_of
 from kbroker.client.admin import describe_topics, topic_configs
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from kbroker.client.offsets import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from kbroker.client.requests import BrokerError
 from kbroker.common import TopicPartition, uuid_text
 from protocol.errors import ErrorCode
@@ -87,7 +87,7 @@ def plan_comparison(
         text = f"archived, but the broker's topic has {count} partitions"
         plan.findings.append(difference("unknown record", text, TopicPartition(topic, partition)))
     tps = [TopicPartition(topic, partition) for partition in sorted(state.covered) if partition < count]
-    log_starts = list_offsets(cluster, dict.fromkeys(tps, EARLIEST))
+    log_starts = log_start_offsets(cluster, tps)
     isolation_level = READ_COMMITTED if committed_only else READ_UNCOMMITTED
     log_ends = list_offsets(cluster, dict.fromkeys(tps, LATEST), isolation_level)
     for tp in tps:

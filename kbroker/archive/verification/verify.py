@@ -13,6 +13,7 @@ import pyarrow as pa
 from kbroker.archive.archive import Archive, ArchiveTable
 from kbroker.archive.catalogs import open_archive
 from kbroker.archive.errors import ArchiveError
+from kbroker.archive.verification.broker_batches import log_start_offsets
 from kbroker.archive.verification.broker_comparison import PartitionComparer, plan_comparison
 from kbroker.archive.verification.dead_letters import DeadLetters
 from kbroker.archive.verification.file_checks import FileCheck, FileChecker, RowGroup
@@ -34,7 +35,6 @@ from kbroker.archive.verification.table_files import (
     read_files,
 )
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.offsets import EARLIEST, list_offsets
 from kbroker.client.requests import BrokerError
 from kbroker.common import TopicPartition
 from protocol.errors import MalformedError
@@ -195,7 +195,7 @@ class TopicVerification:
             comparer = PartitionComparer(table, partition, groups.get(partition, ()), scope, committed_only)
             try:
                 comparer.run(cluster, ranges)
-                log_start = list_offsets(cluster, {tp: EARLIEST})[tp]
+                log_start = log_start_offsets(cluster, [tp])[tp]
                 explained = gap_offsets(state, partition)
                 if comparer.missing():
                     explained = (*explained, *dead.offsets(partition))

@@ -1,18 +1,16 @@
 """The gaps that deleting rows leaves (pure).
 
-A state must stay small, because each commit writes it. So a gap may also span offsets that never had a record, and if
-there are very many gaps, the nearest are joined: then it spans records that are still there.
+A gap may also span offsets that never had a record, so that the state stays small: each commit writes it. It never
+spans a record that is still there.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
 
 from kbroker.archive.data_files import DataFile
 from kbroker.archive.offset_ranges import OffsetRange, merge_ranges, subtract_ranges
 from kbroker.archive.topic_state import Gap, TopicState
 
-MAX_RANGES = 1000  # of one partition and reason
 EXPIRED, ERASED, _RETENTION = "expired", "erased", "retention"
 
 
@@ -33,16 +31,6 @@ def _by_partition(files: Iterable[DataFile]) -> dict[int, tuple[OffsetRange, ...
     return {partition: merge_ranges(ranges) for partition, ranges in result.items()}
 
 
-def join_nearest(ranges: Iterable[OffsetRange], max_ranges: int = MAX_RANGES) -> tuple[OffsetRange, ...]:
-    """Return at most `max_ranges` ranges that contain these, and as few other offsets as possible."""
-    merged = merge_ranges(ranges)
-    excess = len(merged) - max_ranges
-    if excess <= 0:
-        return merged
-    distances = sorted((following.start - each.end, each.end) for each, following in pairwise(merged))[:excess]
-    return merge_ranges([*merged, *(OffsetRange(end, end + distance) for distance, end in distances)])
-
-
 def with_gaps(state: TopicState, reason: str, added: Mapping[int, Iterable[OffsetRange]]) -> list[Gap]:
     """Return the gaps of a state with further offsets, each with one reason.
 
@@ -56,7 +44,7 @@ def with_gaps(state: TopicState, reason: str, added: Mapping[int, Iterable[Offse
         new = subtract_ranges(ranges, by_reason.get((partition, _RETENTION), ()))
         for other in [key for key in by_reason if key[0] == partition and key[1] not in (reason, _RETENTION)]:
             by_reason[other] = subtract_ranges(by_reason[other], new)
-        by_reason[partition, reason] = join_nearest([*by_reason.get((partition, reason), ()), *new])
+        by_reason[partition, reason] = merge_ranges([*by_reason.get((partition, reason), ()), *new])
     return sorted(
         Gap(partition, start, end, why)
         for (partition, why), ranges in by_reason.items()

@@ -8,7 +8,14 @@ from kbroker.cli.common.client import error_code_text, raise_error, topic_error
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.output import ProgressBar
 from kbroker.client import admin
-from kbroker.client.admin import (MAX_RESOURCES, ConfigChanges, TypedResource, chunks, describe_configs_request, describe_topics)
+from kbroker.client.admin import (
+    MAX_RESOURCES,
+    ConfigChanges,
+    TypedResource,
+    chunks,
+    describe_configs_request,
+    describe_topics,
+)
 from kbroker.client.cluster import ClusterClient
 from protocol.client import UnsupportedVersionError
 from protocol.messages.k32_describe_configs import (

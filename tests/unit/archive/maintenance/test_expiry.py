@@ -8,7 +8,7 @@ from kbroker.archive.archive import Archive
 from kbroker.archive.catalogs import create_archive
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.maintenance.expiry import ExpiryResult, expire_topic
-from kbroker.archive.maintenance.gaps import join_nearest, with_gaps
+from kbroker.archive.maintenance.gaps import with_gaps
 from kbroker.archive.maintenance.upkeep import clean_up
 from kbroker.archive.offset_ranges import OffsetRange
 from kbroker.archive.topic_state import Gap, TopicState
@@ -61,13 +61,6 @@ def test_gaps_have_one_reason_each() -> None:
         Gap(0, 30, 40, "expired"),
         Gap(1, 0, 9, "erased"),
     ]
-
-
-def test_the_nearest_of_many_gaps_are_joined() -> None:
-    ranges = [OffsetRange(start, start + 1) for start in (0, 10, 12, 30, 33)]
-    assert join_nearest(ranges, 5) == tuple(ranges)
-    assert join_nearest(ranges, 3) == (OffsetRange(0, 1), OffsetRange(10, 13), OffsetRange(30, 34))
-    assert join_nearest(ranges, 1) == (OffsetRange(0, 34),)
 
 
 def test_topics_that_the_archive_does_not_have(archive: Archive) -> None:

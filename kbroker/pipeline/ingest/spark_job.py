@@ -19,7 +19,7 @@ from kbroker.pipeline.ingest.cluster_retry import RunStopped, StopEvent
 from kbroker.pipeline.ingest.exact_reading import read_exactly
 from kbroker.pipeline.ingest.options import IngestOptions
 from kbroker.pipeline.ingest.write_task import (
-    COLUMNS,
+    EXPRESSIONS,
     RESULT_SCHEMA,
     TopicTarget,
     TopicWriter,
@@ -77,7 +77,7 @@ class BatchJobs:
 
         def run() -> list[WrittenFiles]:
             self._session.sparkContext.setJobGroup(JOB_GROUP, "reads records and writes files", interruptOnCancel=True)
-            frame = self._session.read.format("kafka").options(**options).load().select(*COLUMNS)
+            frame = self._session.read.format("kafka").options(**options).load().selectExpr(*EXPRESSIONS)
             return [read_result(*row) for row in frame.mapInArrow(task, RESULT_SCHEMA).collect()]
 
         return self._watch(self._thread.submit(run))

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from kbroker.archive.archive import ArchiveTable
 from kbroker.archive.data_files import DataFile
+from kbroker.archive.decoding.settings import decode_settings
 from kbroker.archive.offset_ranges import OffsetRange, intersect_ranges, merge_ranges, subtract_ranges
 from kbroker.archive.record_encoding import encode_records, repeat
 from kbroker.archive.topic_state import TopicState
@@ -125,8 +126,9 @@ class PartitionComparer:
         committed_only: bool,
     ) -> None:
         self._tp = TopicPartition(table.topic, partition)
-        names = {column.name for column in table.iceberg.schema().fields}
-        self._columns = [name for name in COLUMNS if name in names]
+        # Without raw bytes only values that were not decoded are there.
+        keeps_values = decode_settings(table.iceberg.properties, table.location).keep_raw
+        self._columns = [name for name in COLUMNS if keeps_values or name != "value"]
         self._rows = PartitionRows(table, groups, self._columns)
         self._scope = scope
         self._committed_only = committed_only

@@ -2,10 +2,8 @@
 
 from collections import defaultdict
 
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
-
 from kbroker.archive.archive import Archive
-from kbroker.archive.decoding.dead_letters import dead_letter_archive
+from kbroker.archive.decoding.dead_letters import find_dead_letters
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.offset_ranges import OffsetRange, merge_ranges, ranges_of
 from kbroker.archive.verification.table_files import error_text
@@ -15,8 +13,8 @@ class DeadLetters:
     """The dead letters of a topic. They are read at first need."""
 
     def __init__(self, archive: Archive, topic: str) -> None:
-        self._identifier = (dead_letter_archive(archive).namespace, topic)
-        self._catalog = archive.catalog
+        self._archive = archive
+        self._topic = topic
         self._offsets: dict[int, tuple[OffsetRange, ...]] | None = None
 
     def offsets(self, partition: int) -> tuple[OffsetRange, ...]:
@@ -29,12 +27,11 @@ class DeadLetters:
         return self._offsets.get(partition, ())
 
     def _read(self) -> dict[int, tuple[OffsetRange, ...]]:
-        try:
-            table = self._catalog.load_table(self._identifier)
-        except (NoSuchTableError, NoSuchNamespaceError):
+        table = find_dead_letters(self._archive, self._topic)
+        if table is None:
             return {}
         result: dict[int, tuple[OffsetRange, ...]] = defaultdict(tuple)
-        for batch in table.scan(selected_fields=("partition", "offset")).to_arrow_batch_reader():
+        for batch in table.iceberg.scan(selected_fields=("partition", "offset")).to_arrow_batch_reader():
             offsets: dict[int, list[int]] = defaultdict(list)
             for partition, offset in zip(
                 *(batch.column(name).to_pylist() for name in ("partition", "offset")), strict=True

@@ -69,6 +69,9 @@ def run(
         str, option("sqlite|directory", "Where a new local archive has its catalogue; fixed when DIR is created.")
     ] = "sqlite",
     file_size: Annotated[str, option("SIZE", "Begin another file at this size, before compression.")] = "128MiB",
+    keep: Annotated[
+        str | None, option("DURATION", "Delete days that are older than this from the archive.", show_default="never")
+    ] = None,
     metrics: Annotated[str | None, option("HOST:PORT", "Serve Prometheus metrics on this address.")] = None,
     broker_wait: BrokerWait = "5m",
     verbose: Annotated[bool, option("--verbose -v", "Print a line per batch, even without a terminal.")] = False,
@@ -105,6 +108,7 @@ def run(
         interval_s=parse_duration_ms(every) / 1000,
         max_batch_records=max_records,
         rate=rate,
+        keep_ms=None if keep is None else parse_duration_ms(keep),
         start=_parse_start(start),
         broker_wait_s=parse_duration_ms(broker_wait) / 1000,
         period=partition_by,

@@ -78,7 +78,7 @@ class Batches:
         self._jobs = BatchJobs(spark, options, stop)
         self._admin = ClusterAdmin(options.bootstrap)
         self._observer = TopicObserver(self._admin, self._tables, options.observe_interval_s)
-        self._maintenance = Maintenance(self._tables, reporter, stop)
+        self._maintenance = Maintenance(self._tables, reporter, stop, options.keep_ms)
         self._rate_limit = RateLimit(options.rate) if options.rate else None
         self._checked_logs: set[TopicPartition] = set()
         self._last_ends: Mapping[TopicPartition, int] | None = None  # with `once`: where to stop

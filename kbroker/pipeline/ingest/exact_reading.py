@@ -1,7 +1,7 @@
 """Reads records with timestamps that Spark's Kafka source does not hold, with kbroker's own consumer.
 
 Spark fails for timestamps whose microseconds overflow 64 bits, and moves those before the Gregorian calendar by days.
-So a batch that has one is read again here, on the driver, some 100,000 records a second. Timestamps outside the years 1
+So a batch that has one is read again here, on the driver, which is slower. Timestamps outside the years 1
 to 9999, which most readers of tables cannot hold, become dead letters.
 """
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from kbroker.archive.errors import ArchiveError
 from kbroker.archive.maintenance import maintain
+from kbroker.archive.maintenance.expiry import ExpiryResult, expire_topic
 from kbroker.pipeline.ingest.cluster_retry import StopEvent
 from kbroker.pipeline.ingest.options import Reporter
 from kbroker.pipeline.ingest.topic_tables import TopicTables
@@ -17,8 +18,15 @@ class Maintenance:
     """Maintains one table after the other."""
 
     def __init__(
-        self, tables: TopicTables, reporter: Reporter, stop: StopEvent, clock: Callable[[], float] = time.monotonic
+        self,
+        tables: TopicTables,
+        reporter: Reporter,
+        stop: StopEvent,
+        keep_ms: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`keep_ms`: delete the records of days that are older."""
+        self._keep_ms = keep_ms
         self._tables = tables
         self._reporter = reporter
         self._stop = stop
@@ -35,7 +43,10 @@ class Maintenance:
                 continue
             self._last_s[table.topic] = now_s
             try:
-                summary = maintain(table, time.time_ns() // 1_000_000)
+                now_ms = time.time_ns() // 1_000_000
+                if self._keep_ms is not None:
+                    expire_topic(table, now_ms - self._keep_ms, ExpiryResult())
+                summary = maintain(table, now_ms)
             except ArchiveError as error:
                 self._reporter.warn(f"{table.topic} is not maintained this time: {error}")
                 continue

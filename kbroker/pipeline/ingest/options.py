@@ -57,6 +57,7 @@ class IngestOptions:
     interval_s: float = 10.0  # between batches
     max_batch_records: int | None = MAX_BATCH_RECORDS
     rate: float | None = None  # records per second
+    keep_ms: int | None = None  # delete the records of days that are older from the archive
     start: StartPosition = field(default_factory=StartPosition)
     broker_wait_s: float = 300.0
     observe_interval_s: float = OBSERVE_INTERVAL_S  # between reads of topic configs and group offsets

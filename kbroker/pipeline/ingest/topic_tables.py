@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import NamedTuple
 
 import pyarrow.parquet as pq
@@ -108,7 +109,13 @@ class TopicTables:
         """
         for topic, added in files.items():
             table = self._dead_letters[topic]
-            table.commit("append", with_dead_letters(table.state, added), added)
+            for _ in range(ATTEMPTS):
+                with suppress(ConflictError):
+                    table.commit("append", with_dead_letters(table.state, added), added)
+                    break
+                table.refresh()
+            else:
+                raise _too_many_conflicts(table)
 
     def read_offsets(self, topic: str, files: Iterable[DataFile]) -> list[int]:
         """Return the offsets in files of a topic that are not committed yet, sorted."""
@@ -142,7 +149,11 @@ class TopicTables:
             except ConflictError:
                 table.refresh()
                 _require_unchanged(table)
-        raise PipelineError(f"{table.location}: other writers committed first {ATTEMPTS} times in a row; try again")
+        raise _too_many_conflicts(table)
+
+
+def _too_many_conflicts(table: ArchiveTable) -> PipelineError:
+    return PipelineError(f"{table.location}: other writers committed first {ATTEMPTS} times in a row; try again")
 
 
 def _require_unchanged(table: ArchiveTable) -> None:

@@ -7,6 +7,7 @@ timestamp, so rows with another one begin another batch.
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import partial
+from itertools import accumulate
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -50,7 +51,10 @@ def encode_rows(rows: Block, epochs: Sequence[LeaderEpoch], following: int, max_
     next_offsets = [*(offsets[start] for start, _ in cuts[1:]), offsets[count] if count < len(rows) else following]
     rows = rows.slice(0, count)
     timestamps = integers(rows.timestamps)
-    records = _encode_records(rows, cuts)
+    # Encoding each batch alone would take longer than the copying.
+    firsts, counts = [start for start, _ in cuts], [end - start for start, end in cuts]
+    bases = (repeat([column[first] for first in firsts], counts) for column in (offsets, timestamps))
+    records = encode_records(rows, *bases)
     starts = memoryview(records.buffers()[1]).cast("B").cast("q")[records.offset :]
     content = memoryview(records.buffers()[2])
     batches = []
@@ -76,17 +80,19 @@ def encode_rows(rows: Block, epochs: Sequence[LeaderEpoch], following: int, max_
     return EncodedRows(batches, count, sum(map(len, batches)), end_offset)
 
 
-def _encode_records(rows: Block, cuts: Sequence[tuple[int, int]]) -> pa.LargeBinaryArray:
-    """Return the records of all batches: encoding each batch alone would take longer than the copying."""
-    ends = pa.array([end for _, end in cuts], pa.int32())
-    starts = pa.array([start for start, _ in cuts], pa.int32())
-    deltas = (
-        pc.subtract(column, pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, column.take(starts))))
-        for column in (rows.timestamps, rows.offsets)
-    )
-    prefixes = join(_NO_ATTRIBUTES, *(encode_varints(column) for column in deltas))
+def encode_records(rows: Block, base_offsets: pa.Int64Array, base_timestamps: pa.Int64Array) -> pa.LargeBinaryArray:
+    """Return each row as a record with its length. The bases are those of the batch of each row."""
+    columns = ((rows.timestamps, base_timestamps), (rows.offsets, base_offsets))
+    prefixes = join(_NO_ATTRIBUTES, *(encode_varints(pc.subtract(column, bases)) for column, bases in columns))
     sizes = pc.add(pc.binary_length(prefixes), pc.binary_length(rows.contents))
     return join(encode_lengths(sizes), prefixes, rows.contents)
+
+
+def repeat(values: Sequence[int], counts: Sequence[int]) -> pa.Int64Array:
+    """Return an array with `counts[i]` times `values[i]`."""
+    kept = [(value, count) for value, count in zip(values, counts, strict=True) if count]
+    ends = pa.array(accumulate(count for _, count in kept), pa.int32())
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, pa.array([v for v, _ in kept], pa.int64())))
 
 
 def _cut(rows: Block, epochs: Sequence[LeaderEpoch], max_bytes: int) -> list[tuple[int, int]]:

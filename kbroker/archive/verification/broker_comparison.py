@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 from kbroker.archive.archive import ArchiveTable
 from kbroker.archive.data_files import DataFile
 from kbroker.archive.decoding.settings import decode_settings
+from kbroker.archive.history.batches import encode_records, repeat
+from kbroker.archive.history.blocks import make_block
 from kbroker.archive.offset_ranges import OffsetRange, intersect_ranges, merge_ranges, subtract_ranges
-from kbroker.archive.record_encoding import encode_records, repeat
 from kbroker.archive.topic_state import TopicState
 from kbroker.archive.verification.broker_batches import Batch, FetchedBatches, fetch_batches, log_start_offsets
 from kbroker.archive.verification.file_checks import RowGroup
@@ -206,7 +207,7 @@ class PartitionComparer:
             return [False] * len(bounds)
         headers = [batch.header for batch in batches]
         encoded = encode_records(
-            rows.slice(start, stop - start),
+            make_block(rows.slice(start, stop - start)),
             repeat([header.base_offset for header in headers], counts),
             repeat([header.base_timestamp for header in headers], counts),
         )

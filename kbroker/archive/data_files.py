@@ -178,6 +178,8 @@ def write_parquet(sink: Any, target: WriteTarget, chunks: Iterable[pa.Table]) ->
         schema_to_pyarrow(target.schema),
         compression="zstd",
         write_page_checksum=True,
+        # A page ends after so many rows at the earliest, and readers hold whole pages: large values need small ones.
+        write_batch_size=64,
         use_dictionary=[path for path, field_id in paths.items() if field_id not in PLAIN_COLUMNS],
     ) as writer:
         for chunk in chunks:

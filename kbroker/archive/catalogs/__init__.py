@@ -78,6 +78,7 @@ def _directory_catalog(storage: Storage) -> "Catalog":
 def _sqlite_catalog(storage: LocalStorage) -> "Catalog":
     from pyiceberg.catalog.sql import SqlCatalog
     from sqlalchemy.engine import URL
+    from sqlalchemy.exc import OperationalError
 
     try:
         make_directory(storage.root)
@@ -85,7 +86,14 @@ def _sqlite_catalog(storage: LocalStorage) -> "Catalog":
         raise ArchiveError(f"{storage.root}: {(error.strerror or str(error)).lower()}") from None
     database = os.path.join(storage.root, DATABASE)
     url = URL.create("sqlite", database=database, query={"timeout": str(_LOCK_WAIT_S)})
-    return SqlCatalog("kbroker", **_FILE_IO, uri=url.render_as_string(), warehouse=storage.uri(""))
+    settings = {**_FILE_IO, "uri": url.render_as_string(), "warehouse": storage.uri("")}
+    try:
+        return SqlCatalog("kbroker", **settings)
+    except OperationalError as error:
+        # Another process has created the database's tables at the same time.
+        if "already exists" not in str(error):
+            raise ArchiveError(f"{database}: {error.orig}") from None
+        return SqlCatalog("kbroker", **settings)
 
 
 def _configured_catalog(name: str) -> "Catalog":

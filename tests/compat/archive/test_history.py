@@ -221,7 +221,7 @@ def test_java_positions_are_valid_for_another_leader(tmp_path: Path, jvm: Jvm) -
         consumer.assign(java.listed(partition))
         consumer.seek(partition, 0)
         found: list[Row] = []
-        deadline, moves = time.monotonic() + DEADLINE_S, 0
+        deadline, moves = time.monotonic() + 4 * DEADLINE_S, 0  # two leaders are killed and start again
         while len(found) < len(expected) and time.monotonic() < deadline:
             found += [
                 Row(r.partition(), r.offset(), r.timestamp(), r.key(), r.value(), headers_of(r))

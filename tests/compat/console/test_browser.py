@@ -139,6 +139,7 @@ def browser() -> Iterator[Browser]:
     program = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if program is None:
         pytest.skip(f"not run: none of {', '.join(CHROMIUM)} is installed")
+    expect.set_options(timeout=30_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
@@ -194,11 +195,11 @@ def take_picture(tab: Page, kafka: Any, view: str) -> None:
     from PIL import Image
 
     if view == "topics":
-        expect(tab.locator("#topics")).to_contain_text("/s", timeout=20_000)
+        expect(tab.locator("#topics")).to_contain_text("/s")
     if view == "group":
-        expect(tab.locator("polyline")).to_have_count(1, timeout=20_000)
+        expect(tab.locator("polyline")).to_have_count(1)
         kafka.produce("orders", [(None, b"{}")] * 30)
-        expect(tab.locator("figcaption")).to_contain_text("at most 63", timeout=20_000)
+        expect(tab.locator("figcaption")).to_contain_text("at most 63")
     picture = Image.open(BytesIO(tab.screenshot())).convert("RGB").quantize(64)
     picture.save(DOCS / "images" / f"console-{view}.png", optimize=True)
 

@@ -117,6 +117,8 @@ def normalize(tables: Mapping[str, pa.Table]) -> pa.Table:
             column = table.column(field.name)
             if field.name == "timestamp":
                 column = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+            if field.name == "headers":  # pyiceberg reads a missing list as an empty one
+                column = pa.chunked_array([[headers or None for headers in column.to_pylist()]], field.type)
             columns.append(column.cast(field.type))
         rows.append(pa.table(columns, SCHEMA))
     order = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]

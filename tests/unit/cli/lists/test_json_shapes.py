@@ -53,7 +53,8 @@ ASKED = {
 OTHERS = {
     "produce", "consume", "bench produce", "bench consume", "dlq show", "log dump", "log verify",
     "archive run", "archive list", "archive describe", "backup", "restore",
-    "archive compact", "archive verify", "archive repair", "replay", "pipeline aggregate", "tools frame",
+    "archive compact", "archive verify", "archive repair", "archive expire", "archive erase", "archive convert",
+    "archive retry", "replay", "pipeline aggregate", "tools frame",
 }  # fmt: skip
 # Commands that fail here by their arguments, or that another broker would have to be there for.
 FAILING = {"brokers drain", "brokers replace", "brokers execute", "delayed deliver-now", "doctor"}

@@ -15,7 +15,7 @@ from kbroker.coordination.journal import Journal
 from kbroker.interbroker.controller_channel import BROKER_PRINCIPAL, ControllerChannel
 from kbroker.metadata.replication import broker_changes
 from kbroker.quotas.client_quotas import ClientQuotaManager
-from kbroker.replica.fetch import fetch_manager, partition_reads
+from kbroker.replica.fetch import fetch_manager, fetch_reads
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.history.history_cache import HistoryCache, HistoryRange
 from kbroker.replica.history.history_manager import HistoryManager
@@ -125,7 +125,7 @@ def session_loses_idle_partitions(patch: pytest.MonkeyPatch) -> None:
         if fetched.offset >= partition.high_watermark:
             session.ready.pop(fetched, None)
 
-    patch.setattr(partition_reads, "wait_for_change", wait_for_change)
+    patch.setattr(fetch_reads, "wait_for_change", wait_for_change)
     patch.setattr(fetch_manager, "wait_for_change", wait_for_change)
 
 

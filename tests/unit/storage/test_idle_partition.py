@@ -24,7 +24,7 @@ def test_an_idle_partition_takes_at_most_2_kib(tmp_path: Path) -> None:
         return partition
 
     first = open_partition(Lab(tmp_path / "first", disk))
-    # Without what the lab allocates, such as a random generator for each log, and other parts of kbroker in this process.
+    # Without what the lab allocates, such as a random generator for each log, and other parts of kbroker in here.
     packages = ("storage", "replica", "runtime", "config")
     filters = [tracemalloc.Filter(True, f"*/kbroker/{name}/*") for name in packages]
     filters.append(tracemalloc.Filter(True, __file__))
